@@ -90,8 +90,8 @@ class Batcher(Generic[Item, Result]):
                 waiter.error, waiter.done = error, True
 
     def _leave(self, waiter: _Waiter) -> None:
-        """End a call, also one that was interrupted. If it leads, wake the calls of its batch, put those that have no
-        result back into the queue, and let the next waiting call lead."""
+        """End a call, also one that was interrupted. If the call runs a batch, wake the other calls of this batch, put
+        those that have no result back into the queue, and let the next waiting call run a batch."""
         with self._lock:
             if not waiter.leads:
                 if waiter in self._waiting:

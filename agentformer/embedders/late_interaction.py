@@ -18,8 +18,8 @@ class Likeness(NamedTuple):
     """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `alike` is the mean
     cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
     tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
-    `asked` is the mean cosine of the interrogative ("who", "which year") with the nearest token of the text that the
-    question does not contain."""
+    `asked` shows whether the text has an answer to the interrogative ("who", "which year"): the mean cosine of its
+    tokens with the nearest token of the text that is not in the question."""
 
     alike: float = 0.0
     telling: float = 0.0
@@ -71,7 +71,8 @@ def likeness(nearest: Mapping[int, tuple[Vector, float]], baseline: float) -> di
 
 
 def least_alike(found: Iterable[Likeness]) -> Likeness:
-    """Return a `Likeness` for a text that was not compared: each value is the smallest one of the texts in `found`."""
+    """Return a `Likeness` for texts that were not compared, because they seem to be less similar than the texts in
+    `found`: each value is the smallest one in `found`."""
     columns = list(zip(*found, strict=True))
     return Likeness(*map(min, columns)) if columns else Likeness()
 

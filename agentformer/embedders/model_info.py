@@ -92,8 +92,9 @@ def unit(rows: Matrix) -> Matrix:
 
 
 def mean_cosine(rows: Matrix, reference: Matrix) -> float:
-    """Compare each row with the row of the same index in `reference`, and return the mean of the cosines. Return -1.0
-    if the shapes differ or if a number in `rows` is not finite."""
+    """Measure whether two models compute the same vectors: compare each row with the row of the same index in
+    `reference`, and return the mean of the cosines. Return -1.0 if the shapes differ or if a number in `rows` is not
+    finite."""
     if rows.shape != reference.shape or not np.isfinite(rows).all():
         return -1.0
     return float((unit(rows) * unit(reference)).sum(axis=1).mean())

@@ -90,8 +90,8 @@ class TimedOut(Exception):
 
 class RemoteEmbedder(ABC):
     """The base class of an embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in
-    all calls; the tokens of the probe text are included. The last statement in the constructor of a subclass sets
-    `_space` to the result of `_describe`."""
+    all calls; the tokens of the probe text are included. The last statement in the constructor of a subclass must be
+    `self._space = self._describe(...)`, because `_describe` already sends requests."""
 
     provider: str
     _space: EmbeddingSpace
@@ -201,9 +201,8 @@ class RemoteEmbedder(ABC):
 
     def _embed(self, texts: list[str], *, check: bool) -> Matrix:
         """Return the vectors of one batch of texts. If the server refuses the batch as too long, its two halves are
-        sent separately. With `check`, a request also contains the probe text, and `EmbedderUnavailable` is raised if
-        the server runs another model. If a single text with the probe text is too long for a request, the probe text is
-        sent alone."""
+        sent separately. With `check`, the probe text is sent with the texts, and `EmbedderUnavailable` is raised if the
+        server runs another model. If the probe text and a single text are too long together, each is sent alone."""
         inputs = [*texts, self._space.document_prefix + PROBE] if check else texts
         try:
             vectors = self._send(inputs, len(texts))

@@ -69,10 +69,10 @@ _OUTDATED = (
 
 
 class Message(NamedTuple):
-    """The properties of a message. `stated` says how much the message states, apart from questions, 0..1. `times` says
-    whether the message names a time. It is True or False if this is the same in every language. Otherwise, `times`
-    contains the languages in which the text names a time (ISO 639-1; "" means all other languages), and `votes` is the
-    evidence for the language of the message."""
+    """The properties of a message. `stated` is near 0 if the message consists of questions, and grows to 1 with the
+    length of the other sentences (`text.sentences.stated`). `times` says whether the message names a time. It is True
+    or False if this is the same in every language. Otherwise, `times` contains the languages in which the text names a
+    time (ISO 639-1; "" means all other languages), and `votes` helps to detect the language."""
 
     question: bool
     stated: float
@@ -159,10 +159,10 @@ def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Deriv
 
 
 def plain(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int]:
-    """Return a dictionary: row number of an entry -> 1 if its derived row is plain, otherwise 0. A plain row has no
-    title, and belongs to no message of a session, so it raises no hit and changes no score. SQLite reads only the table
-    `derived`, in a fraction of the time of `read`. Rows are not compared with their entries. That is sufficient,
-    because each change of a content, a title or a kind replaces the row in its own transaction."""
+    """Find entries whose derived rows a ranking need not read. Return a dictionary: row number of an entry -> 1 if its
+    derived row is plain, otherwise 0. A plain row has no title and belongs to no message of a session, so it cannot
+    change a ranking. SQLite finds this much faster than `read` reads the rows. Rows are not compared with their
+    entries, because each change of a content, a title or a kind replaces the row in the same transaction."""
     cursor = connection.cursor()
     cursor.row_factory = None  # plain tuples
     return dict(cursor.execute(_PLAIN, [json.dumps([*nums]), VERSION]).fetchall()) if nums else {}
@@ -252,9 +252,9 @@ def entry_language(entry: MemoryEntry) -> str:
 def stated_facts(
     entry: MemoryEntry, language: Callable[[], str]
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time, such as a home address, in the format of
-    `text.facts.single_values.current_facts`. Parts of documents, summaries and very long texts have none. `language`
-    returns the language of the entry."""
+    """Yield the facts of an entry that have one value at a time, such as a home address. Each fact consists of the
+    words that name it, the words of its value, and its sentence. Parts of documents, summaries and very long texts have
+    none. `language` returns the language of the entry."""
     if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
         yield from current_facts(entry.content, language(), labels=entry.kind != "message")
 

@@ -57,8 +57,9 @@ def analyzing(entries: Sequence[MemoryEntry]) -> Iterator[entry_properties.Analy
 
 
 class DerivedRenewal:
-    """Writes missing and outdated derived rows in a thread. Several processes may do so at the same time, because each
-    batch first reads which rows are still missing. `searching` returns whether a search is running. Thread-safe."""
+    """Writes missing and outdated rows of the table `derived`, which has the properties of each entry, in a thread.
+    Several processes may do so at the same time, because each batch first reads which rows are still missing.
+    `searching` returns whether a search is running. Thread-safe."""
 
     def __init__(self, searching: Callable[[], bool]) -> None:
         self._searching = searching
@@ -69,10 +70,10 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start a pass in the thread if `missing`, the numbers of entries without a row, is not empty. The pass writes
-        the missing and outdated rows of all entries that no earlier pass has reached. If one of the entries in
-        `missing` was reached before, the pass begins again at the first entry of the store, but only some time after
-        the previous pass, because some rows can never be written. Nothing happens if a pass is running, or after
+        """Start the thread if `missing`, which contains numbers of entries without a row, is not empty. The thread goes
+        through the entries in order, from the place where it ended last time, and writes missing and outdated rows. If
+        an entry in `missing` is before this place, the thread begins at the first entry again, but not soon after the
+        previous run, because some rows can never be written. Nothing happens if the thread is running, or after
         `stop`."""
         first = min(missing, default=None)
         with self._lock:

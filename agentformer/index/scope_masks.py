@@ -73,8 +73,9 @@ class ScopeCache:
 
 
 def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
-    """Apply the latest changes to a cached mask. If no entry has entered or left the scope, return the cached mask
-    itself. Return None if there are too many changes, or if the records were restored from a backup."""
+    """Apply the latest changes to a cached mask, instead of reading a new mask from the database. If no entry has
+    entered or left the scope, return the cached mask itself. Return None if a new mask must be read, because there are
+    too many changes, or because the records were restored from a backup."""
     if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
     most = max(_MAX_CHANGES, int(len(cached.allowed.mask) * _CHANGED_SHARE))

@@ -79,8 +79,8 @@ def verify_snapshot(
 
 class _Words(NamedTuple):
     """The word index as it was at its last commit. `seq` is the number of the last change of the records that the index
-    contains. `point` is the token of this change, which identifies the history of the records. `analysis` is the
-    version of the analysis with which the terms were made."""
+    contains. `point` is the random token that the records had for this change. A different token in the records now
+    means that they were restored from a backup. `analysis` is the version of the analysis that made the terms."""
 
     searcher: Any
     schema: Any
@@ -211,8 +211,8 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
 
 
 def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
-    """Return a query that matches the document of the entry, if the document has every term of every field of the
-    entry."""
+    """Return a query that tests whether the index has all terms of the entry. The query finds the document of the entry
+    only if the document has every term in the right field."""
     terms = [("num", entry.num), *(("places", place) for place in entry.places)]
     terms += [(name, term) for name, all_terms in entry.terms.items() for term in dict.fromkeys(all_terms)]
     queries = (tantivy.Query.term_query(words.schema, name, value, "basic") for name, value in terms)

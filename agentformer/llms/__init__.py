@@ -22,8 +22,9 @@ class Failover(Protocol):
 
 
 class GuardedModel(Guarded[LanguageModel]):
-    """A language model whose calls are refused for some time after a failed call, unless another server answers. The
-    refused calls are not counted in the usage. Thread-safe if the model `inner` is thread-safe."""
+    """A language model that is protected against repeated failures: after a failed call, calls are refused for some
+    time, unless another server answers. So a broken server does not slow down every request. Refused calls are not
+    counted in the usage. Thread-safe if the model `inner` is thread-safe."""
 
     unavailable = LanguageModelUnavailable
 

@@ -34,8 +34,8 @@ class Refusal:
 
 
 class Forwarded:
-    """The response of a server with status 200 and the content type that was asked for. Read it with `read` or with
-    `pieces`, and close it."""
+    """The response of a server with status 200, either one JSON value or a stream, as the request asked for. Read it
+    with `read` or with `pieces`, and close it."""
 
     def __init__(self, response: Any, server: Server, model: str) -> None:
         self._response = response
@@ -158,8 +158,8 @@ def _is_completion(data: bytes) -> bool:
 
 
 def _no_completion(sent: str) -> Refusal:
-    """Return the error for a response with status 200 that is not a chat completion. `sent` is what the server sent,
-    without secrets."""
+    """Return the error that the client gets if the server answers with status 200, but sends something else than a chat
+    completion. `sent` is an extract of what it sent, without secrets, or ""."""
     return Refusal(
         502,
         f"the language model's server sent no chat completion{f', but: {sent}' if sent else ''}; the administrator of "

@@ -104,9 +104,9 @@ class Capabilities:
         self, messages: Sequence[ChatMessage], schema: Schema, below: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
         """Return the messages and the options of a request for a JSON reply. There are three formats for such a
-        request, and the strictest format that the server has not refused is chosen. If `below` is not "", only formats
-        that are less strict than `below` are considered. If the options of the chosen format do not contain the schema,
-        the schema is added to the messages."""
+        request, and the strictest format that the server has not refused is chosen. If the server has just refused a
+        format, `below` is its name, and only less strict formats are considered; otherwise, `below` is "". If the
+        options of the chosen format do not contain the schema, the schema is added to the messages."""
         remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"
@@ -123,9 +123,9 @@ class Capabilities:
         return extended, {"response_format": {"type": shape}} if shape == "json_object" else {}
 
     def learn(self, failure: Failure, sent: Mapping[str, Any]) -> str:
-        """Find out from a failed request which option the server refused, store this option, and return its name.
-        Return "" if the server refused no option that can be left out. If a JSON format was refused only because of
-        this schema, its name is returned but not stored. `sent` is the JSON of the request."""
+        """Find out from a failed request which option the server refused, and return its name, or "" if the server
+        refused no option that can be left out. The option is stored, so that later requests do not contain it. A JSON
+        format is not stored if it was refused only because of this schema. `sent` is the JSON of the request."""
         if failure.kind != "rejected":
             return ""
         for name in ("max_tokens", "temperature", "stream_options"):
@@ -203,9 +203,8 @@ class Piece(NamedTuple):
 
 
 def piece_in(chunk: Any) -> Piece | None:
-    """Convert an event of a stream to a `Piece`. `chunk` is the event, or None after the last event, and then the
-    result is None too. Raise `AttributeError`, `TypeError` or a similar error if the event does not follow the
-    protocol."""
+    """Convert an event of a stream to a `Piece`. Return None if `chunk` is None, which marks the end of the stream.
+    Raise `AttributeError`, `TypeError` or a similar error if the event does not follow the protocol."""
     if chunk is None:
         return None
     usage = getattr(chunk, "usage", None)
@@ -241,8 +240,8 @@ class _Object(dict[str, Any]):
 
 
 def unstreamed_in(parts: Any) -> Any:
-    """Return the complete response if the server sent one, although a stream was requested. Return None if the server
-    sends a stream."""
+    """Return the complete response of a server that ignores the request for a stream, or None if the server sends a
+    stream."""
     if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
         return None
     return json.loads(parts.response.read(), object_hook=_Object)

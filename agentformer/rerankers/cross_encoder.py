@@ -116,8 +116,8 @@ class CrossEncoderReranker:
 
     def _best_scores(self, query: str, selected: Sequence[_Window], count: int, used: int) -> Vector:
         """Return an array of `count` scores, one for each passage: the score of its best window. `query` is one part of
-        the question. `used` is the number of tokens that the model reads in addition to a window, which includes the
-        tokens of the question."""
+        the question, and `selected` are the windows of all passages. `used` is the number of tokens that the model
+        reads with each window: the tokens of the question and special tokens."""
         best = np.full(count, -np.inf, dtype=np.float32)
         for batch in self._batches(selected, used):
             scores = self._predict([(query, window.text) for window in batch])
@@ -126,8 +126,8 @@ class CrossEncoderReranker:
 
     def _batches(self, selected: Sequence[_Window], used: int) -> Iterator[Sequence[_Window]]:
         """Yield batches of windows, with the longest windows first: windows of a similar length are then in the same
-        batch, and little padding is needed. `used` is the number of tokens that the model reads in addition to a
-        window."""
+        batch, and little padding is needed. `used` is the number of tokens that the model reads in addition to each
+        window; the size of a batch depends on it."""
         ordered = sorted(selected, key=lambda window: -window.tokens)
         start = 0
         while start < len(ordered):

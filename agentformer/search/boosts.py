@@ -178,8 +178,8 @@ def date_boost(
 ) -> RankedList:
     """Return a ranked list that raises two kinds of entries: entries that happened in a period that the query names,
     and entries whose text names a day of such a period. Other entries are not removed, because a user who writes "last
-    week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains the derived
-    rows of some of the entries."""
+    week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains derived
+    rows (table `derived`) of some of the entries; the other entries are analyzed now."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}
@@ -210,8 +210,8 @@ def all_boosts(
     query: str = "",
 ) -> list[RankedList]:
     """Return the document boost, the title boost and the date boost, without empty lists. `hits` contains entry numbers
-    with scores in 0..1, best first. `dates` contains the dates that the query names, and `known` the derived rows of
-    some of the entries."""
+    with scores in 0..1, best first. `dates` contains the dates that the query names. `known` contains the derived rows
+    (table `derived`) of some of the entries, which save work."""
     nums = [num for num, _ in hits]
     titles = title_boost(connection, nums, known, query)
     lists = document_boost(connection, hits, known), titles, date_boost(connection, nums, dates, known)

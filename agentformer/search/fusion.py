@@ -61,8 +61,8 @@ class Ranking:
         self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
-        """Replace the order. `by` is the list that caused the change. `votes` includes it, but the lists are not fused
-        again."""
+        """Replace the order by one that was computed in another way than by fusion. `by` is the list that caused the
+        change: it is shown in `votes`, but it is not fused."""
         self.order = order
         if by.items:
             self._lists = [*self._lists, by]

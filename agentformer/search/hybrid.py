@@ -127,8 +127,9 @@ class SearchIndexes(NamedTuple):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. `one_transaction` returns a context manager. The search
-    enters it after its query is embedded, and then reads the database in it. Thread-safe."""
+    results that is requested from each of the two indexes. `one_transaction` returns a context manager, in which a
+    search does all its reads of the database after the query is embedded, so that no transaction waits for the
+    embedder. Thread-safe."""
 
     def __init__(
         self,
@@ -173,8 +174,8 @@ class RankedSearch:
         self, request: _Request, words: Callable[[], WordHits], words_error: StoreError | None, reads: ExitStack
     ) -> Hits:
         """Search by vectors, combine the result with the result of `words`, and return the hits. `words_error` is the
-        error that makes the word index unavailable, or None. `reads` holds the context in which the database is read,
-        so that the caller can end it."""
+        error that makes the word index unavailable, or None. Contexts for reading the database are entered in `reads`,
+        so that the caller can end them."""
         query = request.query
         vectors, warnings = self._search_vectors(request, words_error, reads)
         complete = query.mode != "lexical" and not warnings
@@ -319,8 +320,9 @@ class RankedSearch:
         return ranking, known
 
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return the stored derived rows of these entries, best first, by entry number. Rows without influence on the
-        ranking may be `PLAIN`. A missing row is left out, and a background thread computes it for later searches."""
+        """Return a dictionary: number of an entry -> its derived row, which the boosts need. `nums` is sorted, best
+        first. A row without influence on the ranking may be replaced by `PLAIN`. A missing row is left out, and a
+        background thread writes it for later searches."""
         few = request.mask.count <= KEPT_DERIVED  # all of them stay in memory
         known = reads.derived(nums) if few or request.dates else reads.for_boosts(nums, request.query.limit)
         if len(known) < len(nums) and not self._database.read_only:
@@ -380,8 +382,9 @@ def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
 
 
 def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
-    """Return the entries with the numbers `nums`, by number. An entry that was deleted after the search is left out.
-    Raises `StoreDamaged` if an entry belongs to another namespace."""
+    """Read the hits from the database. Return a dictionary: number of an entry -> entry. `nums` contains the scores by
+    number. An entry that was deleted after the search is left out. Raises `StoreDamaged` if an entry belongs to another
+    namespace."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")

@@ -1,6 +1,6 @@
-"""A cache of the rows that a ranking reads in addition to the two indexes: the derived rows of the candidates, which of
-these rows are plain, the beginnings of the best entries, and the exact vectors of the nearest windows. The rows stay in
-memory between searches.
+"""A cache of the rows that a ranking reads from the database in addition to the two indexes. It keeps the derived rows
+of entries (their title, language, dates and so on), which of these rows are plain (without influence on a ranking), the
+beginnings of texts, and the exact vectors of the nearest windows.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
 checksum and no decoding, which Python would do in one thread at a time.
@@ -43,7 +43,7 @@ _DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room
 
 
 class Kept(Generic[Row]):
-    """A cache of rows by number. `most` is its maximum size, in rows."""
+    """A cache of rows. The key is the number of an entry or of a window, and `most` is the maximum number of rows."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -161,8 +161,10 @@ class Reads(NamedTuple):
         return self._rows(self.kept.derived, nums, partial(entry_properties.read, self.connection))
 
     def for_boosts(self, nums: Sequence[int], limit: int) -> dict[int, Derived]:
-        """Return the derived rows of these entries, best first, without missing rows. `PLAIN` stands for each plain row
-        after the first `limit` rows, unless the documents of all entries count; see `document_boost`."""
+        """Return the derived rows of these entries, which are sorted, best first. Missing rows are left out. To save
+        time, plain rows after the first `limit` are not read, and `PLAIN` is returned for each of them. All rows are
+        read if the best entries all belong to documents, because `document_boost` then counts the documents of all
+        entries."""
         head = max(limit, DOCUMENT_HEAD)
         first = self.derived(nums[:head])
         best = [first[num] for num in nums[:DOCUMENT_HEAD] if num in first]
@@ -174,14 +176,15 @@ class Reads(NamedTuple):
         return {**known, **first, **self.derived([num for num in rest if plain.get(num) == 0])}
 
     def complete(self, known: Mapping[int, Derived], nums: Iterable[int]) -> dict[int, Derived]:
-        """Return the rows of those entries `nums` that are in `known`, the result of `for_boosts`. The rows that
-        `PLAIN` stands for are read."""
+        """Return the rows of those entries `nums` that are in `known`, the result of `for_boosts`. A row that
+        `for_boosts` replaced by `PLAIN` is now read."""
         rows = {num: row for num in nums if (row := known.get(num)) is not None}
         plain = [num for num, row in rows.items() if row is PLAIN]
         return {num: row for num, row in rows.items() if row is not PLAIN} | self.derived(plain) if plain else rows
 
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
-        """Return a sample of each of these entries: its kind, its length and its beginning."""
+        """Return a sample of each of these entries: its kind, its length and its beginning. A search uses samples to
+        find out the language and the kind of its results."""
         return self._rows(self.kept.samples, nums, partial(records.samples, self.connection, length=_SAMPLE_LENGTH))
 
     def spans(self, windows: Sequence[int]) -> dict[int, Span]:

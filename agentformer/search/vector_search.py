@@ -221,7 +221,8 @@ class HelperThread:
 
     @property
     def started(self) -> bool:
-        """True if the thread of this process was started, or if no thread is used."""
+        """False if the next call of `start` must still create the thread in this process. Always True if no thread is
+        used."""
         return not self._enabled or (self._executor is not None and self._process == os.getpid())
 
     def close(self) -> None:

@@ -76,8 +76,8 @@ def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
 
 
 def _deviations(cosines: Sequence[float]) -> float:
-    """Return the difference between the first cosine and the mean of all cosines, divided by the standard deviation of
-    the cosines."""
+    """Measure how much nearer the first entry is than the others: the difference between the first cosine and the mean
+    of all cosines, divided by their standard deviation. `cosines` are sorted, best first."""
     if len(cosines) < _FEW:
         return _USUAL_DEVIATIONS
     mean = math.fsum(cosines) / len(cosines)
@@ -114,7 +114,8 @@ class LanguageCoverage:
         return self._embedder.space.languages != "*"
 
     def of(self, texts: Sequence[str]) -> float:
-        """Return the coverage of the texts, 0..1. The texts are treated as one long text."""
+        """Return how well the embedder knows the language of these texts: 1 if well, 0 if not at all. The texts are
+        treated as one long text."""
         declared = self._embedder.space.languages
         if declared == "*":
             return 1.0
@@ -126,7 +127,8 @@ class LanguageCoverage:
         return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
 
     def of_query(self, query: QueryTerms) -> float:
-        """Return the coverage of a query, 0..1."""
+        """Return how well the embedder knows the language of a query: 1 if well, 0 if not at all. Only the text of the
+        query is used."""
         declared = self._embedder.space.languages
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 

@@ -57,13 +57,14 @@ class Terms:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The terms of `surface` that are not stems."""
+        """The words of `surface`: all its terms except stems."""
         return tuple(form for form in self.surface if "~" not in form)
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """Return the language of the text, or "" if it is unknown. If `detect_language` finds no language and there is no
-    `prior`, the optional detector of `analyzers` decides, if this detector is certain enough."""
+    """Return the language of the text, or "" if it is unknown. `prior` is the probable language, such as that of the
+    document; it is used if the text does not show its language. Without a `prior`, the optional detector of `analyzers`
+    decides then, if it is certain enough."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -97,14 +98,15 @@ def code_terms(text: str) -> Terms:
 
 
 def _chain(written: str) -> tuple[str, str]:
-    """Return two terms of a dotted name such as `os.path`: the casefolded name, and the stem that a query makes of
-    it."""
+    """Return the two terms with which a query can find a dotted name such as `os.path`: the casefolded name, and the
+    stem of the name without dots."""
     folded = written.casefold()
     return folded, _term(folded.replace(".", ""), CODE_LANGUAGE)
 
 
 def _distinct_terms(words: Iterable[str]) -> Terms:
-    """Return the distinct terms of identifiers. The parts of an identifier are stems."""
+    """Return the terms of identifiers, each term once. The parts of an identifier are added to the stems, so that they
+    count as much as whole names."""
     terms = _terms(lexemes(" ".join(dict.fromkeys(words))), CODE_LANGUAGE)
     return Terms(tuple(dict.fromkeys((*terms.stems, *terms.parts))), tuple(dict.fromkeys(terms.surface)))
 
@@ -131,8 +133,8 @@ _Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 class _PartTerms(dict[str, _Fields]):
     """A cache of the terms of parts of texts in one language; see `parts_without_spaces`. A text consists mostly of
-    words that other texts contain too. When the cache is full, its items move to `_older`, which keeps those that are
-    used again. Thread-safe."""
+    words that other texts contain too. When the cache is full, all items move to `_older`, and an item that is used
+    again moves back. Thread-safe."""
 
     def __init__(self, language: str) -> None:
         super().__init__()
@@ -227,7 +229,8 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms that the words of this query would have in a stored text in `language`."""
+        """Return the terms that the words of this query would have in a stored text in `language`, for a comparison
+        with texts."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms
@@ -291,8 +294,8 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
-    """Return the word, the word without diacritics, and the word with two letters for a vowel, such as "aa" for "å".
-    With `spelt`, "ae" also replaces "ä"."""
+    """Return the spellings of a word: the word, the word without diacritics, and the word with two letters for a vowel,
+    such as "aa" for "å". If `spelt` is True, "ae" also replaces "ä"; some languages never write this."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 
@@ -317,8 +320,8 @@ def _term(word: str, language: str) -> str:
 
 @lru_cache(maxsize=65536)
 def pieces_of_stem(term: str) -> tuple[str, ...]:
-    """Remove the diacritics of a stem, add "_" at both ends, and return all overlapping pieces of `_PART` characters.
-    Return () for a stem that is too short."""
+    """Return overlapping pieces of a stem, with which a search finds parts of compound words. Diacritics are removed,
+    "_" is added at both ends, and each piece has `_PART` characters. Return () for a stem that is too short."""
     word = _fold(term.partition("~")[2])
     if len(word) < _PART - 1:
         return ()

@@ -116,8 +116,8 @@ class Analyzers:
         return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Return the names of the analyzers that are used for texts in this language. Analyzers that failed to load are
-        omitted."""
+        """Return the names of the analyzers that are used for texts in this language. The index stores them with each
+        entry, to find entries that lack an analyzer. Analyzers that failed to load are omitted."""
         return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 

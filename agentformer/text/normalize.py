@@ -243,8 +243,8 @@ def _compatible(text: str) -> str:
 def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> list[str]:
     """Clean every page, and join words that were hyphenated at line ends. The spelling of a word in the whole document
     decides whether its hyphen stays. `running` returns for each page the span without running header and footer, or
-    None for the whole page. Words are joined only inside this span. Its last word is not joined with the footer,
-    because the second half is on the next page."""
+    None for the whole page. Words are joined only inside this span: the second half of the last word is on the next
+    page, and not in the footer."""
     style = accent_style(texts)
     pages = [clean(text, accents=style) for text in texts]
     if not any("-\n" in page for page in pages):
@@ -260,8 +260,8 @@ def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> 
 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:
-    """Count the casefolded words of the texts, with and without hyphens. Words that a line end divides are not
-    counted."""
+    """Count the casefolded words of the texts. `join_hyphens` uses the counts to decide whether a word has a hyphen. A
+    word that is divided by a line end is not counted."""
     return Counter(word.casefold() for text in texts for word in _IN_LINE_WORD.findall(_TORN_WORD.sub("\n", text)))
 
 

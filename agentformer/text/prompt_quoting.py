@@ -134,8 +134,8 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """Return the original text of a token that `_broken` changed, or of the name of a role that `escape_text`
-    changed."""
+    """Return the original text of a bracket or a token that `_broken` changed, or of the name of a role, such as
+    "Human", that `escape_text` changed. Other matches are returned unchanged."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:
@@ -153,8 +153,9 @@ def _coded(match: re.Match[str]) -> str:
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Return the matched start of a tag with its bracket as an escape code of JSON. If the bracket is already written
-    as an escape code, which begins with a backslash, the character after the backslash is escaped."""
+    """Return the matched start of a tag with its opening bracket as an escape code of JSON. If the text itself contains
+    an escape code for this bracket, the character after the backslash is escaped. If the name cannot be the name of a
+    tag around data, the match is returned unchanged."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

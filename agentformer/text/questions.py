@@ -49,9 +49,12 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 class Question:
     """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
     contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
-    casefolded words of X if the question is only "What is X?" or "Who is X?", else "". `measure` is what a question for
-    a number measures ("money", "age", "share", "span", a span of time, or "often"), and `period` the period for which
-    it asks for an amount ("year" in "How much is it per year?"). Each of the two is "" if it is unknown."""
+    casefolded words of X if the question is only "What is X?" or "Who is X?", else "".
+
+    `measure` says which kind of number is asked for: "money", "age", "share" (such as 5 %), "span" (how long something
+    takes) or "often" (how many times). `period` is the period of an amount: "year" in "How much is it per year?". Each
+    of the two is "" if it is unknown.
+    """
 
     type: QuestionType
     asking: frozenset[str] = frozenset()
@@ -238,8 +241,9 @@ def _nouns(rest: str, language: str) -> Iterator[str]:
 
 
 def ratio_items(text: str, language: str) -> tuple[str, ...]:
-    """Return the items from which the ratios that a text names are computed, in the order of `ratios.txt`. `language`
-    is the ISO 639-1 code of the text. Return () if the text names no ratio of this language."""
+    """Return the items of financial statements that are needed to compute a ratio, such as "gross profit" and "total
+    revenue" for the gross margin. `text` names the ratio, and `language` is the ISO 639-1 code of the text. The items
+    are in the order of `ratios.txt`. Return () if the text names no ratio of this language."""
     folded = normalized("NFKC", text).casefold()
     found = (items for name, items in _ratios().get(language, ()) if name.search(folded))
     return tuple(dict.fromkeys(item for items in found for item in items))

@@ -28,8 +28,8 @@ _LEAST_ROWS = 3  # rows that are compared
 class AskedValue:
     """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest (also
     for the largest fall), and 0 if the question asks for neither. `changes` is true if it asks for the change from one
-    year to the next, and `relative` if it asks for percentages. `lengths` has the length of the period that it names:
-    "quarter", "months" (several months) or "full_year". `years` are the years that it names."""
+    year to the next, and `relative` if it asks for percentages. `lengths` and `years` are for the periods that the
+    question names: "quarter", "months" (several months) or "full_year", and the years."""
 
     direction: int
     changes: bool
@@ -89,8 +89,9 @@ def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) 
 
 
 def label_share(row: TableRow, stems: Collection[str], language: str, name: str, asked: Collection[str]) -> float:
-    """Return the share (0..1) of the stems of a row, `stems`, that are in `asked`. Function words count less. Numbers
-    do not count, nor do words of the label that occur in `name`, the letters of the document's name."""
+    """Return how much of a row of a table occurs in a question, 0..1: the share of the row's `stems` that are in
+    `asked`, the stems of the question. Function words count less. Numbers do not count, nor do words of the label that
+    occur in the document's name; `name` contains the letters of this name."""
     named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
     words = [each for each in stems if "~" in each and each not in named]
     weights = {each: _FUNCTION if each in _function_stems(language) else 1.0 for each in words}
@@ -137,7 +138,8 @@ def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
 
 
 def _without(headers: Sequence[str], above: str) -> str:
-    """Return the words above a row without the headers of the columns: the title of the table and the group."""
+    """Return `above`, the words above a row, without the column headers `headers`: the title of the table and the group
+    are left."""
     for header in headers:
         above = above.replace(header, " ")
     return above

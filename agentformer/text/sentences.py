@@ -156,8 +156,8 @@ def is_question(text: str) -> bool:
 
 
 def stated(text: str) -> float:
-    """Return how much a text states, from 0 to 1. Only sentences that are not questions count, and about twenty words
-    give 1."""
+    """Return how much a text says, from 0 to 1. A text of questions gives about 0, because only the length of the other
+    sentences counts; about twenty words give 1."""
     length, asked = len(text), 0
     if any(mark in text for mark in _MARKS):
         asked = sum(len(sentence) for sentence in _SENTENCE.findall(text) if sentence[-1] in _MARKS)

@@ -163,7 +163,8 @@ def _is_prose(line: _Line) -> bool:
 
 
 def _has_columns(rows: Sequence[_Line]) -> bool:
-    """Return whether most rows have a label and several values, or a label and an amount of money or a share."""
+    """Return whether rows belong to a table and not to prose with numbers: most rows have a label, and most have
+    several values or an amount of money or a share."""
     wide = sum(len(row.values) > 1 for row in rows)
     amounts = sum(any(map(str.isalpha, row.label)) and bool(_AMOUNT.search(" ".join(row.values))) for row in rows)
     labelled = sum(any(map(str.isalpha, row.label)) for row in rows)
@@ -279,7 +280,8 @@ def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
 
 
 def _cells(cells: Sequence[str], head: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Return the label of a row, which is its first cell, and the headers and values of the other cells."""
+    """Divide a row of cells. Return its label, which is the first cell, the headers of the other columns, and the
+    values in these columns. `head` has a header for each cell."""
     return cells[0], tuple(head[1:]), tuple(cells[1:])
 
 

@@ -82,7 +82,8 @@ _COLON_TAIL = frozenset().union(*word_list("colon").values())
 
 @dataclass(frozen=True, slots=True)
 class Lexeme:
-    """The forms of one token (a word, number, code or name) that are indexed and searched."""
+    """The forms of one token (a word, number, code or name) that are indexed and searched. `text.analysis` makes terms
+    of them: it reduces the words to stems, and stores codes and parts as they are."""
 
     words: tuple[str, ...] = ()  # words to stem
     inner: tuple[str, ...] = ()  # words inside an identifier, which are also stemmed
@@ -160,9 +161,10 @@ def _long(token: str) -> Lexeme:
 
 
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
-    """Yield the terms of a token that is written in groups: all groups without spaces, and each group. `kind` is
-    "phone" for a telephone number, "spaced" for a number with spaces, and "account" for an account number. "12 500,50"
-    also gives 12500, and a telephone number its last seven digits, which every spelling of the number contains."""
+    """Yield the terms of a token that is written in groups, such as "040 123 456": "040123456" and each group. `kind`
+    is "phone" for a telephone number, "spaced" for a number with spaces, and "account" for an account number. "12
+    500,50" also gives 12500, and a telephone number its last seven digits, which every spelling of the number
+    contains."""
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
         yield token.partition(",")[0].replace(" ", "")

@@ -101,8 +101,8 @@ class WeightedTerms:
         return sum(self._weights[term] for term in terms)
 
     def similar_share(self, text: Collection[str]) -> float:
-        """Return the share of the terms that a text contains only in another form. The weight of a term is multiplied
-        by the similarity of this form."""
+        """Return how much of the question a text contains only in other forms, 0..1. Each such term adds its weight,
+        multiplied by the similarity of its form in the text."""
         total = 0.0
         for term, forms in self._forms.items():
             if term not in text and term in self._weights:

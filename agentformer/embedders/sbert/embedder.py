@@ -248,7 +248,8 @@ def _without_prefix(read: TokenRows, prefix: int) -> TokenVectors:
 
 
 def _split_precision(model: str) -> tuple[str, str]:
-    """Split `NAME@int8` into the name and "int8". For any other text, return the complete text and ""."""
+    """Split the name of a model as it is written in the settings into the name and the precision: "int8" for
+    `NAME@int8`. If it names no precision, return the complete text and ""."""
     name, at, precision = model.rpartition("@")
     return (name, _INT8) if at and precision == _INT8 else (model, "")
 

@@ -185,8 +185,8 @@ def _made_at(export: Path) -> int:
 
 
 def _note_use(export: Path, source: list[str]) -> None:
-    """Store the current time as the time of the last load. Delete the exports of the same model that other package
-    versions made and that were not loaded for a week; until then, another Python environment may need them."""
+    """Record that an export was loaded now, and delete old exports of the same model: those that other package versions
+    made and that were not loaded for a week. Until then, another Python environment may need them."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):
@@ -278,14 +278,14 @@ def _exit_with_parent() -> None:
 
 
 def _packages(precision: str) -> list[str]:
-    """Return the packages that an export needs. The package with the fastest import comes first."""
+    """Return the packages that an export needs, the fastest import first, so that a broken package is found early."""
     return ["tokenizers", "openvino", *(["nncf"] if precision else []), "sentence_transformers"]
 
 
 @contextmanager
 def _blame_model() -> Iterator[None]:
-    """Convert a lasting error to `NotExportable`, because another attempt would fail too. Too little memory, a file
-    error or an import error can be temporary, so these are raised unchanged."""
+    """Convert errors of a conversion to `NotExportable`, which says that another attempt would fail too. Errors that
+    can be temporary are raised unchanged: too little memory, a file error or an import error."""
     try:
         yield
     except (OpenVinoUnavailable, ImportError, OSError, MemoryError):
@@ -377,7 +377,8 @@ def _convert(model: SentenceTransformer) -> Any:
 
 
 def _quantize(graph: Any, tokenizer: FastTokenizer, max_tokens: int) -> Any:
-    """Return a graph in the format int8. The int8 range is chosen from the numbers that sample texts produce."""
+    """Convert a graph to the format int8, which is smaller and faster. Sample texts are computed to find the range of
+    numbers that int8 must represent."""
     import nncf
 
     texts = files("agentformer.embedders.sbert").joinpath("calibration.txt").read_text(encoding="utf-8").splitlines()

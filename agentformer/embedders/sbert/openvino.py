@@ -98,7 +98,8 @@ class FastTokenizer:
         return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
 
     def fitting(self, texts: Sequence[str], max_tokens: int) -> list[Tokenized]:
-        """Return the tokens of each text, but leave out the texts that have more than `max_tokens` tokens."""
+        """Return the tokens of those texts that the model can read: at most `max_tokens` tokens, special tokens
+        included."""
         return [item for item in self.tokenize(texts) if item.length <= max_tokens]
 
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
@@ -118,8 +119,8 @@ class FastTokenizer:
 
 class OpenVinoRuntime(FastTokenizer):
     """A model that OpenVINO runs from the export in `folder`. The format bf16 is used if the processor supports it and
-    if the vectors stay the same. Raises `BadExport` if the export is damaged or computes other vectors than the model.
-    Raises `OpenVinoUnavailable` if a needed package is missing or broken."""
+    if the vectors of the probe texts do not change by it. Raises `BadExport` if the export is damaged or computes other
+    vectors than the model. Raises `OpenVinoUnavailable` if a needed package is missing or broken."""
 
     def __init__(self, folder: Path, precision: str) -> None:
         ov = import_openvino()
@@ -169,8 +170,8 @@ class OpenVinoRuntime(FastTokenizer):
         return self.arrays(batch, self.padded(max(item.length for item in batch)))
 
     def _computed(self, batches: Sequence[Sequence[Tokenized]], count: int) -> Iterator[list[Matrix]]:
-        """Yield the first `count` outputs of the model for each batch, in order. While a batch is computed, the next
-        ones are started, as long as there are free requests."""
+        """Yield the first `count` outputs of the model (arrays) for each batch, in order. Several batches are computed
+        at the same time, each by one inference request of OpenVINO, as long as there are free requests."""
         running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
             for inputs in map(self._inputs, batches):
@@ -189,8 +190,8 @@ class OpenVinoRuntime(FastTokenizer):
                 self._requests.put(request)
 
     def _free_request(self, *, wait: bool) -> Any:
-        """Return a request that no thread uses. If there is none, wait for one, or return None if `wait` is False: a
-        thread that has a request must not wait for a second one, because two such threads would wait for each other."""
+        """Return an inference request that no thread uses. If all are in use, wait for one if `wait` is True, otherwise
+        return None. Do not wait in a thread that already has a request: two such threads would wait for each other."""
         try:
             return self._requests.get(block=wait)
         except queue.Empty:
@@ -240,7 +241,8 @@ def _streams(dimension: int, processors: int) -> tuple[int, int]:
 
 
 def _outputs(request: Any, count: int) -> list[Matrix]:
-    """Wait for a request, and return copies of its first `count` outputs."""
+    """Wait until an inference request is complete, and return copies of the first `count` arrays that the model
+    returned."""
     request.wait()
     return [np.array(request.get_output_tensor(n).data, np.float32) for n in range(count)]
 

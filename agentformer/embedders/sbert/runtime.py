@@ -131,7 +131,7 @@ class TorchRuntime:
         ]
 
     def padded(self, length: int) -> int:
-        """Return 0, because on torch no padding ensures that a text has the same vector in a batch as alone."""
+        """Return 0 (no padded length): on torch, padding cannot give a text the same vector in a batch as alone."""
         return 0
 
     def _encode(self, texts: list[str]) -> Matrix:
@@ -188,8 +188,9 @@ def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[N
 
 
 def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
-    """Return the facts about a loaded model. `reference` are the vectors that the model computes for the first probe
-    texts."""
+    """Return properties of a model that torch has loaded, such as its dimension and token limit. `reference` contains
+    the vectors that the model computes for the first few probe texts, which are fixed texts. The fingerprint of the
+    model is made from them."""
     tokenizer: Any = model.tokenizer
     return ModelFacts(
         dimension=reference.shape[1],
@@ -241,9 +242,9 @@ def why_unavailable(name: str) -> str:
 
 
 def _why_not_downloaded(name: str) -> str:
-    """Return the reason why a model that is not cached cannot be downloaded now: the model hub does not answer. Return
-    "" if the hub answers, because only the hub knows whether it has the model. Also return "" if `HF_HUB_OFFLINE` or a
-    proxy is set, because the hub's client may then work in another way."""
+    """Return the reason why a model that is not cached cannot be downloaded now, or "" if no reason is known. The only
+    reason is that the model hub does not answer. Whether the hub has the model is not tested. If `HF_HUB_OFFLINE` or a
+    proxy is set, no request is sent, because the hub's client may then work in another way."""
     import urllib.request  # imports TLS
 
     from huggingface_hub import hf_hub_url
@@ -291,8 +292,9 @@ def token_offsets(tokenizer: Any, text: str) -> list[tuple[int, int]]:
 
 
 def inner_tokens(row: Vector, offsets: Sequence[tuple[int, int]], rows: Matrix, special: Sequence[int]) -> TokenRows:
-    """Return the vectors of a text and of its tokens. Special tokens and padding, which `special` marks with 1, are
-    left out."""
+    """Return the vectors of a text and of its tokens. `row` is the vector of the text. `offsets`, `rows` (the vectors)
+    and `special` have one element for each token. Special tokens and padding, which have 1 in `special`, are left
+    out."""
     kept = [n for n, mark in enumerate(special) if not mark]
     return TokenRows(row, [offsets[n] for n in kept], rows[kept])
 

@@ -157,8 +157,9 @@ class ActiveEmbedder:
 
 
 def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder | None, str]:
-    """Return the embedder of the active embedding space, and "" (no problem). If this embedder is unavailable, return
-    None and the reason. If the store has no vectors, return None and ""."""
+    """Return the embedder of the store's active embedding space, and a problem: the reason why this embedder cannot be
+    used, or "". With a problem, the embedder is None. If the store has no vectors, it needs no embedder, and the result
+    is None and ""."""
     try:
         with database.reading() as connection:
             active = active_space(connection)
@@ -168,9 +169,9 @@ def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return the embedder of the space `stored`; `stored` is None for a store without vectors. The returned object
-    keeps its model, even if `embedder` follows the store to another space. Raises `SpaceMismatch` if `embedder` belongs
-    to another space."""
+    """Return an embedder of the space `stored`, whose model never changes. A long task needs this, because an
+    `ActiveEmbedder` changes its model when the store moves to another space. `stored` is None for a store without
+    vectors. Raises `SpaceMismatch` if `embedder` has another space and cannot change."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:
@@ -179,6 +180,6 @@ def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
 
 
 def current_embedder(embedder: Embedder) -> Embedder:
-    """Return the embedder that `embedder` uses now. The returned object keeps its model, even if `embedder` follows the
-    store to another space. Unlike `embedder_for`, this function does not check the space of the store."""
+    """Return an embedder with the current model of `embedder`, which may be an `ActiveEmbedder`. The model of the
+    result never changes. Unlike `embedder_for`, this function does not check the space of the store."""
     return embedder.current if isinstance(embedder, ActiveEmbedder) else embedder

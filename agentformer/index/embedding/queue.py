@@ -48,9 +48,9 @@ def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[
 
 
 class EmbeddedEntries(NamedTuple):
-    """The windows of entries, and the vectors of these windows that are not stored yet. `space` is the embedding space
-    of the vectors. `analyses` contains properties of the entries that were derived meanwhile (see
-    `property_threads.analyzing`)."""
+    """The result of embedding entries: their windows, and the vectors of these windows that are not stored yet. `space`
+    is the embedding space of the vectors. `analyses` contains properties of the entries, such as the language, which a
+    thread computed during the embedding (see `property_threads.analyzing`)."""
 
     space: EmbeddingSpace
     windows: WindowTable
@@ -58,7 +58,8 @@ class EmbeddedEntries(NamedTuple):
     analyses: entry_properties.Analyses
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return an object with the windows of the entries at these indices only. It keeps all `vectors`."""
+        """Return an object with the windows of the entries at these indices only. It keeps all `vectors`, because
+        entries may share a vector."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -193,7 +194,8 @@ class EmbeddingQueue:
     def put_vectors(
         self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
     ) -> None:
-        """Write `vectors`, which belong to the texts of `entries`, in the embedding space with the number `space`."""
+        """Write vectors into the embedding space with the number `space`. `vectors` also contains the hash of each
+        embedded text. `entries` are the entries with these texts, for subclasses that need them."""
         store.put_vectors(connection, space, *vectors)
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
@@ -233,8 +235,9 @@ class EmbeddingQueue:
             self._embedder.retry_now()
 
     def embed_batch(self, nums: Sequence[int], progress: Progress | None, owned: Owned = _all_owned) -> bool:
-        """Embed the queued entries with these numbers. Return False if the embedder is unavailable. Entries that
-        changed meanwhile stay in the queue. Only entries whose numbers the function `owned` returns are written."""
+        """Embed the queued entries with these numbers, and write their vectors. Return False if the embedder is
+        unavailable. Entries that changed meanwhile stay in the queue. If several processes share the queue, the
+        function `owned` receives entry numbers and returns those that this process may write."""
         with self._database.reading() as connection:
             entries = records.by_num(connection, nums)
         try:
@@ -256,7 +259,8 @@ class EmbeddingQueue:
 
 
 class VectorImport:
-    """An import of vectors from another store. Call `store` first, then store the entries, then call `drop_unused`."""
+    """An import of vectors that another store has computed, so that entries with the same texts need no embedding. The
+    caller writes the vectors (`store`), then adds the entries to the database, and at the end calls `drop_unused`."""
 
     def __init__(self, database: RecordStore, embedder: Embedder) -> None:
         self._database = database

@@ -68,8 +68,8 @@ class _Model:
                 self._failed(error)
 
     def can_compare(self, entry: MemoryEntry) -> bool:
-        """Return whether `texts` can yield every text that may have been embedded. An entry with a context line needs
-        the embedder for this."""
+        """Return whether the windows of an entry can be compared with their embedded texts. For an entry with a context
+        line, this needs the embedder, with which the line is shortened. If the result is False, set `missed`."""
         self.missed = self.missed or bool(entry.context and self._embedder is None)
         return not entry.context or self._embedder is not None
 
@@ -88,8 +88,8 @@ class _Model:
 @dataclass(frozen=True)
 class _Space:
     """An embedding space that is verified. The entries in `queue` have no vectors yet. `moving` is True for the new
-    space of a migration that is not complete; in this space, the entries in `queue` may still have windows of their
-    former text."""
+    space of a migration that is not complete. In this space, entries in `queue` may still have windows of their former
+    text, so such windows are not reported."""
 
     number: int
     model: _Model

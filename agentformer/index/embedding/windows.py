@@ -116,8 +116,9 @@ class WindowTable:
         return np.repeat(np.arange(len(self)), first[1:] - first[:-1])
 
     def texts(self) -> tuple[Positions, Positions]:
-        """Give each distinct text of the windows a number, in order of the first window with this text. Return two
-        arrays: the position of the first window of each text, and for each window the number of its text."""
+        """Find windows with equal texts, so that each text is embedded only once. The distinct texts are numbered in
+        order of their first window. Return two arrays: for each text the position of its first window, and for each
+        window the number of its text."""
         if not self._starts:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         hashes = np.frombuffer(bytes(self._hashes), dtype=f"V{HASH_BYTES}")
@@ -129,9 +130,9 @@ class WindowTable:
 
 
 class WindowCutter:
-    """Cuts entries into windows. A window with its context line has at most the share `share` of the tokens that the
-    model can read. `window_tokens` is an additional limit for the content of a window without its context line (0: no
-    additional limit)."""
+    """Cuts entries into windows. `share` is the share of the model's token limit (above 0, at most 1) that a window
+    with its context line may use. `window_tokens` additionally limits the content of a window without its context line
+    (0: no additional limit)."""
 
     def __init__(self, embedder: Embedder, share: float = 1.0, window_tokens: int = 0) -> None:
         self._embedder = embedder
@@ -241,18 +242,17 @@ class WindowEmbedder:
 
     @property
     def rows(self) -> Rows:
-        """The finished vectors that `store_rows` has not stored yet. If `keep_seconds` is 0, they are fewer than two
-        batches."""
+        """The finished vectors that `store_rows` has not stored yet. The caller stores them at the end of its work."""
         if not self._unstored:
             return Rows([], np.zeros((0, 0), dtype=np.float32))
         hashes = [key for rows in self._unstored for key in rows.hashes]
         return Rows(hashes, np.concatenate([rows.matrix for rows in self._unstored]))
 
     def embed(self, entries: Sequence[MemoryEntry]) -> WindowTable:
-        """Cut entries into windows and embed the windows that have no vector. Return the windows. Afterwards, `rows`
-        contains vectors that the caller must store. If the model refuses an entry, the table contains a `Refused`
-        object for it, and the other entries are embedded. Raises `EmbedderUnavailable` if the embedder cannot be used;
-        the vectors finished until then are stored."""
+        """Cut entries into windows, embed the windows that have no vector, and return the table of all windows.
+        Afterwards, the caller must store the vectors in `rows`. If the model refuses an entry, the table contains a
+        `Refused` object for this entry, and the other entries are embedded. Raises `EmbedderUnavailable` if the
+        embedder cannot be used; the vectors finished until then are stored."""
         cutter = WindowCutter(self._embedder, window_tokens=self._window_tokens)
         table = cutter.cut(entries)
         try:
@@ -308,8 +308,8 @@ class WindowEmbedder:
         return failures
 
     def _missing(self, table: WindowTable, first: Positions) -> Positions:
-        """Return the positions of the windows that have no vector, with the shortest windows first. `first` contains
-        the position of the first window of each distinct text."""
+        """Return the positions of the windows to embed, because their text has no vector; the shortest windows are
+        first. `first` contains one position for each distinct text."""
         missing = np.ones(len(first), dtype=bool)
         unstored = {key for rows in self._unstored for key in rows.hashes}
         for start in range(0, len(first), _HASHES):

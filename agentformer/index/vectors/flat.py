@@ -203,8 +203,8 @@ class Flat:
         return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
-        still stores. If it is 0, a selection of all live rows needs no selector."""
+        """Prepare searches in the rows that are True in `inside`. `holes` is the number of dead rows that FAISS still
+        stores. If there are none, and `inside` contains all live rows, a search needs no filter."""
         count = int(np.count_nonzero(inside))
         return Selection(count, None if count == rows.live and not holes else bitmap_selector(inside))
 

@@ -89,8 +89,9 @@ class _SavedIndex:
         return snapshot
 
     def load_if_better(self, database: RecordStore, present: VectorIndex) -> Snapshot | None:
-        """Return the content of a snapshot that another process has written, if it is better than the present index.
-        Return None otherwise. Each snapshot is examined only once."""
+        """Return the content of a snapshot that another process has written, if this process should use it instead of
+        the index `present`: see `VectorIndex.is_behind`. Otherwise, return None. Each snapshot is examined only
+        once."""
         seen = snapshots.version(self._folder)
         if not seen or seen == self._seen:
             return None
@@ -110,8 +111,9 @@ class _SavedIndex:
         return None if found is None or found[1] is None else Snapshot(found[1], meta["seq"], meta["point"])
 
     def write(self, image: Image, space: int, seq: int, point: str) -> None:
-        """Write a snapshot of the index `image`, which contains all changes up to `seq`; `point` is the token of this
-        change. Call `set_written` afterwards. Raises `OSError` if the files cannot be written."""
+        """Write a snapshot of the index `image`, which contains all changes up to `seq`. `point` is the random token
+        that the records store with this change (`change_feed.token_at`). Call `set_written` afterwards. Raises
+        `OSError` if the files cannot be written."""
         snapshots.save(self._folder, image, store_id=self._store_id, space=space, seq=seq, point=point)
 
     def set_written(self, seq: int) -> None:
@@ -119,9 +121,9 @@ class _SavedIndex:
         self.seq, self.changed, self._seen = seq, 0, snapshots.version(self._folder)
 
     def keep_without(self, entries: IntArray, image: Image, seq: int) -> None:
-        """Record that the snapshot `image` of a trained index was written, so that this process loads it and maps its
-        codes, too. If it contains one of `entries`, which may have been removed meanwhile, delete the snapshot
-        instead."""
+        """Decide whether a snapshot that was just written is kept. If it contains one of `entries`, which were changed
+        or removed during the writing, delete it. Otherwise, record that it contains all changes up to `seq`. In both
+        cases, the snapshot on disk is examined again, so that this process can map its codes."""
         if np.isin(entries, image.rows.entries).any():
             snapshots.discard(self._folder)
         else:
@@ -162,8 +164,9 @@ class VectorFollower:
             self.follow(database, newest, space[0])
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Apply all changes, at least up to the change number `newest`, and start a training if one is needed. `space`
-        is the number of the active embedding space. The caller has just read `newest` and `space` from the database."""
+        """Apply the changes of the records, so that a search sees at least the change number `newest`, and start a
+        training if one is needed. `space` is the number of the active embedding space. The caller has just read
+        `newest` and `space` from the database. If the index already has them, the database is not read."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -316,9 +319,8 @@ class VectorFollower:
             self._adopt(database, stopped)
 
     def _write_frozen(self, database: RecordStore, index: VectorIndex) -> None:
-        """Write a snapshot of a large index while searches and changes continue. If an entry of the snapshot was
-        removed meanwhile, also by another process, the snapshot is deleted. Raises `OSError` if the files cannot be
-        written."""
+        """Write a snapshot of a large index while searches and changes continue. If any process has removed an entry of
+        the snapshot meanwhile, the snapshot is deleted. Raises `OSError` if the files cannot be written."""
         with self._following:
             if self._index is not index:
                 return

@@ -264,7 +264,8 @@ class VectorIndex:
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
 
     def frozen(self) -> Image:
-        """Return the content of a snapshot of a trained index. It stays valid while the index changes."""
+        """Return a copy of a trained index for a snapshot. Searches and changes can continue while the caller writes
+        it."""
         with self._lock.write():
             self._sweep()
             stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))
@@ -279,7 +280,7 @@ class VectorIndex:
 
     @contextmanager
     def image(self) -> Iterator[Image]:
-        """Yield the content of a snapshot, without removed rows. Changes wait until the `with` block ends. Searches do
+        """Yield this index, without removed rows, for a snapshot. Changes wait until the `with` block ends; searches do
         not wait."""
         with self._lock.write():
             self._sweep()

@@ -121,7 +121,8 @@ class Ivf:
             self.outliers.add(assigned.rows[beyond], positions[beyond])
 
     def reserve(self, end: int) -> None:
-        """Allocate space for all positions below `end`. A position may stay without a row."""
+        """Enlarge the index to `end` positions, before rows are put at some of them. A position may stay without a
+        row."""
         if end > self.size:
             self._open_part().reserve(end)
 
@@ -161,8 +162,8 @@ class Ivf:
         return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
-        """Return the selection of the rows that are True in `inside`. `holes` is the number of dead rows that FAISS
-        still stores. If it is 0, a selection of all live rows needs no selector."""
+        """Prepare searches in the rows that are True in `inside`. `holes` is the number of dead rows that FAISS still
+        stores. If there are none, and `inside` contains all live rows, a search needs no filter."""
         count, outliers = int(np.count_nonzero(inside)), self.outliers.select(inside)
         if count == rows.live:
             return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)

@@ -80,7 +80,7 @@ class Lists:
 
     @property
     def offset_of(self) -> NDArray[np.int32]:
-        """The offset of each position in its list, or `NO_OFFSET`."""
+        """The offset of each position in its list, or `NO_OFFSET` for a position without a row."""
         return self._places[1, : self.size]
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
@@ -96,7 +96,8 @@ class Lists:
         self.index.add_core(len(ids), *(faiss.swig_ptr(array) for array in (assigned.rows, ids, lists)))
 
     def reserve(self, end: int) -> None:
-        """Allocate space for all positions below `end`. A position may stay without a row."""
+        """Enlarge the lists to all positions below `end`, before rows are put at some of them. A position may stay
+        without a row."""
         size = end - self.first
         if size > self._places.shape[1]:
             larger = np.zeros((2, max(size, self.size + self.size // 4)), np.int32)
@@ -141,8 +142,8 @@ class Lists:
         return present
 
     def count(self, places: Mask) -> NDArray[np.int64]:
-        """Return for each list the number of its rows at positions that are True in `places`. The first element of this
-        mask is the position `first`."""
+        """Return for each list the number of its rows at positions that are True in `places`. The mask `places` covers
+        only these lists: its first element belongs to the position `self.first`."""
         return np.bincount(self.list_of[: len(places)][places], minlength=self.lists)
 
     def search(self, row: Matrix, count: int, lists: IntArray, selector: Any) -> Nearest:
@@ -211,8 +212,9 @@ def empty_lists(index: Any, *, centroids: bool = True) -> Any:
 
 
 def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the parameter `places` of `Lists` for all positions below `size`. `list_of` contains the list of each
-    position; the offsets are read from the lists of the FAISS index `index`."""
+    """Find where each row is in a FAISS index with lists, for the parameter `places` of `Lists`: the list of each
+    position below `size`, and its offset in this list. `list_of` contains the lists; the offsets are read from
+    `index`."""
     places = np.stack([list_of, np.full(size, NO_OFFSET, np.int32)]).astype(np.int32)
     lists = Lists(index, 0, places)
     lists._read_offsets()
@@ -282,7 +284,8 @@ def _gather(addresses: IntArray, size: int) -> Codes:
 
 
 def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each element of `lists` how often the same number occurs before it."""
+    """Return for each element of `lists` how often the same number occurs before it. New rows get their offsets in this
+    way: the second new row of a list comes one place after the first."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

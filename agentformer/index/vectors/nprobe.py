@@ -152,7 +152,8 @@ class Tuner:
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
     """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
-    them. A tenth of the loss that the recall `target` allows is accepted here, such as 0.001 for the target 0.99."""
+    them. A few of these rows may be missed: a tenth of those that `target` allows, such as 0.1 % for the target
+    0.99."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:

@@ -218,8 +218,9 @@ class _HashingWriter:
 
 
 def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
-    """Divide `size` bytes at the borders of the parts of the file, and yield the start and the end of each piece.
-    `room` is the number of bytes that still fit into the current part; 0 means that a new part begins."""
+    """Divide `size` bytes that are written next, so that each piece lies in one part of the file: each part has its own
+    checksum. Yield the start and the end of each piece. `room` is the number of bytes that still fit into the current
+    part; 0 means that a new part begins."""
     start = 0
     while start < size:
         end = min(size, start + (room or _PART))

@@ -152,7 +152,8 @@ def _sample(vectors: IntArray, read_vectors: ReadVectors, dimension: int, stoppe
 
 
 def _quantizer(centroids: NDArray[np.float32]) -> Any:
-    """Return a FAISS index of the centroids."""
+    """Return a FAISS index of the centroids, which finds the centroid nearest to a vector. For many centroids, the
+    search is approximate, because an exact one would be slow."""
     import faiss
 
     if len(centroids) < _GRAPH:

@@ -43,7 +43,8 @@ _MAX_EXACT = 2**53  # smaller integers are equal to their float, as in a compari
 
 
 def terms_changed(content: str, since: int) -> bool:
-    """Return whether this content gives other terms now than in the version `since` of the analysis."""
+    """Return whether an entry must be analyzed again after an update of the program: whether version `since` of the
+    analysis made other terms from `content` than the current version does."""
     return since < 4 and is_code(content)  # version 4 analyzes code as code
 
 

@@ -82,10 +82,10 @@ class WordIndex:
         self._closed = False
 
     def view(self, database: RecordStore, newest: int = -1) -> View:
-        """Return the state of the index for one search, after all committed changes were applied. If the current state
-        contains exactly the changes up to the change number `newest`, the records are not read; with -1, they are
-        always read. The returned state never changes, even if another thread deletes the index. Raises `StoreFull` if
-        the index cannot be written, or another `StoreError`."""
+        """Return the state of the index for one search, after all committed changes were applied. The returned state
+        never changes, even if another thread deletes the index. `newest` is the number of the newest change if the
+        caller knows it. If this is also the last change in the index, the records are not read; with -1, they are
+        always read. Raises `StoreFull` if the index cannot be written, or another `StoreError`."""
         while True:
             with self._lock:
                 current = (self._view is not None and self._seen == newest) or self._up_to_date(database)
@@ -159,9 +159,9 @@ class WordIndex:
         self, database: RecordStore, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
     ) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
-        is True, otherwise do nothing. `renewal` contains the numbers of the entries to analyze again, and the
-        `Analysis` of the index after that; it is ignored if the index already has the current version. Raises
-        `StoreError` if the index cannot be written."""
+        is True, otherwise do nothing. `renewal` is for an index of an older version: the numbers of the entries to
+        analyze again, and the `Analysis` that the index has afterwards. It is ignored if the index is already up to
+        date. Raises `StoreError` if the index cannot be written."""
         try:
             self._update_locked(database, wait, renewal)
         except AgentFormerError:

@@ -108,8 +108,8 @@ class MemtableEntry:
 class Memtable:
     """The entries that changed after the last commit of the index, by entry number. A removed entry has the value None.
     A memtable is never modified: each change creates a new memtable, and only one thread at a time creates one. All
-    memtables share `postings`, to which entries are only added. A memtable ignores each entry in `postings` that does
-    not belong to this memtable."""
+    memtables share `postings` (field and term -> entries), to which entries are only added. A memtable ignores each
+    entry in `postings` that does not belong to this memtable."""
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
     seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each
@@ -269,7 +269,7 @@ class CommittedIndex:
             count *= 4
 
     def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return for each of these entries, in any order, the sum of the weights (`rarities`) of its stems."""
+        """Return one sum per entry, in any order: the weights (`rarities`) of the query's stems that the entry has."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
@@ -333,7 +333,7 @@ class View:
         return WordHits(entries, scored.scores[best].tolist(), covered)
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
-        """Return the largest share of the query that one of these entries contains, 0..1."""
+        """Return `WordHits.covered` for these entries; `rarities` is the weight of each stem of the query."""
         shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
         for num in nums:
             if entry := self.memtable.entries.get(num):
@@ -354,9 +354,9 @@ def stem_rarities(
 
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
-    """Return the largest share of a query that one of some entries contains, 0..1. `held` contains for each entry the
-    sum of the weights (`rarities`) of its stems. The largest sum is divided by the sum for the whole query. Each of the
-    `languages` has its own stems of the query and therefore its own sum; the smallest sum above 0 is used."""
+    """Return how much of a query the best of some entries contains, 0..1: its sum in `held`, divided by the sum for the
+    whole query. Both sums add the weights (`rarities`) of stems. Each of the `languages` has its own stems of the query
+    and therefore its own sum for the whole query; the smallest one above 0 is used."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rarity in rarities.items():
         head, mark, _ = term.partition("~")
@@ -370,9 +370,9 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """Return the terms. If the index is large and enough rarer terms remain, terms that very many entries have are left
-    out. Only stems of the main language of the index count as rarer terms. In other languages, a common word can have a
-    stem that is rare in this index."""
+    """Return the terms without those that very many entries have, because such terms make a search in a large index
+    slow. Return all terms if the index is small or too few rarer terms remain. Only stems of the main language of the
+    index count as rarer terms: in other languages, a common word can have a stem that is rare in this index."""
     if entries < _LARGE:
         return [*terms]
     rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]

@@ -192,8 +192,8 @@ def _crc(path: Path) -> int:
 
 
 class Analysis(NamedTuple):
-    """The version of the analysis that made the terms of an index. If this is an older version, the terms of all
-    entries up to the number `renewed` are already up to date."""
+    """The version of the analysis that made the terms of an index. If `version` is not the current version, the index
+    is being renewed: the terms of all entries up to the number `renewed` are already up to date."""
 
     version: int = ANALYSIS
     renewed: int = 0
@@ -265,8 +265,8 @@ class Renewal:
 
 
 def _changed(database: RecordStore, analysis: Analysis) -> Iterator[tuple[list[int], int]]:
-    """Yield the numbers of entries whose terms have changed since the version of the index, and the number up to which
-    all entries were examined."""
+    """Find the entries that must be analyzed again, because their terms have changed since the version of the index.
+    Yield batches: the numbers of such entries, and the number of the last entry that was examined."""
     last, changed = analysis.renewed, list[int]()
     while True:
         with database.reading() as connection:

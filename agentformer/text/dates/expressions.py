@@ -53,8 +53,9 @@ class _Token(NamedTuple):
 
 
 class _Line:
-    """A text and its tokens. `plain` is the text without case and accents, and `words` are its words. `borders` are
-    words such as "before", and `articles` are words such as "the", in the possible languages of the text."""
+    """A text in which time phrases are searched. `plain` is the text without case and accents, and `words` are its
+    words. `borders` are words such as "before", and `articles` words such as "the", in all `languages` that the text
+    may have."""
 
     def __init__(self, text: str, plain: str, words: set[str], languages: Sequence[Words]) -> None:
         self.text = text
@@ -69,8 +70,8 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """A dictionary: slot of a time phrase ("{weekday}" or "{n}") -> whether a word of the text can fill this
-        slot."""
+        """A dictionary: "{weekday}" or "{n}" (slots, which are variable words of phrases) -> whether the text has a
+        weekday or a digit for this slot. Number words are not in this dictionary."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
@@ -82,7 +83,8 @@ class _Line:
         return bool(word) and not self.text[start].isupper() and word not in _function_words(language)
 
     def joined(self, n: int) -> bool:
-        """Return whether at most a few spaces are between token `n` and the next token."""
+        """Return whether token `n` and the next token can belong to one phrase: at most a few spaces are between
+        them."""
         between = self.plain[self.tokens[n].end : self.tokens[n + 1].start]
         return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
 
@@ -177,8 +179,8 @@ def _with_phrases(
 
 @cache
 def time_languages() -> tuple[str, ...]:
-    """Return the languages whose time expressions `find_date_ranges` finds word by word. For every other language,
-    `find_date_ranges` returns the same result as for the language ""."""
+    """Return the languages for which `find_date_ranges` has time expressions and which write spaces between words. For
+    every other language, `find_date_ranges` returns the same result as for the language ""."""
     return tuple(name for name in time_words.phrase_tables() if name != time_words.UNSPACED)
 
 
@@ -240,8 +242,8 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
-    """Return a mapping from a word to the phrases that begin with this word. The mapping has only phrases whose fixed
-    words all occur in the text. Most texts have no such phrase."""
+    """Select the phrases that can occur in a text: those whose fixed words are all in the text. Return a dictionary:
+    first word -> phrases that begin with this word. It is empty for most texts."""
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),

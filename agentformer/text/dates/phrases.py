@@ -46,8 +46,8 @@ class DateRange:
 
 
 class Phrase(NamedTuple):
-    """A time phrase, as a sequence of words. A slot such as "{unit}" is a variable word. `time_words.txt` explains
-    `kind` and `number`."""
+    """A time phrase, as a sequence of words. A slot such as "{unit}" is a variable word. `kind` and `number` say which
+    days the phrase means: "week" and -1 for "last week". `time_words.txt` lists the kinds."""
 
     language: str
     kind: str
@@ -59,7 +59,8 @@ class Phrase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The words of time phrases in one language. `units`, `numbers` and `months` map each word to its number."""
+    """The words of time phrases in one language. The dictionaries map a word to a number: in `units`, 1 is a day and 5
+    a year; in `numbers`, it is the value of the word; in `months`, 1 is January."""
 
     units: dict[str, int] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
@@ -144,8 +145,9 @@ def _distance(days: DaySpan, on: date) -> int:
 
 
 def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
-    """Return the first and the last day that a phrase means on the day `on`. Return None if the phrase means no days.
-    `time_words.txt` explains `kind` and `number`."""
+    """Return the first and the last day that a phrase means on the day `on`, or None if the phrase means no days.
+    `kind` and `number` are fields of `Phrase`, and `slots` are the values of its variable words. With `past`, a month
+    without a year is never in the future."""
     if kind == "in-year":
         return date(slots.year, 1, 1), date(slots.year, 12, 31)
     if on is None:

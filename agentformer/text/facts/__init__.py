@@ -179,7 +179,8 @@ def values_of(text: str, number: Number) -> list[str]:
 
 
 def masked(text: str, counted: Sequence[Mention | Number]) -> str:
-    """Return the text with each character of the dates and numbers in `counted` replaced by `MASK`."""
+    """Return the text with each character of the dates and numbers in `counted` replaced by `MASK`, so that these are
+    not found again."""
     characters = list(text)
     for item in counted:
         characters[item.start : item.end] = MASK * (item.end - item.start)

@@ -204,9 +204,9 @@ class Vocabulary:
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
 
     def has_other(self, name: _Name, text: str) -> bool:
-        """Return whether the texts have another word where `text` has this name, between the same words: "am Ufer der
-        Elbe bei" and "am Ufer der Weser bei". Always False for a language that does not write every noun with a
-        capital."""
+        """Return whether `name` seems to replace a word of the texts: between the same words, the texts have another
+        word. For example, "am Ufer der Elbe bei" and "am Ufer der Weser bei". Always False for a language that does not
+        write every noun with a capital."""
         before = [_folded(word) for word in _WORD.findall(text[: name.start])][-_SIDE:]
         after = [_folded(word) for word in _WORD.findall(text[name.end :])][:_SIDE]
         return not self._around.isdisjoint(_sides(before, after))
@@ -229,8 +229,8 @@ def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Nam
 
 
 def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words on both sides of each capitalized word, in the form of `_sides`. A name may have two words, so
-    also yield the words around each capitalized word and the word after it."""
+    """Yield the words around each capitalized word, and around each capitalized word with the word after it, because a
+    name may have two words. `has_other` looks up these words, which `_sides` returns."""
     words = _WORD.findall(text)
     folded = [_folded(word) for word in words]
     for n, word in enumerate(words):
@@ -239,8 +239,9 @@ def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the three words nearest to a gap, with "" for the gap: two words before and one after it, one before and
-    two after it, or three on one side if the text begins or ends at the gap."""
+    """Yield the three words nearest to a name, with "" in place of the name. `before` and `after` are the words on both
+    sides of the name. Two words before and one after are yielded, and one before and two after. At the start or the end
+    of the text, the three words on the other side are yielded."""
     if len(before) > 1 and after:
         yield (*before[-2:], "", after[0])
     if before and len(after) > 1:
