@@ -293,8 +293,8 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
 
 
 def build_forwarder(settings: Settings) -> ChatForwarder | None:
-    """Return the object that forwards chat requests to the server of the configured language model, or None if no model
-    is configured, or its provider has no server with the protocol of OpenAI."""
+    """Return the object with which the HTTP API forwards chat requests to the server of the configured language model.
+    Return None if no model is configured, or if the provider of the model has no server with the protocol of OpenAI."""
     from agentformer.llms.forwarding import ChatForwarder
     from agentformer.llms.openai import chat_servers
 
@@ -318,9 +318,9 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Call the function of each configured backend in the registry's group `group`, and yield the results. The argument
-    of the function is the index folder, or the settings if the store is on a server. A backend without such a function
-    is skipped."""
+    """Yield a value for each configured backend, such as the embedding space of its vectors: the result of its function
+    in the registry's group `group`. The argument of this function is the index folder, or the settings if the store is
+    on a server. A backend without such a function is skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 
@@ -335,7 +335,7 @@ def in_folder(settings: Settings, index_dir: Path) -> Settings:
 
 
 def any_without(group: str, settings: Settings) -> bool:
-    """Return True if at least one configured backend has no function in `group` of the registry."""
+    """Return True if a configured backend has no function in `group`, so that `of_backends` yields no value for it."""
     return any(known("backends", name) and not known(group, name) for name in _backend_names(settings))
 
 

@@ -27,7 +27,8 @@ class AgentFormerError(Exception):
 
 
 def _rebuild(kind: type[AgentFormerError], args: tuple[object, ...]) -> AgentFormerError:
-    """Return an error of the class `kind` with these arguments, without calling the constructor of the class."""
+    """Create a copied or unpickled error of the class `kind` with the arguments `args`. The constructor of the class is
+    not called, because its parameters can differ from `args`."""
     error = kind.__new__(kind, *args)
     super(AgentFormerError, error).__init__(*args)
     return error
@@ -101,8 +102,8 @@ class MissingExtra(AgentFormerError, ImportError):
 
 
 def failed_package(error: ImportError) -> str:
-    """Return the name of the package that agentformer was importing when `error` was raised. If the traceback does not
-    show this name, return the name of the missing module."""
+    """Return the name of the package that could not be imported, for a message: the package that agentformer was
+    importing when `error` was raised, or else the missing module."""
     importing = ("importlib", "_frozen_importlib", "_frozen_importlib_external")
     package = ""
     trace = error.__traceback__

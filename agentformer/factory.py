@@ -123,7 +123,7 @@ class AgentFormer:
 
     @_Part
     def keys(self) -> KeyStore:
-        """The API keys of this machine, or of all nodes of a shared memory."""
+        """The API keys for a server of this memory. All nodes of a shared memory have the same keys."""
         from agentformer.access.keys import KeyStore
 
         shared = self.distributed
@@ -156,7 +156,7 @@ class AgentFormer:
 
     @property
     def distributed(self) -> DistributedMemory | None:
-        """The memory that several nodes share, or None if the backend is not shared by nodes."""
+        """The backend of a shared memory, with the leases of its nodes, or None for any other backend."""
         if self.settings.backend not in SERVERS:
             return None
         from agentformer.memory.distributed import DistributedMemory
@@ -273,8 +273,8 @@ class AgentFormer:
         entries, ids of records of the host application, or names of documents ("report.pdf#3" is page 3). Or
         `questions` is the path of a folder with `corpus.jsonl` and `queries.jsonl`; its corpus is stored in a temporary
         memory with the same settings. `options` are the fields of `evaluation.run.EvaluationOptions` and, for questions
-        about this memory, `namespace`. The searches do not count as uses. Raises `InvalidInput` for invalid
-        questions."""
+        about this memory, `namespace`. The searches do not change the use counts of entries. Raises `InvalidInput` for
+        invalid questions."""
         from agentformer.evaluation.dataset import read_dataset
         from agentformer.evaluation.memory_evaluation import evaluate_opened
 
@@ -307,15 +307,15 @@ class AgentFormer:
         return counts
 
     def status(self) -> dict[str, Any]:
-        """Return the numbers of stored entries and the state of all parts. The values can be written as JSON."""
+        """Return entry counts, embedding spaces, the usage of models and the state of parts, as JSON values."""
         from agentformer.tools.result_json import space_json
 
         spaces = [space_json(state) for state in self.backend.spaces()]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:
-        """Wait for the end of a running cleaning, write usage counts and index snapshots, and close the files. A second
-        call does nothing."""
+        """Wait for the end of a running cleaning (the replacement of messages by summaries), write usage counts and
+        index snapshots, and close the files. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -344,9 +344,9 @@ def connect(
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a memory for a measurement. If `folder` is given, the memory is kept there in local files, even if the
-    settings name a server, so that a later call can open it again. Otherwise, the memory is deleted at the end. The
-    memory makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
+    """Open a separate memory for the corpus of an evaluation. If `folder` is given, the memory is kept there in local
+    files, even if the settings name a server, so that a later call can open it again. Otherwise, it is deleted at the
+    end. The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)

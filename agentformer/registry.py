@@ -112,8 +112,8 @@ def load(target: str) -> Any:
 
 @functools.cache
 def _plugins(group: str) -> tuple[EntryPoint, ...]:
-    """Return the entry points that installed packages add to a group. The result is cached, because the search reads a
-    file of every installed package."""
+    """Return the entry points that installed packages add to a group. The result is cached, because finding the entry
+    points requires reading a file of every installed package."""
     from importlib.metadata import entry_points
 
     return tuple(entry_points(group=f"agentformer.{group}"))

@@ -89,7 +89,8 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the number of bytes of an entry's lines in the export. `number` is the position of the entry."""
+        """Return the number of bytes of an entry's lines in the export, by which the import limits its batches.
+        `number` is the position of the entry."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
@@ -327,7 +328,8 @@ class _Relations:
         return ""
 
     def outside_references(self) -> list[Reference]:
-        """Return the references to entries that are not in the export."""
+        """Return the references to entries that are not in the export. The import checks them against the entries of
+        the memory."""
         return [reference for reference in self._open if reference.target not in self._namespaces]
 
     def _part_problem(self, entry: MemoryEntry) -> str:

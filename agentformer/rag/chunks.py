@@ -111,8 +111,8 @@ def words_of_name(name: str) -> str:
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:
-    """Return the headers of the table that began before the span and continues in it, with the unit of its amounts,
-    such as "in millions": a list of one line. Return an empty list if there is no such table."""
+    """Return the headers of a table that the beginning of the span cuts, for the context line of the chunk. The result
+    is a list of one line, with the unit of the amounts, such as "in millions". It is empty if no table is cut there."""
     table = next((table for table in page.tables if table.start < span.start < table.end), None)
     if table is None:
         return []
@@ -295,5 +295,6 @@ class _Cutter:
 
 
 def _is_outer(symbol: Symbol, below: Sequence[Symbol]) -> bool:
-    """Return whether a symbol consists mostly of the inner symbols `below`, like a class of methods."""
+    """Return whether a symbol consists mostly of the inner symbols `below`, like a class of methods. If such a symbol
+    is not small, it is divided into its inner symbols."""
     return sum(inner.end - inner.start for inner in below) * 2 > symbol.end - symbol.start

@@ -78,7 +78,8 @@ class Problem(NamedTuple):
 
 
 def encodable(path: str | os.PathLike[str]) -> str:
-    """Return a path with `/` and, for bytes that are not UTF-8, an escape such as `\\udce9`."""
+    """Return a path as a text that can be stored and shown: with `/` and, for bytes that are not UTF-8, an escape such
+    as `\\udce9`."""
     return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
 
 

@@ -70,7 +70,7 @@ class _Known(NamedTuple):
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Known:
-        """Return the values of a document's entry."""
+        """Return the values that a sync needs from `entry`, the entry of a stored document."""
         values = entry.metadata
         problem = values["reason"] or values["status"] if values["status"] in _UNUSABLE else ""
         return cls(entry.id, values.get("stamp", ""), bytes.fromhex(values["sha256"]), values["bytes"], problem)
@@ -195,8 +195,9 @@ class FolderSync:
     def _handle(
         self, file: FolderFile, known: _Known | None, moved: dict[tuple[bytes, str], list[tuple[str, _Known]]]
     ) -> str:
-        """Store one file. `known` is its stored document, if there is one. If a new file has the bytes of a document in
-        `moved`, rename this document, and return its former path. Otherwise, return ""."""
+        """Store one file. `known` is its stored document, or None for a new file. `moved` are the documents whose files
+        are gone, as `_by_content` returns them. If a new file has the bytes of one of them, rename this document, and
+        return its former path. Otherwise, return ""."""
         try:
             data, stamp = read_file(file, self._limits, self._changes.is_text)
             document = self._document(file, data, stamp)
@@ -265,8 +266,8 @@ def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:
-    """Return the usable documents by their files: a dictionary (SHA-256 of the bytes, extension of the file) -> list of
-    (path, document)."""
+    """Return the documents by which the new path of a moved file can be recognised: a dictionary (SHA-256 of the bytes,
+    extension of the file) -> list of (path, document). Documents without usable text are left out."""
     found: dict[tuple[bytes, str], list[tuple[str, _Known]]] = {}
     for origin, known in stored.items():
         if not known.problem:

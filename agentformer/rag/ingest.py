@@ -35,7 +35,8 @@ Progress = Callable[[int, int], None]  # number of embedded windows, number of a
 
 @runtime_checkable
 class TextProgress(Protocol):
-    """A progress callback that also receives the size of the text after the file was read."""
+    """A progress callback that reports more to the user. Its method `read` is called with the numbers of pages and
+    chunks after the text of the file was cut into chunks."""
 
     def __call__(self, done: int, windows: int, /) -> None: ...
 
@@ -89,7 +90,8 @@ class IngestPipeline:
 
     def rehearse(self, data: bytes, document: Document, password: str | None) -> Document:
         """Do the work of an upload again without storing anything: read the file, cut its text, and embed the chunks.
-        Return the document with the status and the reason that a new upload would have."""
+        The upload of a stored file then takes as long as that of a new file, and does not reveal that the file is
+        stored. Return the document with the status and the reason that a new upload would have."""
         text = self.read(data, document.name, password)
         if text.status != "ready":
             return dataclasses.replace(document, status=text.status, reason=text.reason)

@@ -1,4 +1,5 @@
-"""Files that are stored and not read, because they do not yet, or no longer, belong to the searched documents."""
+"""Files that are stored but not read, so that searches do not find their text: they were not added to a vector store
+yet, or were removed from one."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ _ATTEMPTS = 20  # each failed attempt means that another process has changed the
 
 
 class KeptFiles:
-    """Stores files as documents with the status `stored`. They have no text, so no search finds them. If the same file
-    is uploaded to the same namespace, it is read. Thread-safe if the backend is thread-safe."""
+    """Stores files as documents with the status `stored`. They have no text, so no search finds them. A later upload of
+    the same file to the same namespace reads the file. Thread-safe if the backend is thread-safe."""
 
     def __init__(self, backend: MemoryBackend, originals: Originals) -> None:
         self._backend = backend

@@ -179,8 +179,8 @@ class DatabaseOriginals:
 
 
 class SharedUploads:
-    """The running uploads of all nodes. Each upload holds a lock in the shared database; while it does, no node deletes
-    its original files. If the node of an upload dies, the lock ends when its lease expires."""
+    """The running uploads of all nodes. Each upload holds a lock in the shared database, so that no node deletes the
+    original files of the upload. If the node of an upload dies, the lock ends when its lease expires."""
 
     def __init__(self, locks: SharedLocks) -> None:
         self._locks = locks
@@ -190,7 +190,7 @@ class SharedUploads:
         return SharedUpload(self._locks, _UPLOAD + new_id())
 
     def exist(self) -> bool:
-        """Return True if uploads may be running."""
+        """Return True: any node may be running an upload, so a sweep must always look for uploads."""
         return True
 
     def names(self) -> set[str]:
@@ -211,7 +211,7 @@ class SharedUploads:
 
 
 class SharedUpload:
-    """The lock of one upload."""
+    """A running upload. While the caller holds its lock, no node deletes the original files of the upload."""
 
     def __init__(self, locks: SharedLocks, name: str) -> None:
         self.name = name

@@ -45,7 +45,7 @@ class SharedPlace(Protocol):
 
 
 class Upload(Protocol):
-    """The lock of an upload."""
+    """A running upload. While the caller holds its lock, no process deletes the original files of the upload."""
 
     name: str
 
@@ -230,7 +230,8 @@ class _Uploads:
 
 
 class _Upload:
-    """A file lock in the folder, which the caller acquires and releases."""
+    """A running upload on this machine. While the caller holds its lock, a locked file in the folder, no process
+    deletes the original files of the upload."""
 
     def __init__(self, folder: Path, name: str) -> None:
         from filelock import FileLock

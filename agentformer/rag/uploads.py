@@ -176,9 +176,9 @@ class _Stored:
         return next(same, None)
 
     def copy(self) -> tuple[Document, list[MemoryEntry]]:
-        """Return the document to store in addition to the former version, and the stored copies with the same bytes.
-        The document has no origin. Its name is the name of the first such copy, or else the first free name with a
-        number, such as "report (2).pdf"."""
+        """Return two values for an upload that keeps the former version: the document to store beside it, and the
+        documents that are stored under its name with the same bytes. The document has no origin. Its name is the first
+        name with such documents, or else the first free name; the names have numbers, such as "report (2).pdf"."""
         for name in _numbered(self._document.name):
             stored = self._select(name=name)
             copies = [entry for entry in stored if not entry.metadata.get("origin")]

@@ -44,15 +44,15 @@ class StoreParts(NamedTuple):
 
 
 class _Listing(Protocol):
-    """A source of entries: a snapshot, or an open backend."""
+    """A snapshot or an open backend, from which a check lists entries."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 
 
 class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
-        """Read and check all documents of the backend. `sound` is True if the other checks of the backend found no
-        damage."""
+        """Read and check all documents of the backend. If documents cannot be read, this is reported as damage only if
+        `sound` is True: otherwise, the other checks of the backend have already reported damage."""
         what = "each document has all its pages and chunks, with their text unchanged"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
         advice = (

@@ -161,8 +161,8 @@ def _is_attached(leaf: Message) -> bool:
 
 
 def _is_other_body(leaf: Message) -> bool:
-    """Return whether a part belongs to the body of the message: the same text in another format, or an image inside the
-    text."""
+    """Return whether a part is not read as an attachment, because it belongs to the body of the message: the same text
+    in another format, or an image inside the text."""
     if leaf.get_content_disposition() == "attachment":
         return False
     kind = leaf.get_content_maintype()

@@ -100,9 +100,9 @@ def sniff(data: bytes, name: str = "") -> str:
 
 
 def _mail_type(data: bytes, suffix: str) -> str:
-    """Return the media type of a message or a mailbox, or "". A message begins with header lines, and at least three of
-    them are usual mail headers. If `suffix` is .eml or .mbox, a single one is enough, because drafts, for example, have
-    no sender."""
+    """Return the media type of a message or a mailbox, or "" for other content. A message begins with header lines. At
+    least three of them are usual mail headers, and one of these is From or Received. If `suffix` is .eml or .mbox, one
+    usual header is enough, because drafts, for example, have no sender."""
     mailbox = _MBOX_LINE.match(data)
     if mailbox and suffix == ".mbox":
         return MBOX
@@ -160,9 +160,9 @@ def utf16_without_bom(data: bytes) -> str:
 
 
 def _beside_zeros(low: bytes, high: bytes) -> bool:
-    """Return whether a text in UTF-16 contains readable characters. `low[i]` and `high[i]` are the two bytes of unit i.
-    Of the low bytes whose high byte is zero, almost none may be control characters, and more than half must be
-    ASCII."""
+    """Return whether bytes that may be UTF-16 contain readable characters. `low[i]` and `high[i]` are the low and the
+    high byte of the 16-bit number i. Of the low bytes whose high byte is zero, almost none may be control characters,
+    and more than half must be ASCII."""
     beside = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
     controls = len(beside.translate(None, _TEXT_CONTROLS))
     ascii_ = sum(one < 0x7F for one in beside) - controls

@@ -42,7 +42,7 @@ def _of_version_3(notebook: Mapping[str, Any]) -> Any:
 
 def _language(notebook: Mapping[str, Any]) -> str:
     """Return the programming language of the code cells, such as "python". If there is no grammar for this language,
-    return "other: " and its name."""
+    return "other: " and its name, which also marks the cells as source code."""
     metadata = notebook.get("metadata")
     kernel = metadata.get("kernelspec") if isinstance(metadata, dict) else None
     info = metadata.get("language_info") if isinstance(metadata, dict) else None

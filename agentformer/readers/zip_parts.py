@@ -95,8 +95,9 @@ class ZipParts:
                 yield piece
 
     def xml(self, name: str, *, doctype: bool = False) -> etree._Element:
-        """Return the root element of a part. A document type declaration is refused, because it may declare entities.
-        If `doctype` is true, it is refused only if it declares entities."""
+        """Return the root element of a part in XML. A part with a document type declaration is refused, because the
+        declaration may define entities. If `doctype` is true, only a declaration that does define entities is
+        refused."""
         return self._parsed(self.read(name), doctype=doctype)
 
     def elements(self, name: str, tag: str) -> Iterator[etree._Element]:

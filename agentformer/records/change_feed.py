@@ -72,7 +72,8 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 def highest_entry(connection: sqlite3.Connection) -> int:
-    """Return the highest row number of an entry that was ever stored, or 0 for an empty store."""
+    """Return the highest row number of an entry that was ever stored, or 0 for an empty store. An index of the store
+    contains no entry with a higher number."""
     return int(connection.execute("SELECT max(entry) FROM changes").fetchone()[0] or 0)
 
 
@@ -101,9 +102,9 @@ def since(
 
 
 def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
-    """Return the number of the last change that an index should read in one step, beginning after `seq`. A step
-    contains whole writes. It has at most `size` changes, unless its first write alone has more. Return `seq` if there
-    are no later changes."""
+    """Return the number of the last change that an index should read in one step, beginning after `seq`. An index reads
+    many changes in steps, so that it needs little memory. A step contains whole writes, and at most `size` changes,
+    unless its first write alone has more. Return `seq` if there are no later changes."""
     query = "SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?"
     found = connection.execute(query, [seq, seq + size]).fetchone()[0]
     if found is None:
@@ -128,8 +129,8 @@ def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEnt
 
 
 def adjacent(connection: sqlite3.Connection, pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return those `pairs` whose messages directly follow each other in their session. A pair contains the row numbers
-    of an earlier and a later message of one session."""
+    """Select from `pairs` the pairs of messages that directly follow each other, without another message of the session
+    between them. A pair contains the row numbers of an earlier and a later message of one session."""
     return [(one, other) for one, other in connection.execute(_ADJACENT, [json.dumps(pairs)])]
 
 

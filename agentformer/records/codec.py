@@ -121,8 +121,9 @@ def check_texts(entries: Iterable[MemoryEntry]) -> None:
 
 
 def _column_value(column: str, value: Any) -> Any:
-    """Return the value as SQLite will return it after it was stored in this column. The checksum of the value before it
-    is written is then equal to the checksum of the value that is read."""
+    """Return the value in the form in which SQLite returns it after it was stored in this column. The checksum is
+    computed from this form, so that it is the same before the value is written and after it is read. Raises
+    `InvalidInput` if the column cannot store the value."""
     kind = value.__class__  # the usual types come first, because a check against an abstract class is slow
     if kind is str and column not in _NUMBERS and value.isascii():
         return value

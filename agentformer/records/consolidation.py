@@ -58,8 +58,8 @@ def archive(
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
     """Make the archived originals of a summary active again, and archive the summary with the time `at`. If the summary
     superseded another entry, that other entry is current again. Return the originals in order of id. Raises `NotFound`
-    if there is no entry `summary_id`. For an entry without archived originals, raises `Conflict` if the entry is itself
-    archived, as a summary is after `restore`, and `InvalidInput` otherwise."""
+    if there is no entry `summary_id`. Raises `InvalidInput` if the entry has no archived originals, or `Conflict` if it
+    is also archived itself, as a summary is after `restore`."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -80,8 +80,8 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return the row numbers of all entries that contain the content of these entries: the entries themselves, the
-    summaries that contain their content, and the parts of these summaries."""
+    """Return the row numbers of all entries that must be deleted so that the content of the entries `nums` is not kept
+    in a summary: these entries, the summaries that contain their content, and the parts of these summaries."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))

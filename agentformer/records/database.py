@@ -80,8 +80,8 @@ class RecordsSnapshot:
         return versions_of(self._connection, entry_id)
 
     def vectors(self, namespaces: Sequence[str]) -> Iterator[StoredVector]:
-        """Yield the vectors of the active embedding space that the entries of these namespaces use. The order is the
-        order of the hashes of the embedded texts. Raises `StoreDamaged` if a vector is damaged."""
+        """Yield the vectors that the entries of these namespaces use in the active embedding space, in order of the
+        hashes of the embedded texts. Raises `StoreDamaged` if a vector is damaged."""
         active = active_space(self._connection)
         if active is None or not namespaces:
             return
@@ -220,8 +220,8 @@ class Database:
         sync_folder(path.parent)
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, it stays until
-        a later call of this method, or until the last connection is closed."""
+        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, nothing is
+        deleted before a later call of this method, or before the last connection is closed."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:

@@ -142,9 +142,9 @@ def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
     """Insert each entry that is not a duplicate of a stored entry; for a duplicate, increase the `repeat_count` of the
-    stored entry. Entries are not compared with archived or superseded ones, or with those whose row numbers are in
-    `ignoring`. Return the row numbers of the inserted entries, the inserted entries, and for each item of `entries` the
-    entry that is stored for it."""
+    stored entry. Archived and superseded entries are not compared. Entries whose row numbers are in `ignoring` are not
+    compared either, because the caller is going to remove them. Return the row numbers of the inserted entries, the
+    inserted entries, and for each item of `entries` the entry that is stored for it."""
     nums: list[int] = []
     inserted: list[MemoryEntry] = []
     stored = []
@@ -174,8 +174,8 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the row numbers of the messages directly before and after these entries, without the row numbers in
-    `nums`. The returned messages must be indexed again."""
+    """Return the row numbers of the messages directly before and after these entries, because they must be indexed
+    again. `nums` are the row numbers of the entries themselves, which are not returned."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
@@ -226,7 +226,8 @@ def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Mem
 
 
 class Sample(NamedTuple):
-    """The kind of an entry, the number of code points of its content, and the beginning of the content."""
+    """The kind of an entry, the number of code points of its content, and the beginning of the content. A search can
+    rank its hits by samples, and does not need to read whole contents."""
 
     kind: str
     length: int

@@ -99,16 +99,17 @@ def optional_name(field: str, value: Any) -> str | None:
 
 
 def source_id(field: str, value: Any) -> str | None:
-    """Return the value if it is None, or a text of 1 to `MAX_SOURCE_ID` code points that is not blank. Raises
-    `InvalidInput` otherwise."""
+    """Check the id that a record has in the host application. Return the value if it is None, or a text of 1 to
+    `MAX_SOURCE_ID` code points that is not blank. Raises `InvalidInput` otherwise."""
     if value is not None and (not isinstance(value, str) or not value.strip() or len(value) > MAX_SOURCE_ID):
         raise InvalidInput(field, f"must be a text of 1 to {MAX_SOURCE_ID} characters, got {str(value)[:80]!r}")
     return None if value is None else encodable(field, value)
 
 
 def source_type(field: str, value: Any) -> str | None:
-    """Return the value if it is None, or a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
-    for any other value, and for a type that is reserved for the records of this program."""
+    """Check the type of a record of the host application. Return the value if it is None, or a text of 1 to `MAX_NAME`
+    code points that is not blank. Raises `InvalidInput` for any other value, and for a type that only this program may
+    use."""
     if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
         raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
     return optional_name(field, value)
@@ -182,8 +183,8 @@ def json_object(field: str, text: str) -> dict[str, Any]:
 
 
 def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
-    """Check metadata to store, as `metadata` does. Also raises `InvalidInput` if the caller uses a key that only this
-    program sets."""
+    """Check metadata to store, and return a copy, as `metadata` does. Also raises `InvalidInput` if the caller uses a
+    key that only this program sets."""
     checked = metadata(value, field)
     if not isinstance(value, ProgramMetadata) and (reserved := sorted(RESERVED_METADATA & checked.keys())):
         raise InvalidInput(field, f"contains the key {reserved[0]!r}, which only AgentFormer sets; use another key")

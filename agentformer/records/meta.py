@@ -1,8 +1,10 @@
-"""Three small tables: key-value pairs that describe the store, leases, and absent documents (not stored, but their
-original files may exist). Each key-value pair has a checksum.
+"""Three small tables: key-value pairs that describe the store, leases, and absent documents. Each key-value pair has a
+checksum.
 
 A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
 lease.
+
+An absent document is not stored, but its original file may exist. The table lists it so that this file can be deleted.
 """
 
 from __future__ import annotations
@@ -73,8 +75,9 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
-    """Return an `AbsentDocument` for each document among `entries` that has the SHA-256 of an original file. `upload`
-    is the id of the upload that is going to store the documents, or "" if the documents were removed."""
+    """Return the records of absent documents (see the module) for the documents among `entries` that have the SHA-256
+    of an original file. `upload` is the id of the upload that is going to store the documents, or "" if the documents
+    were removed."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 

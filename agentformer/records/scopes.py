@@ -52,9 +52,9 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
 
 def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
-    """Return the condition of `where`, narrowed by `owned`. A scope with `or_nobody` matches the entries of its owner
-    (user or project) and those without an owner. For a column in `owned`, True selects only the entries of the owner,
-    and False only those without an owner."""
+    """Return the condition of `where`, if necessary for a part of the entries only. A scope with `or_nobody` matches
+    the entries of its owner (user or project) and those without an owner. `owned` selects one of these two groups by
+    the name of the column: True selects the entries of the owner, and False those without an owner."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and (not scope.or_nobody or "user_id" in owned)
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
@@ -163,9 +163,9 @@ def searchable_numbers(
 
 
 def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return conditions that together select the same entries as the condition of `where`; each entry meets exactly one
-    of them. SQLite can use an index for each condition. For the "OR" in the condition of `where`, it would read all
-    entries."""
+    """Return several conditions instead of the one of `where`, because SQLite can use an index for each of them. If the
+    condition of `where` contains an "OR", SQLite would read all entries. An entry that matches the scope meets exactly
+    one of the returned conditions."""
     columns = [column for column in OWNERS if scope.or_nobody and getattr(scope, column) is not None]
     more, bounds = "", list[Any]()
     for sign, bound in ((">=", scope.occurred_from), ("<", scope.occurred_to)):

@@ -61,8 +61,10 @@ def check_same_space(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
 
 
 def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
-    """Return an error message that names the difference between two embedding spaces and the possible remedies.
-    `stored` is the space of the store, and `given` is the space of the embedder."""
+    """Return an error message that says why the vectors of two embedding spaces cannot be compared, and what the user
+    can do. `stored` is the space of the store, and `given` is the space of the embedder. `difference` is the result of
+    `EmbeddingSpace.difference`: `swapped` if the models have the same name but compute different vectors, and `other`
+    for any other difference."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
             f"another model is now installed under the name of {_name(stored)}: its files, or its vector for a fixed "
@@ -153,10 +155,10 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Complete a move to another embedding space. This space becomes the active space, which searches use. The
-    embedding queue, whose entries waited for the former model, is replaced: it then has the entries that the new model
-    refused and, as a safeguard, all other entries without vectors. Return False, and do nothing, if entries are still
-    listed as missing in the space (see `missing_entries`). Raises `Conflict` if the move is no longer in progress."""
+    """Complete a move to another embedding space: make it the active space, which searches use. The embedding queue,
+    which lists the entries that need vectors, is replaced: it then has the entries that the new model refused and, as a
+    safeguard, all other entries without vectors. Return False, and do nothing, if entries are still listed as missing
+    in the space (see `missing_entries`). Raises `Conflict` if the move is no longer in progress."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False

@@ -80,18 +80,21 @@ def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
 
 
 def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
-    """Return whether a change of the entry `former` gives it another owner."""
+    """Return whether `changed`, a new version of the entry `former`, has another owner. The entry then no longer
+    supersedes entries of its former owner."""
     return not _same_owner(former, changed)
 
 
 def releases(changed: MemoryEntry) -> bool:
-    """Return whether the entries that `changed` superseded must become current again. This is the case if `changed` has
-    no successor and is archived without a summary: searches would then find neither `changed` nor these entries."""
+    """Return whether the predecessors of `changed` (the entries that it supersedes) must become current again. This is
+    the case if `changed` has no successor and is archived without a summary: searches would then find neither `changed`
+    nor its predecessors."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry, in which the entry is current again: it has no successor."""
+    """Return the next version of a superseded entry. This version has no successor, so searches find the entry
+    again."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 
@@ -125,8 +128,9 @@ def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
 
 
 def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
-    """Make the lost entries (see `is_lost`) among the new entries `stored` current by removing their successors. Return
-    all entries of `stored` in their final form. The version numbers stay the same, because the entries are new."""
+    """Make the lost entries (see `is_lost`) among the new entries `stored` current: set their `superseded_by` to None.
+    Return all entries of `stored` in their final form. The version numbers stay the same, because the entries are
+    new."""
     find, ending = finder(connection), set[str]()
     result, lost = list(stored), True
     while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again

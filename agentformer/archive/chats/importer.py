@@ -75,7 +75,8 @@ def import_chats(
 
 
 class _Import:
-    """One import. `place` contains the owner of the messages, and the session for messages that name no session."""
+    """Imports the files of one chat export. `place` contains the owner of the messages, and the session for messages
+    that name no session. `speaker` is the name of the user."""
 
     def __init__(self, backend: MemoryBackend, place: Mapping[str, Any], speaker: str) -> None:
         self._backend = backend
@@ -203,8 +204,8 @@ class _Import:
         self._batch, self._characters = {}, 0
 
     def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
-        """Return the scopes that select the owner's entries with one of these records, which are (`source_type`,
-        `source_id`). Archived entries are included."""
+        """Return scopes to find the messages that the memory already has: entries of the owner with one of these
+        records, which are pairs (`source_type`, `source_id`). Archived entries are included."""
         owner = (self._place["user_id"], self._place["project"])
         kinds = sorted({kind for kind, _ in records})
         by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}
@@ -219,11 +220,13 @@ class _Import:
 
 
 class _Stored(Conflict):
-    """Another import has stored one of the messages meanwhile."""
+    """Raised if another import has stored one of the messages of a batch meanwhile. The batch is then stored without
+    it."""
 
 
 def _short(text: str, most: int) -> str:
-    """Return the text if it has at most `most` characters. Otherwise return its beginning and a digest of the text."""
+    """Return a text that fits a field of at most `most` characters. The end of a longer text is replaced by a digest of
+    the text, so that different texts stay different."""
     if len(text) <= most:
         return text
     return f"{text[: most - 33]}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -32,8 +32,9 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope of the entries whose kind has files in a memory home, so without messages and documents. Add
-    archived entries if `archived` is true. If `where` is given, entries must also match this condition."""
+    """Return the scope of the entries of all kinds that have files in a memory home. Messages and documents, for
+    example, have no files. Archived entries are included if `archived` is true. If `where` is given, entries must also
+    match this condition."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 

@@ -210,7 +210,8 @@ class HomeFolder:
         return True
 
     def stamp(self, name: str) -> str:
-        """Return the stamp of a file that was written."""
+        """Return the stamp of a file that this sync has written. If the stamp is different at the next sync, the file
+        was changed."""
         return stamp_of((self.root / name).lstat(), time.time())
 
     def save(self) -> None:
@@ -288,7 +289,8 @@ def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
 
 
 def _sync_file(path: Path) -> Path:
-    """Sync a written file to the disk, and return its folder. If the path is a folder, return it."""
+    """Sync a written file to the disk, and return its folder, which must be synced after the file. If the path is a
+    folder, return the path."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since

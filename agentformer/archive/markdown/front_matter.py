@@ -1,9 +1,10 @@
 """Reads and writes the front matter of a Markdown file: a YAML mapping between two lines `---`.
 
 The writer writes one line for each key. A value is a plain text, or JSON, which is valid YAML. The reader accepts any
-YAML mapping, because editors such as Obsidian write lists and mappings in their own form. It only composes nodes, and
-never constructs objects. Anchors, aliases and tags are refused, so that a short text cannot become a large value or
-name a class."""
+YAML mapping, because editors such as Obsidian write lists and mappings in their own form. The reader parses the text
+into nodes, and never creates Python objects that the text names. Anchors, aliases and tags are refused, so that a short
+text cannot become a large value or name a class.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +33,10 @@ _PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "in
 
 
 def split(text: str) -> tuple[str | None, str]:
-    """Return the front matter of a file, or None if the file has none, and the body without one empty line at its start
-    and one line end at its end. A byte order mark is left out. If the first line ends with CRLF, an editor has
-    converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter has no end."""
+    """Return two values: the front matter of a file, or None if the file has none; and the body. One empty line at the
+    start of the body and one line end at its end are removed. A byte order mark is left out. If the first line ends
+    with CRLF, an editor has converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter
+    has no end."""
     text = text.removeprefix("\ufeff")
     if text.startswith(f"{FENCE}\r\n"):
         text = text.replace("\r\n", "\n")
@@ -144,7 +146,7 @@ def dump(values: Iterable[tuple[str, Any]]) -> str:
 
 
 class Plain(str):
-    """A text that never needs quotes, such as a time."""
+    """A text that `dump` writes without quotes, because it never needs them, such as a time."""
 
     __slots__ = ()
 
@@ -165,7 +167,8 @@ def _json(value: Any) -> str:
 
 
 def is_flow(value: Any, depth: int = _MAX_DEPTH) -> bool:
-    """Return whether YAML can read the JSON form of a value: its keys are short, and it is not nested too deep."""
+    """Return whether YAML can read the JSON form of a value: its keys are short, and it is not nested too deep. Any
+    other value must be written as a text that contains JSON."""
     if isinstance(value, Mapping):
         return depth > 0 and all(
             len(json.dumps(key)) <= _MAX_KEY and is_flow(part, depth - 1) for key, part in value.items()

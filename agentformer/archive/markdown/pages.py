@@ -148,7 +148,8 @@ def parse(data: bytes) -> Page:
 
 
 def id_in(data: bytes) -> str:
-    """Return the id in the front matter of a file that `parse` may refuse, or "" if there is none."""
+    """Return the id in the front matter of a file that `parse` may refuse, so that its entry does not count as deleted.
+    Return "" if there is no id."""
     match = re.search(rb'^id:[ \t]*"?([^\s"]{1,200})"?[ \t\r]*$', data[: 1 << 16], re.MULTILINE)
     return match[1].decode("utf-8", "replace") if match else ""
 

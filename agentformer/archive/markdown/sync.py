@@ -96,7 +96,8 @@ class HomeSync:
         return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
 
     def _is_recorded_place(self, path: str) -> bool:
-        """Return whether the file at this path has an error. Then the file exists, although no id was read from it."""
+        """Return whether the recorded file at this path has an error. Such a file is not gone, although no id was read
+        from it."""
         return any(problem.name == path for problem in self._folder.failed)
 
     def _refuse_loss(self, gone: list[str]) -> None:
@@ -370,14 +371,15 @@ class NewFiles:
 
 
 def _complete(entry: MemoryEntry) -> Page:
-    """Return a page with all fields of the entry of a new file, also those that the file leaves out."""
+    """Return a page for the file of a new entry, with all editable fields of the stored entry: a new file may leave out
+    some of them."""
     values = values_of(entry)
     fields: dict[str, Any] = {name: values[name] for name in EDITABLE}
     return Page({**fields, "id": entry.id})
 
 
 def groups(items: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists of at most 500."""
+    """Yield the items in lists of at most 500, which the backend can read or store in one call."""
     group: list[T] = []
     for item in items:
         group.append(item)

@@ -54,16 +54,18 @@ class HomeReport:
 
 
 class HomeWriter:
-    """Writes into the folder, and adds what it does to the report."""
+    """Writes the entries that have changed in the memory into their files, deletes files without an entry, and adds the
+    names of these files to the report of the sync."""
 
     def __init__(self, folder: HomeFolder, report: HomeReport) -> None:
         self.folder = folder
         self.report = report
 
     def write(self, entry: MemoryEntry, each: Found | None) -> None:
-        """Write an entry into its file, if the file has other bytes, and record that both are equal. `each` is the
-        present file, if there is one. Raises `InvalidInput` for an entry that is too long for a file, and `OSError` if
-        the file cannot be written."""
+        """Write an entry into its file, unless the file already contains it, and record that both are equal. `each` is
+        the present file, if there is one. If somebody has changed the file meanwhile, it is not written, but added to
+        the report as `pending`. Raises `InvalidInput` for an entry that is too long for a file, and `OSError` if the
+        file cannot be written."""
         data, record = render(entry), self.folder.records.get(entry.id)
         if len(data) > MAX_BYTES:
             raise InvalidInput("entry", f"{entry.id} needs {len(data):,} bytes in a file; the limit is {MAX_BYTES:,}")

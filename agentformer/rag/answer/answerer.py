@@ -76,8 +76,7 @@ class Answerer:
         model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
         the model is not called. `given` are the passages that the model receives, with the numbers 1, 2 and so on; if
         it is empty, the model receives the hits. `more` are the hits after `hits` in the ranking. An extractive answer
-        may also quote those that belong to a document of `hits`; the quoted ones are added to the hits of the
-        answer."""
+        may also quote a hit of `more` from a document of `hits`; this hit is then added to the hits of the answer."""
         request = self._request(question, hits, given, more)
         if extractive:
             return self._extractive(request)
@@ -103,8 +102,9 @@ class Answerer:
     def judged(
         self, question: str, hits: Sequence[Hit], more: Sequence[Hit] = ()
     ) -> tuple[list[RankedSentence], QuoteFeatures | None]:
-        """Return the sentences of the hits and of `more` (see `answer`), best first, and the values from which the
-        confidence is computed (None without hits)."""
+        """Return the values that decide about an extractive answer, so that a benchmark can measure them: the sentences
+        of the hits and of `more` (see `answer`), best first, and the values from which the confidence is computed (None
+        without hits)."""
         request = self._request(question, hits, more=more)
         return request.ranked, request.grounds
 
@@ -187,8 +187,9 @@ class Answerer:
         return self.model
 
     def _is_hopeless(self, request: AnswerRequest) -> bool:
-        """Return True if no term of the question occurs in a hit and no sentence has a similar meaning. Return False if
-        there is no embedder, because then the meaning cannot be compared."""
+        """Return whether the model is not asked, because the hits are about something else: no term of the question
+        occurs in a hit, and no sentence has a similar meaning. Return False if there is no embedder, because then the
+        meaning cannot be compared."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]
@@ -229,8 +230,9 @@ class Answerer:
         *,
         complete: bool,
     ) -> Answer:
-        """Return the answer with the checked text. If the model cited no passage, add the citations. Then compare the
-        text with the passages."""
+        """Return the answer for a text whose citations were checked (`cited`). If the model cited no passage, add a
+        citation to each sentence that a passage supports. Unless `check` is `off`, compare the text with the
+        passages."""
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
             warnings.append(_PLACED if placed.citations else _NO_CITATIONS)

@@ -142,8 +142,9 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if no fixed reduction applies to the result of the logistic function: the hits may contain the answer,
-        and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may still apply."""
+        """True if the confidence depends on the coefficients, so that they can be fitted to this example: the hits may
+        contain the answer, and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may
+        still apply."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -152,8 +153,8 @@ class QuoteFeatures(NamedTuple):
         return self.confidence_by(_QUOTE)
 
     def confidence_by(self, weights: Sequence[float]) -> float:
-        """Return the confidence (0..1) for other coefficients of the logistic function: `weights` has one coefficient
-        for each number in `values`."""
+        """Return the confidence (0..1) for other coefficients of the logistic function, to find the best coefficients.
+        `weights` has one coefficient for each number in `values`."""
         logit = sum(weight * value for weight, value in zip(weights, self.values, strict=True))
         probability = 1 / (1 + math.exp(-logit))
         probability = min(probability, self.hits) if self.hits < _HOPELESS else probability
@@ -262,10 +263,9 @@ def confidence_features(
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
-    """Return the share (0..1) of the question's terms that a quote of the passage and the headings above it contain. A
-    term of which they contain only another form counts by the similarity of the two forms. The share is of all terms,
-    also of those that no passage contains, so a question about another subject has a low share. A question without
-    terms has the share 1."""
+    """Return the share (0..1) of the question's terms that occur in a quote of the passage or in the headings above it.
+    If only another form of a term occurs there, the similarity of the two forms counts. A term that no passage contains
+    also counts, so a question about another subject has a low share. A question without terms has the share 1."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
     return _held_share(terms, held)
@@ -278,8 +278,8 @@ def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
 
 
 def _held_share(terms: Collection[str], held: Collection[str]) -> float:
-    """Return the share (0..1) of the terms that are in `held`. Long terms have more weight. A term of which only
-    another form is in `held` counts by the similarity of the two forms. The share is 1 if there are no terms."""
+    """Return the share (0..1) of the terms that are in `held`. Long terms have more weight. If only another form of a
+    term is in `held`, the similarity of the two forms counts. The share is 1 if there are no terms."""
     others = [term for term in terms if term not in held]
     forms = similar_forms(others, held)
     shares = {term: 1.0 if term in held else max(forms.get(term, {}).values(), default=0.0) for term in terms}

@@ -90,17 +90,18 @@ class PassageBuilder:
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
-        """Return the hits that can answer the question, in the order of a memory search: among facts that contradict
-        each other, the newest comes first. Messages that only ask a question are dropped, such as the same question in
-        an earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
+        """Return the hits that can answer the question. Among facts that contradict each other, the newest comes first,
+        as in a search of the memory. Messages that only ask a question are dropped, such as the same question in an
+        earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
         them."""
         if all(hit.entry.kind == _CHUNK for hit in hits):
             return hits
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
 
     def items(self, question: str) -> tuple[str, ...]:
-        """Return the items of financial statements from which the ratios in the question are computed, such as
-        "gross profit" and "total revenue" for the gross margin. Return () if the question names no ratio."""
+        """Return the items of financial statements from which the ratios in the question are computed, such as "gross
+        profit" and "total revenue" for the gross margin. The caller searches for them, because a report often does not
+        state the ratio itself. Return () if the question names no ratio."""
         return ratio_items(question, detect_language(question))
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
@@ -256,7 +257,7 @@ class _Part:
         )
 
     def as_hit(self) -> Hit:
-        """Return the hit with this part as its content."""
+        """Return a copy of the hit for the prompt and the answer, with only this part as its content."""
         entry, offset = self.hit.entry, self.text.offset
         source = entry.source and dataclasses.replace(
             entry.source, start=offset + self.span.start, end=offset + self.span.end, label=self._label()

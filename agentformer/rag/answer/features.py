@@ -169,8 +169,8 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence is an entry of a table of contents, an empty form field, a ruled line or a row of
-    numbers."""
+    """Return whether a sentence must not be quoted, because it is an entry of a table of contents, an empty form field,
+    a ruled line or a row of numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
     if _is_contents(sentence.text):
         return True
@@ -371,7 +371,8 @@ class SentenceFeatures:
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
 
     def _adds(self, sentence: Sentence, before: Sentence) -> bool:
-        """Return whether a sentence contains some terms of the question and the previous sentence adds more."""
+        """Return whether a quote of the sentence must include the previous sentence `before`: the sentence contains
+        some terms of the question, and `before` adds more."""
         own, former = self._stems.held(sentence.stems), self._stems.held(before.stems)
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED

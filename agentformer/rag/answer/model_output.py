@@ -202,7 +202,7 @@ def link_warnings(unknown_hosts: Iterable[str]) -> list[str]:
 
 
 class _KnownAddresses:
-    """Searches the texts that the model received for addresses."""
+    """Finds out whether the model has received an address: `given` are the texts that the model received."""
 
     def __init__(self, given: Iterable[str]) -> None:
         forms: dict[str, None] = {}

@@ -63,7 +63,7 @@ class Passage:
     @cached_property
     def header_stems(self) -> dict[Span, frozenset[str]]:
         """A dictionary: span of each row of a table -> the stems of the title, the headers and the group above the row.
-        A stem that also occurs in a row of the table is left out, because it distinguishes the rows."""
+        A stem that also occurs in a row of the table is left out, because it describes only some of the rows."""
         own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
         found: dict[Span, frozenset[str]] = {}
         for table in self.tables:
@@ -104,7 +104,8 @@ class Passage:
 
     @cached_property
     def name_letters(self) -> str:
-        """The casefolded letters and digits of the name of the document, without spaces."""
+        """The casefolded letters and digits of the name of the document, without spaces, to recognise words of the name
+        in the labels of table rows."""
         return "".join(filter(str.isalnum, self.hit.entry.context.partition(SEPARATOR)[0].casefold()))
 
     @cached_property

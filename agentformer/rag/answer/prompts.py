@@ -43,7 +43,8 @@ def passages(hits: Sequence[Hit]) -> str:
 
 
 def contains_no_answer(hits: Sequence[Hit]) -> bool:
-    """Return whether one of the hits contains `NO_ANSWER`, the token with which a model declines to answer."""
+    """Return whether one of the hits contains `NO_ANSWER`, the token with which a model declines to answer. If the
+    output of the model then contains this token, it may be a quotation."""
     return any(_NO_ANSWER.search(strip_hidden(hit.entry.content)) for hit in hits)
 
 

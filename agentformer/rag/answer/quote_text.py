@@ -49,9 +49,10 @@ def whole_quote(sentence: Sentence) -> Quote:
 
 
 def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
-    """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. The quote
-    begins with the sentence to which this sentence refers, or, if that refers to the one before it, with that one, and
-    so on. If this would be too long, the beginning of the sentence that names the subject is quoted before the rest."""
+    """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. `end` is the
+    end of the quote. If the sentence refers to the previous one ("It was built ..."), the quote begins with the
+    previous one. If that refers to a sentence before it, the quote begins there, and so on. If the quote would be too
+    long, only the beginning of the sentence that names the subject is quoted before the rest."""
     start, first = sentence.span.start, sentence.before if sentence.leads else None
     while first and end - first.span.start <= MAX_QUOTE:
         start, first = first.span.start, first.before if first.refers else None
@@ -68,9 +69,9 @@ def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
 
 
 def _end_of_names(sentence: Sentence) -> int:
-    """Return the end of the sentence, or the end of the next sentence if that is a list of names which this sentence
-    announces ("It has three keys. Home, Help and Stop."): a short fragment with a comma, most of whose words are
-    capitalised."""
+    """Return the offset at which the quote of a sentence ends. If the sentence announces a list of names ("It has three
+    keys. Home, Help and Stop."), the quote includes the next sentence. Otherwise, the quote ends with the sentence. A
+    list of names is a short fragment with a comma, most of whose words are capitalised."""
     content = sentence.passage.content
     behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
     if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:

@@ -125,9 +125,9 @@ def rank_sentences(
 
 
 def knows_language(hits: Iterable[Hit]) -> bool:
-    """Return whether the embedder probably knows the language of the hits: the vector search found at least one hit,
-    and the vectors had at least the weight `_SAY` in the ranking. This weight is low if the embedder covers the
-    language badly."""
+    """Return whether the embedder probably knows the language of the hits, so that vectors of their sentences can be
+    compared: the vector search found at least one hit, and its weight in the ranking was at least `_SAY`. A search
+    lowers this weight if the embedder hardly knows the language."""
     found = [hit for hit in hits if hit.dense_rank]
     weights = [vote.weight for hit in found for vote in hit.votes if vote.name == "vectors"]
     return bool(found) and max(weights, default=1.0) >= _SAY
@@ -199,8 +199,8 @@ def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights
 
 
 def _probabilities(features: Sequence[Features], weights: Features, texts: Sequence[str]) -> list[float]:
-    """Return the probability of each sentence. Sentences with the same text count as one, because a repeated answer is
-    no competitor of itself: each of them has the probability of the best one, less the difference of their scores."""
+    """Return for each sentence the probability that it is the answer. Sentences with the same text do not compete with
+    each other: only the best of them is counted in the total by which all are divided."""
     scores = np.array(features) @ np.array(weights)
     odds = np.exp(scores - scores.max())
     best: dict[str, float] = {}
@@ -316,8 +316,8 @@ def _is_plain(sentence: Sentence, quote: Quote) -> bool:
 
 
 def _read(sentence: Sentence, quote: Quote) -> Span:
-    """Return the part of a quote that is embedded. Of the sentences that are quoted because this one refers to them,
-    it has only the last."""
+    """Return the part of a quote that is embedded. If the quote includes several sentences before this one, to which it
+    refers, only the last of them is embedded."""
     if not sentence.leads or sentence.before is None:
         return quote.span
     return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)

@@ -65,8 +65,8 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
 
 
 def main_document(hits: Sequence[Hit]) -> str | None:
-    """Return the id of the document with the highest sum of scores among the first hits. Return None if none of these
-    hits belongs to a document."""
+    """Return the id of the document that the question is probably about: the one with the highest sum of scores among
+    the first hits. Return None if none of these hits belongs to a document."""
     scores: defaultdict[str, float] = defaultdict(float)
     for hit in hits[:_FIRST]:
         if hit.entry.source and hit.entry.source.document_id:

@@ -254,14 +254,14 @@ def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
 
 
 def _owners(name: str, text: str) -> list[str]:
-    """Return the names that follow `name` with a word such as "of" in the text: "Anarchy" for the name "Mark" in "The
-    Mark of Anarchy"."""
+    """Return the names to which `name` belongs in the text, by a word such as "of": "Anarchy" for the name "Mark" in
+    "The Mark of Anarchy". If a passage contains one of them, it need not contain `name` itself."""
     return re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
 
 
 def _initials(text: str) -> str:
-    """Return the initials of the capitalised words of a text. Long words without a capital letter become a space, and
-    short ones, such as "of", are left out."""
+    """Return the initials of the capitalised words of a text, to find the words for which an abbreviation stands. Long
+    words without a capital letter become a space, and short ones, such as "of", are left out."""
     words = _WORD.findall(text)
     return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
 

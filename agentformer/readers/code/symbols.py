@@ -44,7 +44,8 @@ _MOST_LINES = 40  # only in a block with more lines, inner blocks are searched f
 
 
 def with_symbols(document: DocumentText) -> DocumentText:
-    """Return the document with the symbols of its pages of source code."""
+    """Return the document with the functions and classes of each page of source code, so that chunks can begin and end
+    with them. Other pages stay the same."""
     if not any(page.code for page in document.pages):
         return document
     return replace(document, pages=tuple(_outlined(page) if page.code else page for page in document.pages))
@@ -78,8 +79,9 @@ def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
 
 
 def _nested(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
-    """Yield the symbols in the order of the text. A symbol is left out if it ends after the symbol in which it begins,
-    or if it has the same range as this symbol."""
+    """Yield the symbols in the order of the text, without overlaps: two symbols are either apart, or one is inside the
+    other. A symbol that ends after the symbol in which it begins is left out. If two symbols have the same range, only
+    the first is yielded."""
     around: list[Symbol] = []
     for symbol in sorted(symbols, key=lambda each: (each.start, -each.end)):
         while around and around[-1].end <= symbol.start:
@@ -92,7 +94,7 @@ def _nested(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
 
 
 class _Worker:
-    """The child process of this process, which is started when it is needed. Thread-safe."""
+    """Finds the symbols of texts in a child process, which is started at the first text and then kept. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -75,7 +75,8 @@ class _Walk:
         self.parts: list[Part] = []
 
     def into(self, node: Any, path: tuple[str, ...], depth: int) -> None:
-        """Add the symbols inside a node. `path` are the names of the symbols around it."""
+        """Add the symbols inside a node to the result. `path` are the names of the symbols around the node, and `depth`
+        is the number of nodes around it. Nodes that are too deep are not read."""
         if depth > _MAX_DEPTH:
             return
         before: list[Any] = []  # notes directly before the next symbol
@@ -106,7 +107,8 @@ class _Walk:
             self.into(body if body is not None else symbol, full, depth + 1)
 
     def _symbol(self, node: Any) -> Any:
-        """Return the node that is a symbol: the node, or the one that it wraps. Return None if there is none."""
+        """Return the node of the symbol that `node` is or encloses, such as the function in a definition with
+        decorators. Return None if there is no symbol."""
         for _ in range(4):
             if node.type in self._grammar.symbols:
                 return node if self._defines(node) else None

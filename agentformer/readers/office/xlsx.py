@@ -89,8 +89,8 @@ def _format(code: str) -> str:
 
 
 def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Iterator[dict[int, str]]:
-    """Yield the rows of a sheet, with one blank row for a gap. `unstored` has one number: the count of formulas without
-    a stored value, which this function increases."""
+    """Yield the rows of a sheet, with one blank row in place of missing rows. `unstored` contains one number, to which
+    this function adds the number of formulas without a stored value."""
     last = 0
     for row in parts.elements(name, f"{_S}row"):
         number = row.get("r", "")
@@ -110,8 +110,8 @@ def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Itera
 
 
 def _column(reference: str, following: int) -> int:
-    """Return the number of the column (from 0) of a reference such as "AB12". Without a reference, return
-    `following`."""
+    """Return the number of the column (from 0) of a reference such as "AB12". If a cell has no reference, return
+    `following`, the column after the previous cell."""
     number = 0
     for letter in reference[:3]:
         if not "A" <= letter <= "Z":

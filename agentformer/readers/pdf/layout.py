@@ -152,9 +152,9 @@ class OutlineEntry:
 
 
 def page_headings(pages: list[Page], outline: Iterable[OutlineEntry]) -> list[Page]:
-    """Return the pages with the entries of the outline as their headings. The headings of a page are in the order of
-    the text. An entry that was `found` in the text is left out if the body of the page does not contain it, because it
-    is a running header or footer."""
+    """Return the pages with the entries of the outline as their headings, in the order of the text. An entry with
+    `found` is a title from the text of a page. It is left out if the body of the page does not contain it, because it
+    is then a running header or footer."""
     by_page: dict[int, list[Heading]] = {}
     titled: set[int] = set()
     for entry in outline:

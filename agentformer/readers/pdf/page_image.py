@@ -40,7 +40,7 @@ _DAMAGED = "the page cannot be shown because the PDF is damaged; read the text o
 
 
 class _Character(NamedTuple):
-    """A letter or a digit of the page, and the number of its character in PDFium."""
+    """A letter or a digit of the page. `number` is the number with which PDFium returns the box of this character."""
 
     letter: str
     number: int

@@ -227,7 +227,7 @@ def _line(text_page: Any, content: str, at: int) -> Line:
 
 def _font(text_page: Any, index: int) -> tuple[bool, bool]:
     """Return whether the font of a character is bold, and whether it is italic. The weight that PDFium reports is not
-    used, because PDFium estimates it from the width of the stems."""
+    used, because PDFium only estimates it."""
     name, flags = ctypes.create_string_buffer(_FONT_NAME), ctypes.c_int()
     if not 0 < raw.FPDFText_GetFontInfo(text_page, index, name, _FONT_NAME, flags) <= _FONT_NAME:
         return False, False

@@ -95,7 +95,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _check_page_count(data: bytes) -> None:
-    """Raise `CorruptDocument` if the file claims to have more pages than bytes."""
+    """Raise `CorruptDocument` if the file claims to have more pages than bytes. This check is needed before a parser
+    reads the file, because a parser could try to read all these pages."""
     for match in _LARGE_COUNT.finditer(data):
         count = int(match.group(1))
         around = data[max(0, match.start() - _DICTIONARY) : match.end() + _DICTIONARY]

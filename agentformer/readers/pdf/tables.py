@@ -81,8 +81,8 @@ class _Cell(NamedTuple):
 
 
 class _Row(NamedTuple):
-    """A line of the page. `label` is the text before the numbers at its end, and `values` are these numbers. In a line
-    of years, the years are values."""
+    """A line of the page, which may be a row of a table. `label` is the text before the numbers at the end of the line,
+    and `values` are these numbers, including years."""
 
     words: Sequence[Word]
     label: Sequence[Word]
@@ -103,8 +103,8 @@ class _Row(NamedTuple):
 
 
 class DraftTable(NamedTuple):
-    """A table of a page whose text is not normalized yet. `rows` has two lines of text for each row of the table: the
-    line in which the row begins, and the line in which it ends."""
+    """A table whose position in the final text of the page is not known yet. `rows` has two lines of text for each row
+    of the table: the line in which the row begins, and the line in which it ends."""
 
     headers: tuple[str, ...]
     scale: str
@@ -150,8 +150,8 @@ def _places(text: str, rows: Sequence[tuple[str, str]], span: Span) -> Iterator[
 
 
 def _find(text: str, line: str, span: Span) -> Span | None:
-    """Return the span of the first words of a line inside the given span of the text. Return None if they are not
-    there."""
+    """Find a line inside the given span of the text, by the first words of the line. Return the span of these words, or
+    None if they are not there."""
     beginning = clean(" ".join(line.split(None, _COMPARED)[:_COMPARED]))
     match = re.compile(rf"(?<!\S){line_pattern(beginning)}(?!\S)").search(text, *span) if beginning else None
     return Span(*match.span()) if match else None
@@ -293,7 +293,8 @@ def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
 
 
 def _are_same(columns: Sequence[_Cell], others: Sequence[_Cell]) -> bool:
-    """Return whether two tables have the same columns: the same number, and each column overlaps its counterpart."""
+    """Return whether two tables have the same columns, so that the second can continue the first without headers: the
+    same number of columns, and each overlaps its counterpart."""
     pairs = zip(columns, others, strict=len(columns) == len(others))
     return len(columns) == len(others) and all(a.left < b.right and b.left < a.right for a, b in pairs)
 
@@ -330,7 +331,8 @@ def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tupl
 
 
 def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
-    """Return the cells of a row that do not end to the left of the columns. Notes in parentheses are left out."""
+    """Return the cells of a row that may be headers of the columns. Cells that end to the left of the columns, and
+    notes in parentheses, are left out."""
     cells: list[_Cell] = []
     for word in row.words:
         if cells and word.left - cells[-1].right < _CELL_GAP * word.height:
@@ -341,9 +343,10 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
 
 
 def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
-    """Return the text above each column. If every cell is centered above the same number of columns, it belongs to
-    these columns. Otherwise, it belongs to the columns that it overlaps. Return [] if a cell is not a header, because
-    it begins to the left of the columns or is not in the middle above several columns."""
+    """Return the header of each column from the cells of a row above the columns. If every cell is centered above the
+    same number of columns, it is the header of these columns. Otherwise, it is the header of the column that it
+    overlaps. Return [] if a cell is not a header, because it begins to the left of the columns or overlaps several
+    columns."""
     size, rest = divmod(len(columns), len(cells))
     pitch = (columns[-1].right - columns[0].left) / len(columns)
     if size and not rest:

@@ -158,9 +158,9 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
 
 
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
-    """Yield filter instructions that allow or refuse the system call `number`, depending on its first argument. `tests`
-    are comparisons with this argument. Two instructions follow them: the first allows the call, and the second refuses
-    it. Each comparison chooses one of the two by the number of instructions that it skips."""
+    """Yield filter instructions that allow or refuse the system call `number`, depending on its first argument. The
+    instructions `tests` compare this argument. Of the two instructions after them, the first allows the call, and the
+    second refuses it. Each comparison skips as many instructions as are needed to reach one of the two."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests

@@ -109,7 +109,8 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether the path of a folder is absolute and the folder does not contain the home folder of the user."""
+    """Return whether a reader may have access to a folder that the environment names: the path is absolute, and the
+    folder does not contain the home folder of the user."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 
@@ -218,8 +219,8 @@ def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[byt
 
 
 def _imported(load: Callable[[], T]) -> T:
-    """Import a parser and return its module. This happens before the file is read, so that a failed
-    import is not reported as an error of the file."""
+    """Import a parser with `load`, and return the result of `load`. This happens before the file is read, so that a
+    failed import is not reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:

@@ -66,7 +66,8 @@ def field_of(key: str) -> Field | None:
 
 
 def metadata_key(key: str) -> str:
-    """Return the key in the metadata for the key of a condition, such as "site" for "site" or "$metadata.site"."""
+    """Return the name of the metadata value that a condition compares. The prefix "$metadata." is removed: "site" for
+    the condition key "site" or "$metadata.site"."""
     return key.removeprefix(_METADATA)
 
 
@@ -214,8 +215,9 @@ def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Conditi
 
 
 def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
-    """Check a condition, and return it with its values in the form in which they are compared. `left` has one number:
-    how many values the rest of the filter may contain."""
+    """Check a condition, and return it with its values in the form in which they are compared. `left` contains one
+    number: how many values the rest of the filter may contain. The number is reduced by the values of this
+    condition."""
     key, kind, value = condition.key, condition.type, condition.value
     if not isinstance(key, str) or not key or len(key) > fields.MAX_NAME:
         raise InvalidInput(

@@ -48,7 +48,8 @@ def json_equals(value: Any) -> Sql:
 
 
 def _positive(condition: Condition) -> tuple[Condition, bool]:
-    """Return the positive form of a condition, such as `eq` for `ne`, and whether its result must be negated."""
+    """Return a condition without negation, for which the SQL code is written, and whether its result must be negated:
+    for `ne`, an `eq` condition and True."""
     if condition.type == "exists":
         return Condition("exists", condition.key, True), not condition.value
     negated = {"ne": "eq", "nin": "in"}.get(condition.type)

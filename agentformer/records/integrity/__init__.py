@@ -79,7 +79,8 @@ class Findings:
             self.advice = f"it could not be repaired: {error}"
 
     def to_check(self) -> Check:
-        """Return the result of the finished check as a `Check`."""
+        """Return the results for users, after the check and any repair have ended. Each finding is followed by the
+        description of the repair, or by the advice if nothing was repaired."""
         end = self._repair or self.advice
         if self._repair and self.mended < self.found:
             end = f"{self.mended} of {self.found}: {self._repair}; for the others: {self.advice}"

@@ -146,8 +146,8 @@ def open_database(
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
     is called with the path before each attempt to open it; if the file is replaced meanwhile, the new one is opened.
-    Raises `StoreError`, and does not change the file, if the file is not a database, or if it has tables but not all of
-    `tables`."""
+    `tables` are the tables of this application. Raises `StoreError`, and does not change the file, if the file is not a
+    database, or if it belongs to another application: it has tables, but not all of `tables`."""
     while True:
         before = file_identity(path)
         check(path)
@@ -217,8 +217,9 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
 
 @contextmanager
 def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Run a transaction. It is committed at the end of the block, or rolled back after any error, including Ctrl-C.
-    Raises `StoreError` if the database file or its write-ahead log was removed or replaced."""
+    """Run a transaction, which the SQL statement `begin` starts; the default takes the write lock. The transaction is
+    committed at the end of the block, or rolled back after any error, including Ctrl-C. Raises `StoreError` if the
+    database file or its write-ahead log was removed or replaced."""
     try:
         connection.execute(begin)
         connection.check_wal()

@@ -170,7 +170,8 @@ class HashedFile:
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Return a dict with the length in bytes and the SHA-256 of the written data, for the manifest."""
+        """Return a dict with the length in bytes and the SHA-256 of the written data, for the manifest of an export or
+        backup."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 

@@ -205,8 +205,8 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def links(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """Correct which originals of summaries are archived. The originals of a current summary are archived, and all other
-    originals are made current again."""
+    """Repair originals of summaries (the entries that a summary replaces). If the summary is current, archive the
+    original. If the summary is archived or missing, make the original current again."""
     for num in findings.keys:
         with database.writing() as connection:
             summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
@@ -251,7 +251,8 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def leases(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """End the leases that a process with a wrong clock took, because they would last too long."""
+    """End the leases (exclusive rights until an end time) that a process with a wrong clock took, because they would
+    last too long."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "the lease was ended")

@@ -46,8 +46,9 @@ def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
 
 
 def wal_left_by_repair(path: Path) -> str:
-    """Return the header of the write-ahead log of a database, if the log belongs to the damaged file that the
-    database has replaced in an interrupted recovery. Return "" for any other log, and if there is no log."""
+    """Return the header of the write-ahead log next to the database `path`, if an interrupted recovery has left this
+    log: it belongs to the damaged file that the database has replaced. Return "" for any other log, and if there is no
+    log."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
@@ -91,8 +92,8 @@ def check_wal(path: Path, original: Path | None = None) -> None:
 
 
 def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
-    """Return whether the write-ahead log belongs to the file. `last` is the last write that is found if the file is
-    read alone. If the log belongs to the file, this write is also found if the file is read together with the log."""
+    """Return whether the write-ahead log of the database `path` belongs to this database. `last` is the last write that
+    is found without the log. If the log belongs to the database, the same write is also found with the log."""
     try:
         return last is None or _last_write(path, "", last[1]) in (last, None)
     except sqlite3.DatabaseError as error:
