@@ -98,7 +98,7 @@ class _Running:
 
 
 class WordView(Protocol):
-    """The state of the index of words for one search; see `index.words.query.View`."""
+    """The interface that a search needs to look up words in one state of the index; see `index.words.query.View`."""
 
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
@@ -106,19 +106,19 @@ class WordView(Protocol):
 
 
 class WordSide(Protocol):
-    """The index of words that a search uses; see `index.words.index.WordIndex`."""
+    """The interface of a word index, which a store can implement in its own way; see `index.words.index.WordIndex`."""
 
     def view(self, database: RecordStore, newest: int = -1) -> WordView: ...
 
 
 class ScopeSide(Protocol):
-    """Finds the entries of a scope; see `index.scope_masks.ScopeCache`."""
+    """The interface for finding the entries of a scope; see `index.scope_masks.ScopeCache`."""
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask: ...
 
 
 class SearchIndexes(NamedTuple):
-    """The indexes of a store that a search uses."""
+    """The indexes with which a search finds vectors, words, and the entries of a scope."""
 
     vectors: VectorSide
     words: WordSide

@@ -95,7 +95,7 @@ class _LanguageQuery:
 
 @dataclass(slots=True)
 class _Match:
-    """A hit, its terms, and the terms of the query that the hit contains."""
+    """The comparison of a hit with the query: the terms of the hit, and the terms of the query that it contains."""
 
     hit: Hit
     query: _LanguageQuery
@@ -141,8 +141,8 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
-    """Analyze a hit: the first `most` code points of its content, its best-matching part and its names. Return a match
-    that is not yet compared with the query."""
+    """Analyze a hit for a comparison with the query. The first `most` code points of its content are read, and also its
+    best-matching part and its names. The terms of the query are not looked up yet."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))
@@ -296,6 +296,6 @@ def _bm25(hit: Hit) -> float:
 
 
 def _cosine(hit: Hit) -> float:
-    """Return the cosine of a hit. Return 0 if no cosine was computed, or if the vectors had no influence on the
-    ranking."""
+    """Return the cosine of a hit, for the test whether it is near the query. Return 0 if no cosine was computed, or if
+    the vectors had no influence on the ranking."""
     return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

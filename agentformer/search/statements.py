@@ -224,8 +224,8 @@ def _stems(text: str, language: str) -> set[str]:
 
 
 def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
-    """Return whether a query matches a pattern. `questions` contains one pattern for each language. The pattern of the
-    query's language is used, or all patterns if this language has none."""
+    """Return whether a query is a question of one kind, such as "when". `questions` contains a pattern of this kind for
+    each language. The pattern of the query's language is used, or all patterns if this language has none."""
     patterns = [questions[query.language]] if query.language in questions else questions.values()
     return any(pattern.search(query.text) for pattern in patterns)
 

@@ -36,7 +36,8 @@ ReadVectors = Callable[[IntArray, int], tuple[IntArray, Matrix]]
 
 
 class VectorSide(Protocol):
-    """The index of vectors that a search uses; `index.vectors.follower.VectorFollower` describes the methods."""
+    """The interface of a vector index, which a store can implement in its own way. The methods are described in
+    `index.vectors.follower.VectorFollower`."""
 
     @property
     def space(self) -> int: ...

@@ -163,7 +163,8 @@ class LanguageCoverage:
         return max(together, alone * sum(nearest) / len(nearest)) if nearest else together
 
     def fertility(self, text: str) -> float:
-        """Return the mean number of tokens per word. Return 1.0 for a text without words."""
+        """Return the mean number of tokens per word, which is higher for a language that the model does not know.
+        Return 1.0 for a text without words."""
         ((tokens, words),) = self._counts([text])
         return tokens / words if words else 1.0
 

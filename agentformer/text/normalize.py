@@ -93,8 +93,8 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 
 def accent_style(texts: Sequence[str]) -> Style:
-    """Return the side on which the separate accents of a document are: "before" or "after" their letters. Return "" if
-    too few accents touch a letter."""
+    """Find out how the program that made a document writes separate accents: "before" or "after" their letters.
+    `repair_accents` needs this. Return "" if too few accents touch a letter."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):

@@ -69,7 +69,8 @@ class NotEmbedded(NamedTuple):
     reason: str
 
     def select(self, entries: Sequence[int]) -> NotEmbedded:
-        """Return this object, because the reason is the same for each entry."""
+        """Return this object: the reason is the same for all entries. The method exists because `EmbeddedEntries` has
+        it."""
         return self
 
 

@@ -121,7 +121,7 @@ class Nearest(NamedTuple):
 
 
 class CodeCopy(NamedTuple):
-    """A copy of the codes of some rows. A code is the compressed vector of a row. The copy is one block of memory, so a
+    """A copy of the codes (compressed vectors) of the rows in a small scope. The copy is one block of memory, so a
     search reads it about ten times as fast as the lists of the index."""
 
     index: Any  # a FAISS index; its ids are indices into `positions`

@@ -66,7 +66,7 @@ class VectorHits(NamedTuple):
 
 
 class TrainingRows(NamedTuple):
-    """The rows of the index at the start of a training. The index may change during the training."""
+    """The rows that a training starts from. They are recorded because the index may change during the training."""
 
     index_rows: Rows  # the rows of the index, which change during the training
     size: int  # number of rows in `index_rows` at the start
@@ -176,7 +176,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the current rows, for the parameter `start` of `train`."""
+        """Return the current rows; a training with `train` starts from them."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))

@@ -146,7 +146,8 @@ def describe(folder: Path, **expected: Any) -> dict[str, Any] | None:
 
 
 def version(folder: Path) -> tuple[int, ...]:
-    """Return numbers that differ for any two snapshots of a folder, or an empty tuple if there is none."""
+    """Return numbers that identify the current snapshot of a folder, to notice when another process has replaced it.
+    Return an empty tuple if there is no snapshot."""
     try:
         found = (folder / META_FILE).stat()
     except OSError:

@@ -38,7 +38,8 @@ class Image(NamedTuple):
 
 
 def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
-    """Return the content of a snapshot of the index `stage`. `rows` contains the rows of this index."""
+    """Return the content of a snapshot of an index, whose vectors are in `stage`. `rows` contains the numbers of its
+    rows."""
     if isinstance(stage, Ivf):
         parts = list(stage.parts)
         live = rows.entries >= 0 if any(part.fixed for part in parts) else None
@@ -58,7 +59,8 @@ def about_of(stage: Flat | Ivf, rows: Rows) -> dict[str, Any]:
 
 
 def stage_of(image: Image, exact_rows: int) -> Flat | Ivf:
-    """Return the stage of an index that was read from a snapshot. `exact_rows` is explained in `IndexOptions`."""
+    """Create the stage (exact or trained) of an index that was read from a snapshot. In a scope with at most
+    `exact_rows` rows, a trained stage compares all rows."""
     dimension = int(image.index.d)
     if image.lists is None:
         return Flat(dimension, image.index)

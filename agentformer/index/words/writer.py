@@ -211,7 +211,7 @@ class Analysis(NamedTuple):
         return self.version == ANALYSIS
 
     def as_state(self) -> dict[str, int]:
-        """Return the values for the manifest."""
+        """Return the fields that `of` reads, for the manifest of an index."""
         return {"analysis": self.version, **({} if self.current else {"renewed": self.renewed})}
 
 

@@ -197,8 +197,8 @@ class Vocabulary:
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
     def has_alike(self, word: str) -> bool:
-        """Return whether the texts contain a word that begins like this word, or that is a part of it or contains
-        it."""
+        """Return whether a word may be a form or a compound of a word in the texts: the two begin alike, or one
+        contains the other."""
         folded = _folded(word)
         others = (other for other in self._words if len(other) >= _COMMON)
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
@@ -212,8 +212,8 @@ class Vocabulary:
         return not self._around.isdisjoint(_sides(before, after))
 
     def has_part(self, name: str) -> bool:
-        """Return whether the texts contain a word of this name, or a similar word: "German" for "Germany", or another
-        spelling."""
+        """Return whether the texts contain at least one word of this name, or a similar word: "German" for "Germany",
+        or another spelling."""
         words = [match[0] for match in _WORD.finditer(name)]
         return any(self.has(word) or get_close_matches(_folded(word), self._words, 1, _SIMILAR) for word in words)
 
