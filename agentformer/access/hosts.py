@@ -45,7 +45,7 @@ class Headers(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host that a request names, without the port."""
+    """The host to which a client has sent a request, without the port."""
 
     name: str  # in lower case; an IPv6 address has no brackets; "" if the header is invalid
     literal: bool = False  # True for an IP address, which no name server can redirect
@@ -119,8 +119,8 @@ def origins_in(text: str) -> frozenset[str]:
 
 
 def origin_host(origin: str) -> str:
-    """Return the host and the port of an origin, such as `app.example.org:8443`. Return "" if the origin is `null` or
-    not valid."""
+    """Return the host and the port of an origin, in the form of the header `Host`: `app.example.org:8443`. Return "" if
+    the origin is `null` or not valid."""
     try:
         parts = urlsplit(origin.lower())
         usable = (

@@ -68,8 +68,8 @@ class Grant:
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
-        """The metadata that are added to the entries of the caller. A key without the right to read adds its id, so
-        that its entries can be told apart from those of other callers."""
+        """The metadata that are added to each entry that the caller stores. If the API key has no right to read, they
+        contain the id of the key, so that these entries can be told apart from those of other callers."""
         return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
 
     def session(self, requested: str) -> str:
@@ -79,7 +79,8 @@ class Grant:
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:
-        """Raise `Forbidden` if the caller may use only some namespaces."""
+        """Raise `Forbidden` if the caller may use only some namespaces. For requests about the whole memory, such as
+        its status."""
         if self.namespaces:
             raise Forbidden("this request needs a key for all namespaces, but this key may use only some namespaces")
 

@@ -197,7 +197,8 @@ class Agent:
     def _finish(
         self, loop: Loop, outcome: Outcome, session: str, permission: Permission, earlier: Sequence[Any]
     ) -> Turn:
-        """Remove unknown links from the answer, find the citations, store the answer, and return the turn."""
+        """Remove links that the model may have invented, find the citations in the answer, store the answer, and return
+        the turn."""
         checked = (
             _check_links(loop, outcome.text, earlier) if outcome.from_model else model_output.CheckedText(outcome.text)
         )
@@ -248,9 +249,9 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> model_output.CheckedText:
-    """Return the answer `text` without links whose addresses are in no text that the model has read. The prompt shows
-    some brackets of stored text as other signs; where the answer repeats such a sign, the original bracket is
-    restored."""
+    """Return the answer `text` without links whose addresses are in no text that the model has read. Before this check,
+    brackets are restored: the prompt shows some brackets of stored text as other signs, and the answer may repeat these
+    signs."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

@@ -110,10 +110,10 @@ class Permission:
 
 
 def may_quote(item: Any) -> bool:
-    """Return whether `item`, an entry or a message, may contain text from documents or tools. Core memory and messages
-    of the user contain no such text. An answer of the agent contains none if its metadata say so; only the program sets
-    these metadata. A message may contain such text if another speaker wrote it, if it was changed later, or if a key
-    without the right to read stored it."""
+    """Return whether `item`, an entry or a message, may contain text from documents or tools. After the model has read
+    such text, some tools need a permission. Core memory and messages of the user contain no such text. An answer of the
+    agent contains none if its metadata say so; only the program sets these metadata. A message may contain such text if
+    another speaker wrote it, if it was changed later, or if a key without the right to read stored it."""
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":

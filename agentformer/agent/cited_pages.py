@@ -117,8 +117,8 @@ def _page_names(cited: Cited) -> set[str]:
 
 
 def _of_results(results: Iterable[CallResult]) -> Iterator[tuple[Cited, str]]:
-    """Yield (citation, complete text) for each item in the results of tools. If the item is not from a document, the
-    citation has an empty document name."""
+    """Yield the texts that the model has read in results of tools, as (citation, complete text). If the text is not
+    from a document, the citation has an empty document name."""
     for result in results:
         for key, field in _LISTS.items():
             items = (result.value or {}).get(key)

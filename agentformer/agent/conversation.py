@@ -83,8 +83,8 @@ def quote_result(name: str, text: str, *, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The first messages of a turn after the system prompt. `entries` are the memories that these messages contain.
-    `memories` has the same memories in the form in which events report them."""
+    """The first messages of a turn after the system prompt. `entries` are the stored entries that these messages quote.
+    `memories` are the same entries in the form that is reported to the user."""
 
     messages: tuple[ChatMessage, ...]
     memories: tuple[UsedMemory, ...] = ()
@@ -163,8 +163,8 @@ class Conversation:
         self._shorten_results(len(self.messages) - len(calls))
 
     def shrink(self, messages: Sequence[ChatMessage]) -> None:
-        """Replace the first messages of the turn by `messages`, which are shorter. Reduce the limit of the tool results
-        to a quarter."""
+        """Make the prompt shorter, because it was too long for the model: replace the first messages of the turn by
+        `messages`, which are shorter, and reduce the limit of the tool results to a quarter."""
         self.messages[1 : self._briefed] = messages
         self._briefed = 1 + len(messages)
         self._max_tokens //= 4

@@ -76,8 +76,8 @@ class Maps:
         self._computing = threading.Lock()
 
     def get(self, namespace: str, *, renew: bool = False, wait_seconds: float = 0.0) -> MapState:
-        """Return the map of a namespace. If there is no map, or the store has changed enough, or `renew` is true, start
-        to compute the map and wait at most `wait_seconds` for it."""
+        """Return the map of a namespace. If there is no map, if the entries have changed much since the map was
+        computed, or if `renew` is true, start to compute the map and wait at most `wait_seconds` for it."""
         space, count = self._active_space(), self._backend.count(_searched(namespace))
         with self._lock:
             kept = self._kept.get(namespace)

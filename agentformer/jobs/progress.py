@@ -8,9 +8,9 @@ Progress = Callable[[int, int], None]  # receives the number of windows that are
 
 
 class FileProgress:
-    """The progress of a file. A window is a text passage that is embedded. A call with the number of finished windows
-    and the number of all windows of the file passes both numbers to `report`. `text` is a pair: the number of pages and
-    the number of chunks. Both are 0 until the file was read."""
+    """Records the progress of one file of an upload job. The object is called with the number of finished windows
+    (embedded text passages) and the number of all windows of the file, and passes both to `report`. `text` has the
+    number of pages and the number of chunks. Both are 0 until the file was read."""
 
     def __init__(self, report: Progress) -> None:
         self._report = report

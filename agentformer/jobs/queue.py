@@ -45,7 +45,7 @@ _INTERNAL_ERROR = "an internal error occurred; the log of the server has the det
 
 
 class Ingestor(Protocol):
-    """The part of the server that ingests the files of a job."""
+    """The interface through which the queue stores an uploaded file as a document. The server implements it."""
 
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress

@@ -66,12 +66,12 @@ class SharedJobFiles:
         return lock
 
     def lock(self, job_id: str, *, new: bool = False) -> HeldLock | None:
-        """Take the lock of a job. Return None if another process holds it, or if the job has no files and is not
-        new."""
+        """Take the lock of a job. Return None if another process holds it, or if the job has no files. A `new` job has
+        no files yet, so they are not required."""
         return self._locks.take(_JOB + job_id) if new or self.has(job_id) else None
 
     def has(self, job_id: str) -> bool:
-        """Return whether the job has files."""
+        """Return whether the database contains files of the job, which are deleted when the job ends."""
         return bool(self._files.sizes(_name(job_id, "")))
 
     def open(self, job_id: str, number: int) -> BinaryIO:

@@ -173,11 +173,11 @@ def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """The fields of an entry that the search for duplicates compares."""
+    """The parts of an entry that the search for duplicates compares."""
 
     id: str
     version: int
-    place: str  # the owner, title and so on; only entries with an equal place are compared
+    place: str  # the owner; only entries with the same owner are compared
     content: str
     digest: bytes  # hash of the place and of the normalized text; equal for duplicates
 
@@ -191,9 +191,9 @@ class _Candidate:
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """Return whether the audit examines this entry, which already belongs to `user_id` if that is not None. If
-    `project` is None, every such entry is examined. Otherwise, an entry must belong to the project; a core block has no
-    project, so it must belong to exactly this user or, if `user_id` is None, to no user."""
+    """Return whether the audit examines this entry. The caller has already selected the entries of `user_id`, if it is
+    given. Without `project`, all these entries are examined. With `project`, only its entries are examined, and core
+    blocks: they have no project, so they must belong to exactly `user_id` or, if it is None, to no user."""
     if project is None:
         return True  # the scope has the user already
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
@@ -226,8 +226,8 @@ def _spelling(text: str) -> str:
 
 
 def _repeats(entry: MemoryEntry, older: MemoryEntry) -> bool:
-    """Return whether an entry duplicates an older entry as in `is_duplicate`, except that the texts may differ in
-    spelling."""
+    """Return whether `entry` duplicates `older` by the rules of `is_duplicate`, if differences in spelling (see
+    `_spelling`) are ignored."""
     same = _spelling(entry.content) == _spelling(older.content)
     return same and is_duplicate(replace(entry, content=older.content), older)
 

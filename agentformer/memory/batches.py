@@ -22,7 +22,8 @@ _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the recor
 
 
 class _Stored(Conflict):
-    """Raised if another caller has stored one of the records meanwhile."""
+    """Raised if another caller has stored an entry for a record since the upsert has looked for it. The upsert then
+    begins again."""
 
     def __init__(self) -> None:
         super().__init__("other callers store the same records all the time; try again later")
@@ -197,9 +198,9 @@ def source_scopes(
     owner: tuple[str | None, str | None] | None = None,
     archived: bool = False,
 ) -> list[Scope]:
-    """Return scopes that together contain the entries of the records with this type and these ids. Each scope has at
-    most as many records as one filter allows. If an `owner` (user and project) is given, only entries with exactly this
-    owner are in the scopes. If `archived` is True, archived entries are included."""
+    """Return scopes that together contain the entries of these records of the host application. Several scopes are
+    needed if the records are more than one filter allows. If an `owner` (user and project) is given, only entries with
+    exactly this owner are in the scopes. If `archived` is True, archived entries are included."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)
@@ -223,9 +224,9 @@ def _all(*conditions: Condition) -> Mapping[str, Any] | Condition:
 def _absent(
     sources: Mapping[_Owner, Sequence[str]], missing: Collection[tuple[_Owner, str]], known: Collection[str]
 ) -> Callable[[Callable[[Scope], Collection[str]]], None]:
-    """Return a check for the transaction that stores the entries of new records. `sources` has the ids of the records
-    of an upsert by owner, `missing` the records that had no live entry when they were looked up, and `known` the ids of
-    the entries that were found. The check raises `_Stored` if a missing record has an entry now."""
+    """Return a check for `MemoryBackend.store`, so that two callers cannot store two entries for one record. The check
+    raises `_Stored` if a record that had no live entry has one now. `sources` has the ids of all records of the upsert
+    by owner, `missing` the records that had no live entry, and `known` the ids of the entries that were found."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for owner, records in sources.items():

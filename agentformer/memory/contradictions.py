@@ -227,8 +227,8 @@ class FactContradictions:
 
 
 def _different(stated: Sequence[_Stated]) -> Iterator[tuple[_Stated, _Stated]]:
-    """Yield the pairs of successive sentences with different values, in order of time. A value that only adds words is
-    not different: "Oslo, Norway" does not contradict "Oslo"."""
+    """Compare each sentence with the next one in order of time, and yield the pairs with different values. A value that
+    only adds words is not different: "Oslo, Norway" does not contradict "Oslo"."""
     if len(stated) > 1:
         for one, other in pairwise(sorted(stated, key=lambda each: (each.at, each.entry_id))):
             if one.entry_id != other.entry_id and any(a != b for a, b in zip(one.value, other.value, strict=False)):
@@ -256,8 +256,8 @@ def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
 def _negation_keys(words: Sequence[_Word], place: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
     """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key,
     which begins with `place` (language and days), is the same with and without a negation. In Finnish, a negation
-    changes the verb ("pitää", "ei pidä"), and it is unknown which word is the verb. Therefore a Finnish sentence has a
-    key for each of its words, and in this key, the word is replaced by its first letters."""
+    changes the verb ("pitää", "ei pidä"), so the key has only the first letters of the verb. In a negated sentence, the
+    verb follows the negation. In another sentence, any word may be the verb, so there is a key for each word."""
     texts = [word.text for word in words]
     negated = [n for n, word in enumerate(words) if word.negated]
     if "fi" not in place:

@@ -111,7 +111,7 @@ class DistributedMemory(PostgresMemoryBackend):
             self.node.join(role)
 
     def listener(self) -> Listener:
-        """Return an object that waits for changes of other nodes. The caller must close it."""
+        """Return a `Listener`, which waits until any node changes one of the tables. The caller must close it."""
         return Listener(*self._place)
 
     def nodes(self) -> list[NodeState]:

@@ -35,8 +35,8 @@ class CleaningReport:
     """The result of one run: the number of `sessions` that had entries to summarize, the ids of the new `summaries`,
     the number of `archived` entries that they replaced, and the ids of the `busy` sessions that another caller was
     cleaning. `conflicts` is the number of groups that were not summarized, because an entry changed or an error
-    occurred; the next run tries them again. `outcomes` counts the summaries for each way of making them.
-    `MemoryCleaner.status` returns the last error."""
+    occurred; the next run tries them again. `outcomes` maps each way of making a summary, such as `model`, to the
+    number of summaries. `MemoryCleaner.status` returns the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -119,9 +119,9 @@ class CleaningOptions:
 
 
 class OnDemandSummarizer:
-    """Builds a new `Summarizer` for each summary. If the language model cannot be built, the summary is made without
-    the model, because a caller that adds a message cannot correct the settings. `instant` is True if no model is
-    configured; in this case, a summary takes only milliseconds."""
+    """Builds a new `Summarizer` for each summary, so that the language model is not built before it is needed. If it
+    cannot be built, the summary is made without it, because a caller that adds a message cannot correct the settings.
+    `instant` is True if no model is configured; in this case, a summary takes only milliseconds."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` is a function that loads the parts of the summarizer, and raises an error if a part cannot be loaded.
-        Only `run` calls `ready`."""
+        """`ready` loads the parts of the summarizer, and raises an error if a part cannot be loaded. Only `run` calls
+        it, before it changes anything."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer
@@ -237,8 +237,8 @@ class MemoryCleaner:
         }
 
     def _last_stored(self, count: int) -> datetime | None:
-        """Return the time at which the newest of the `count` stored summaries was made. They are read again only if
-        their number has changed."""
+        """Return the time at which the newest stored summary was made. `count` is the number of stored summaries. All
+        summaries are read again only if this number has changed since the last call."""
         if self._newest[0] != count:
             summaries = Scope("", kinds=(SUMMARY_KIND,), include_archived=True)
             scopes = [dataclasses.replace(summaries, namespace=name) for name in self._backend.namespaces() if count]

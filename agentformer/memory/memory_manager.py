@@ -365,4 +365,7 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
     if "core" in (old.tier, new.tier):
         raise InvalidInput("old_id", "core blocks are not superseded; edit them with `core append` or `core replace`")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:
-        raise InvalidInput("old_id", f"{old.id} summarizes other entries; update its text, or restore it first")
+        raise InvalidInput(
+            "old_id",
+            f"the summary {old.id} cannot be superseded; update its text, or restore its original entries first",
+        )

@@ -37,8 +37,8 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text, and the owner whose texts it is compared with: `place` identifies this owner. A newer text has a higher
-    `key`."""
+    """A text to compare. Only texts with the same `place`, which identifies their owner, are compared. A newer text has
+    a higher `key`."""
 
     key: int
     place: str
@@ -64,8 +64,8 @@ def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
 
 
 class _Comparison:
-    """Compares texts with each other. The signatures, facts and similarities of the texts are cached. Similar texts are
-    linked in a union-find structure. A text is identified by its index."""
+    """Compares texts, which are identified by their indexes. The signatures, facts (such as numbers) and similarities
+    of the texts are cached. Similar texts are linked in a union-find structure."""
 
     def __init__(self, texts: Sequence[Text]) -> None:
         self._texts = texts
@@ -167,8 +167,8 @@ def _comparison_key(text: Text) -> int:
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. Before that, one
-    space is added at each end of the text."""
+    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. The text gets one
+    space at each end, so that its first and its last word have the same sequences as other words."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))
@@ -179,7 +179,8 @@ def _shingles(text: str) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Apply the finalizer of splitmix64 to each value, so that every output bit depends on every input bit."""
+    """Return a hash of each value, so that every output bit depends on every input bit (the finalizer of
+    splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -202,9 +203,9 @@ def _signature(shingles: Hashes) -> NDArray[np.uint32]:
 
 
 def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
-    """Return one hash for each text. It is computed from the values of one band of the text's MinHash signature
-    (`rows`, one row for each text) and from its comparison key (`keys`), so that only texts with equal keys can have
-    equal hashes."""
+    """Return one hash for each text; texts with equal hashes may be similar. The hash is computed from the values of
+    one band of the text's MinHash signature (`rows`, one row for each text) and from its comparison key (`keys`), so
+    that only texts with equal keys can have equal hashes."""
     hashes = keys
     for row in rows.T:
         hashes = _mixed(hashes ^ row.astype(np.uint64))

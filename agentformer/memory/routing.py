@@ -83,7 +83,8 @@ class CombinedSnapshot(_Combined[MemorySnapshot]):
 
 
 class _Routing(_Combined[MemoryBackend]):
-    """Chooses the backend in which an entry is stored, and announces documents to their backends."""
+    """The part of `RoutedBackend` that follows the routes: it selects the backend for an entry, and records in each
+    backend which documents are about to be stored there."""
 
     def __init__(
         self, routes: Sequence[Route], backends: Mapping[str, MemoryBackend], default: str, *, rrf_k: int = 60
@@ -99,7 +100,8 @@ class _Routing(_Combined[MemoryBackend]):
         self._rrf_k = rrf_k
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Announce each document to the backend that will store the document."""
+        """Record each document, which is about to be stored, in the backend that will store it; see
+        `MemoryBackend.announce`."""
         for backend in self._all:
             if part := [document for document in documents if self._target(document) is backend]:
                 backend.announce(part, upload)
@@ -309,8 +311,9 @@ class RoutedBackend(_Routing):
             backend.close()
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
-        """Return a check for a transaction of the backend `target`. It calls `check` with a function that returns the
-        ids of the entries in a scope of all backends, not only of `target`."""
+        """Extend a check of `store` to the entries of all backends. The returned check runs in a transaction of the
+        backend `target`, and calls `check` with a function that returns the ids of the entries in a scope of all
+        backends."""
         others = [backend for backend in self._all if backend is not target]
         return lambda ids: check(
             lambda scope: [*ids(scope), *(entry.id for other in others for entry in all_entries(other, scope))]
@@ -323,7 +326,8 @@ class RoutedBackend(_Routing):
         raise missing(f"there is no entry {entry_id}")
 
     def _selected(self, what: Scope | Sequence[str]) -> Iterator[MemoryEntry]:
-        """Yield the documents in a scope, including archived documents, or the entries with these ids."""
+        """Yield the entries whose parts in other backends are removed with them: the entries with these ids, or the
+        documents in a scope, including archived documents."""
         if not isinstance(what, Scope):
             yield from self.get(what)
         elif not what.kinds or "document" in what.kinds:
@@ -354,7 +358,7 @@ class RoutedBackend(_Routing):
 
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
-    """Add the results of `reembed` from several backends. Counts and times are added. `overlap` is the mean over all
+    """Return one result for a `reembed` of several backends. Counts and times are added. `overlap` is the mean over all
     compared queries."""
     counts = {
         name: sum(getattr(move, name) for move in moves)

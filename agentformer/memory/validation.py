@@ -246,8 +246,8 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
 
 
 def checked(scope: Scope) -> Scope:
-    """Check all values of the scope, and return a scope with the checked values. Raises `InvalidInput` for an invalid
-    value."""
+    """Check the values of a scope that a caller has built, and return a scope with the checked values. Raises
+    `InvalidInput` for an invalid value."""
     values = {name: getattr(scope, name) for name in ScopeFields.__annotations__}
     return scope_from(values, scope.decay)
 

@@ -34,7 +34,8 @@ StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whe
 
 
 class StoredVector(NamedTuple):
-    """A vector as it is stored, with its embedding space. `hash` is the SHA-256 hash of the text that was embedded."""
+    """A stored vector. Another store can import it, and need not embed the text again. `hash` is the SHA-256 of the
+    embedded text."""
 
     space: EmbeddingSpace
     hash: bytes
@@ -42,7 +43,7 @@ class StoredVector(NamedTuple):
 
 
 class EntryVector(NamedTuple):
-    """One vector of an entry, and the tier, kind, session and document of the entry. A long text is embedded in several
+    """One vector of an entry, with the fields that a map of the entries shows. A long text is embedded in several
     windows (parts); `vector` is the vector of the first window, in the active embedding space."""
 
     id: str

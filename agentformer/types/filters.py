@@ -22,7 +22,8 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Several filters: all (`and`) or at least one (`or`) must match. Or one filter that must not match (`not`)."""
+    """A filter that combines other filters. With `and`, all `filters` must match; with `or`, at least one must match;
+    with `not`, the only filter must not match."""
 
     type: Literal["and", "or", "not"]
     filters: tuple[Filter, ...]

@@ -230,17 +230,17 @@ class Hit:
 
 
 class Factor(NamedTuple):
-    """A factor of the weight that the vectors have in a hybrid search, with its reason (`name`). The weight is the
-    product of all factors."""
+    """A reason (`name`) for a higher or lower weight of the vectors in a hybrid search, with a factor (`value`). The
+    weight is the product of all factors."""
 
     name: str  # "usual", "missed", "distance", "least", "most", "language", "code", "long", "setting" or "alone"
     value: float  # at least 0; above 1 raises the weight
 
 
 class Analyzed(NamedTuple):
-    """Stored results of the analysis of a text: its language (ISO 639-1, or "" if unknown), and those of its facts that
-    have only one value at any time, such as a home address. A fact is a pair of two tuples: the words that name the
-    fact, and the words of its value."""
+    """The analysis of the text of an entry, which is stored, so that a search need not repeat it. `language` is ISO
+    639-1, or "" if unknown. `facts` are only those facts that have one value at a time, such as a home address. Each
+    fact is a pair of tuples: the words that name the fact, and the words of its value."""
 
     language: str
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()

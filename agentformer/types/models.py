@@ -64,14 +64,14 @@ class EmbeddingSpace:
         return self.provider, self.model, self.revision, *self._shape()
 
     def _shape(self) -> tuple[object, ...]:
-        """Return the properties, besides the name of the model, that are equal in all spaces whose vectors can be
+        """Return the properties that two spaces must have in common, besides the model, so that their vectors can be
         compared. `max_tokens` is not included, because it does not change the vector of a text."""
         int8 = self.model.endswith("@int8")  # its vectors are close to those of the model without this ending
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, int8
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Return the cosine of the fingerprints of the two spaces, or -1.0 if the fingerprints have different lengths.
-        A fingerprint is the vector of a fixed test text."""
+        """Return how equally the models of the two spaces embed a fixed test text: the cosine of the two vectors
+        (fingerprints), or -1.0 if they have different lengths."""
         import numpy as np
 
         a, b = (np.frombuffer(base64.b64decode(s.fingerprint), "<f2").astype(np.float32) for s in (self, other))
@@ -163,7 +163,7 @@ class TokenEmbedder(Protocol):
 
 @runtime_checkable
 class TokenCounter(Protocol):
-    """An embedder that counts the tokens of several texts in one call."""
+    """An embedder that can count the tokens of several texts in one call, without computing their positions."""
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text. Special tokens are left out."""

@@ -30,7 +30,8 @@ class SharedFiles(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock that the caller holds. If its process dies, the lock ends after the time of a lease."""
+    """A lock that the caller holds. While its process lives, the lock is extended; if the process dies, the lock ends
+    after a short time."""
 
     def release(self) -> None:
         """Release the lock. Its name stays in `SharedLocks.states` until `SharedLocks.forget` deletes it."""
@@ -47,7 +48,7 @@ class SharedLocks(Protocol):
         if it was released or its process died."""
 
     def forget(self, name: str) -> None:
-        """Delete the name of a lock that is not held."""
+        """Delete the name of a lock that is not held, so that `states` no longer lists it."""
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
         """Return a context manager that waits for a lock and holds it during a short step. If the process dies, the

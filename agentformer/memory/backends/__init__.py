@@ -17,7 +17,8 @@ _PAGE = 1000  # entries read at a time
 
 
 def has_local_json(folder: Path) -> bool:
-    """Return whether the folder holds a store of the backend `local_json`. This check does not import the backend."""
+    """Return whether the folder holds a store of the backend `local_json`. The backend is not imported for this, so the
+    stores of a folder can be recognized quickly."""
     return any(folder.glob("memory-*.json"))
 
 
@@ -41,8 +42,8 @@ def is_live(entry: MemoryEntry) -> bool:
 
 
 def with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry with both times of storing. If `created_at` or `updated_at` is missing, it is set to the current
-    time."""
+    """Return the entry, ready to be stored: `created_at` and `updated_at` are set to the current time if they are
+    missing."""
     if entry.created_at is not None and entry.updated_at is not None:
         return entry
     moment = now()

@@ -46,13 +46,13 @@ T = TypeVar("T")
 
 
 class Searcher(Protocol):
-    """The search of a backend, such as a `RankedSearch`."""
+    """An object that runs the searches of a backend, such as a `RankedSearch`."""
 
     def search(self, query: Query) -> Hits: ...
 
 
 class BackendIndexes(Protocol):
-    """The indexes that an `IndexedBackend` uses."""
+    """The interface of the indexes of a backend: search, embedding, migration and verification."""
 
     @property
     def search(self) -> Searcher: ...
@@ -75,7 +75,7 @@ class StoredRecords:
     _database: RecordStore
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Add to the use counts of entries. Do nothing if the store cannot be written."""
+        """Add these uses to the use counts of the entries. Do nothing if the store cannot be written."""
         if self._database.read_only:
             return  # an error while counting uses must not fail the call, and must not cause a warning each time
         with self._database.writing() as connection:
@@ -208,7 +208,8 @@ class IndexedBackend(StoredRecords):
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries, and return the number of removed entries."""
+        """Remove the entries in a scope or with these ids (`what`) and their parts, and return the number of removed
+        entries. Raises `Conflict` if an entry with a given id has another version than `expected_version`."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -278,8 +279,8 @@ class IndexedBackend(StoredRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def _note_removal(self, connection: sqlite3.Connection) -> None:
-        """Record that the text of removed entries must also be deleted from all other files. `connection` is in the
-        transaction that removes all entries of a scope."""
+        """Record that other files may contain the text of removed entries, and that they must be deleted even after a
+        crash. `connection` is in the transaction that removes all entries of a scope."""
 
     def _after_removal(self, removed: int) -> None:
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""

@@ -119,9 +119,9 @@ def _check(task: Any, max_tokens: Any) -> None:
 
 def turns_of(items: Any) -> list[Turn]:
     """Convert the messages of a conversation to `Turn` objects. `items` are `ChatMessage` objects, mappings with `role`
-    and `content` (as in the chat API of OpenAI), or entries. Recalled memory is removed, and so are messages that only
-    call a tool. If a content has several parts, a part that is not text is replaced by its type, such as "[image_url]".
-    Raises `InvalidInput` with the position of the wrong item."""
+    and `content` (as in the chat API of OpenAI), or entries. Recalled memory in a message is removed from its text.
+    Messages that only call a tool are left out. If a content has several parts, a part that is not text is replaced by
+    its type, such as "[image_url]". Raises `InvalidInput` with the position of the wrong item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("conversation", f"must be a list of messages, got {type(items).__name__}")
     return [_turn(item, f"conversation[{n}]") for n, item in enumerate(items) if not _is_tool_call(item)]

@@ -274,7 +274,8 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Count the tokens of the messages separately and also as one joined text, and return the greater number."""
+        """Return an upper estimate of the tokens of the messages: the greater number of their tokens counted separately
+        and counted as one joined text."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
@@ -285,7 +286,8 @@ class ContextPlan:
         return sum(self._cost(recalled_block([entry])) - self._count(empty) for entry in entries)
 
     def _cost(self, content: str) -> int:
-        """Count the tokens of a text with and without a line break before the text, and return the greater number."""
+        """Return an upper estimate of the tokens that a text adds to a message. A line break before the text can change
+        the count, so the text is counted with and without it."""
         return max(self._count(content), self._count("\n" + content))
 
     def _count(self, text: str) -> int:
@@ -311,8 +313,8 @@ def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> lis
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation without the task, and the task as a `Turn`. If the last message of the user equals the
-    task, this message becomes the task. If there is no task, the second value is None."""
+    """Return the conversation without the task, and the task as a `Turn`, or None if there is no task. If the user's
+    last message ends the conversation and equals the task, it is not repeated: this message becomes the task."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None

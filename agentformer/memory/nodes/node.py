@@ -75,9 +75,9 @@ class Node(PeriodicThread):
 
     @contextmanager
     def holding(self) -> Iterator[str]:
-        """Yield a name under which the caller takes claims or leases. They are extended until the end of the context,
-        and the caller must release them before this end. If they cannot be released, they end after the duration of a
-        lease."""
+        """Yield a new holder: a name under which the caller takes claims or leases. They are extended until the end of
+        the context, and the caller must release them before this end. If they cannot be released, they end after the
+        duration of a lease."""
         holder = self.begin()
         try:
             yield holder
@@ -85,7 +85,7 @@ class Node(PeriodicThread):
             self.end(holder)
 
     def begin(self) -> str:
-        """Return a new name under which the caller takes claims or leases, which are extended until `end`."""
+        """Return a new holder: a name under which the caller takes claims or leases, which are extended until `end`."""
         self.join()
         holder = f"{self.id}/{next(self._numbers)}"
         with self._lock:

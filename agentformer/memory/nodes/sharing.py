@@ -144,7 +144,7 @@ class NodeLocks:
             return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
 
     def forget(self, name: str) -> None:
-        """Delete a lock that is not held."""
+        """Delete a lock that is not held, so that `states` no longer lists it."""
         with self._database.statements() as connection:
             query = "DELETE FROM leases WHERE name = %s AND ends_at <= server_micros()"
             connection.run(query, [_PREFIX + name])

@@ -109,8 +109,8 @@ def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: Count
 
 
 class _Selection:
-    """The selected sentences. The sentences have at most `room` tokens. Together with the names of the speakers, they
-    have at most `limit` tokens."""
+    """The sentences that are selected for a summary. They have at most `room` tokens. The text of the summary, which
+    also contains the names of the speakers, has at most `limit` tokens."""
 
     def __init__(self, entries: Sequence[MemoryEntry], room: int, limit: int, count_tokens: CountTokens) -> None:
         self._entries = entries
@@ -227,8 +227,8 @@ def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
     """Return a TF-IDF vector for each sentence, shape (sentences, terms). The columns are the terms that occur in
-    several sentences. Each vector is divided by its length over all terms, including terms that occur in only one
-    sentence."""
+    several sentences. Each vector is divided by its length over all terms, so a sentence is less similar to the others
+    if it has many terms of its own."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))

@@ -38,7 +38,8 @@ _EXAMPLES = 5
 
 
 class _Figures(NamedTuple):
-    """The numbers and dates in texts, each with its first spelling in the texts."""
+    """The numbers and dates in texts, by which a summary is compared with its originals. Each is mapped to its first
+    spelling."""
 
     numbers: dict[Number, str]
     days: dict[tuple[Day, ...], str]
@@ -320,5 +321,5 @@ def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Return the text without single surrogates, because surrogates cannot be stored as UTF-8."""
+    """Return the text without lone surrogates (halves of a surrogate pair), which cannot be stored as UTF-8."""
     return text.encode("utf-8", "ignore").decode("utf-8")

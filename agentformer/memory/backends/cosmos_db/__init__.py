@@ -1,5 +1,5 @@
-"""The folder of the backend `cosmos_db`: the address of its container, and functions that read the local copy of the
-container without opening the backend."""
+"""The address of a container of the backend `cosmos_db`, and functions that read the local copy of the container
+without opening the backend."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def stored_space(index_dir: Path) -> EmbeddingSpace | None:
 
 
 def wanted_embedder(index_dir: Path) -> str:
-    """Return the name of the embedder that was requested for a store without vectors, or ""."""
+    """Return the name of the embedder that was requested for a store without vectors, or "" if no embedder was
+    requested; see `faiss.wanted_embedder`."""
     names = (faiss.wanted_embedder(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
     return next(filter(None, names), "")

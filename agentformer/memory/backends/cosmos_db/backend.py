@@ -106,7 +106,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return super().snapshot()
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the local copy as the backend `faiss` checks its records, and compare it with the container."""
+        """Run the checks of the backend `faiss` on the local copy, and check that the local copy and the container have
+        the same items."""
         self._refresh()
         return [*super().verify(repair=repair), self._database.compare()]
 

@@ -43,8 +43,8 @@ class Container:
     Cosmos DB is not installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
-        """`properties` are additional properties, such as policies, of a container that does not exist yet and is
-        created."""
+        """Connect to the container. `properties` are properties, such as policies, that the container gets if this call
+        creates it. An existing container is not changed."""
         try:
             from azure.cosmos import CosmosClient, PartitionKey
         except ImportError as error:

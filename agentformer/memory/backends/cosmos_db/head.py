@@ -57,9 +57,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The state of a container. `last` is the number of the last transaction, and `commit` is its random id. `changes`
-    are the changes of this transaction that may not be in their items yet. If they are stored in further items, `parts`
-    is the number of these items."""
+    """The item that orders all transactions of a container. `last` is the number of the last transaction, and `commit`
+    is its random id. `changes` are its changes; they stay here until they are written to the items of the container. If
+    they are too long for the head, separate items contain them, and `parts` is the number of these items. `beat` grows
+    each time the `writer` renews its right to write."""
 
     store: str
     last: int = 0
@@ -76,7 +77,7 @@ class Head:
         return bool(self.changes or self.parts)
 
     def to_item(self) -> Item:
-        """Return the item that is stored in the container."""
+        """Return the head in the form in which the container stores it."""
         return {
             "id": _HEAD,
             PARTITION_KEY: CONTROL,
@@ -142,13 +143,14 @@ class Heads:
             time.sleep(random.uniform(*_PAUSES))  # noqa: S311 - not a secret
 
     def _delete_orphans(self) -> None:
-        """Delete the changes of a transaction whose writer died before the commit."""
+        """Delete the separate items with changes that a writer has stored before it died. The commit of these changes
+        is missing, so they are not part of any transaction."""
         for part in self._container.query("SELECT c.id FROM c WHERE c.type = 'intent'"):
             self._container.delete(part["id"], CONTROL)
 
     def pending_changes(self, head: Head) -> Sequence[Change] | None:
-        """Return the changes of the last transaction that may not be in their items yet. Return None if all changes
-        were written to their items in the meantime."""
+        """Return the changes of the last transaction, which may not be written to their items yet. Return None if a
+        separate item with changes is missing, usually because another writer has finished the transaction meanwhile."""
         changes = list(head.changes)
         for number in range(head.parts):
             rows = self._container.query(
@@ -164,8 +166,8 @@ class Heads:
 
 
 class Writer:
-    """The exclusive right to write, until `release`. The right is renewed in the background, so that the writer of a
-    long transaction is not considered dead."""
+    """The exclusive right to write to a container, until `release`. A thread renews the right, so that other nodes do
+    not consider the writer of a long transaction dead."""
 
     def __init__(self, heads: Heads, head: Head) -> None:
         self._heads = heads
@@ -192,7 +194,9 @@ class Writer:
                 self.head = self._decided(commit, error)
 
     def _decided(self, commit: str, error: Exception) -> Head:
-        """Return the head if it contains the commit `commit`. Otherwise raise an error."""
+        """Find out whether the commit with the id `commit` succeeded although its request failed with `error`, and
+        return the current head if it did. Raises `StoreBusy` if another node took over, `StoreError` if the head cannot
+        be read, and otherwise `error`."""
         try:
             head = self._heads.read()
         except StoreError as unreachable:
@@ -245,7 +249,9 @@ class Writer:
                 try:
                     self.head = swap(self._container, self.head, beat=self.head.beat + 1)
                 except (Changed, StoreError) as error:
-                    log.warning("The right to write to Cosmos DB could not be renewed: %s", error)
+                    log.warning(
+                        "This write to Cosmos DB could not extend its lock, so another node may take over: %s", error
+                    )
                     if isinstance(error, Changed):
                         return
 

@@ -70,10 +70,10 @@ class RowKey(NamedTuple):
 def read_item(
     connection: sqlite3.Connection, key: RowKey, seq: int, change: int, *, searched: bool = False
 ) -> Item | None:
-    """Return the item of a row, or None if the row does not exist. `seq` is the number of the transaction that writes
-    the item. `change` is the number of the last transaction that changed data of the search indexes; a node that has
-    not applied that transaction yet updates its indexes. If `searched` is True, the item gets the fields of the mode
-    `server`."""
+    """Return the item that stores a row in the container, or None if the row does not exist. `seq` is the number of the
+    transaction that writes the item. `change` is the number of the last transaction that changed indexed data of the
+    row; a node that has not applied that transaction yet updates its indexes. If `searched` is True, the item also gets
+    the fields with which Cosmos DB searches (mode `server`)."""
     condition = " AND ".join(f"{name} = ?" for name in KEYS[key.type])
     row = connection.execute(f"SELECT * FROM {TABLES[key.type]} WHERE {condition}", key.values).fetchone()
     if row is None:
@@ -126,7 +126,8 @@ def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any
 
 
 def gone_item(key: RowKey, partition: str, seq: int, change: int) -> Item:
-    """Return the mark that replaces a deleted item."""
+    """Return the mark that replaces the item of a deleted row, so that other nodes delete their copies of the row.
+    `seq` and `change` are explained in `read_item`."""
     values = {"id": key.item_id, PARTITION_KEY: partition, "type": "gone", "seq": seq, "change": change}
     return {**values, "of": key.type, "key": [_encode(value) for value in key.values], "ttl": GONE_SECONDS}
 
@@ -139,7 +140,8 @@ def key_of(item: Mapping[str, Any]) -> RowKey:
 
 
 def decode(value: Any) -> Any:
-    """Return the value of a column from its JSON form."""
+    """Return the value of a column. `value` is its JSON form, in which bytes are Base64, and large integers are
+    texts."""
     if isinstance(value, dict):
         return base64.b64decode(value["bytes"]) if "bytes" in value else int(value["int"])
     return value

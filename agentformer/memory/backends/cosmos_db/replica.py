@@ -80,7 +80,7 @@ def _triggers() -> Iterator[str]:
 
 
 class _Known(NamedTuple):
-    """The last transaction of the container that the local copy contains."""
+    """The last transaction that is in the local copy. If the head has the same values, the copy is up to date."""
 
     store: str = ""
     last: int = 0
@@ -92,7 +92,7 @@ class ReplicaDatabase(Database):
     write; one of them writes at a time."""
 
     def __init__(self, path: Path, container: Container, heads: Heads, *, searched: bool = False) -> None:
-        """If `searched` is True, the items get the fields of the mode `server`; see `server_mode`."""
+        """If `searched` is True, written items also get the fields for the mode `server`; see `server_mode`."""
         self._searched = searched
         self._container = container
         self._heads = heads
@@ -146,7 +146,7 @@ class ReplicaDatabase(Database):
         return self._known.last
 
     def compare(self) -> Check:
-        """Compare the local copy with the ids of all items of the container. Other nodes cannot write meanwhile."""
+        """Check that the local copy and the container have the same item ids. Other nodes cannot write meanwhile."""
         with self._mutex:
             writer = self._heads.acquire()
             try:
@@ -212,7 +212,7 @@ class ReplicaDatabase(Database):
 
 
 def _watch(connection: sqlite3.Connection) -> None:
-    """Make the connection record all changed rows, if the database already has its tables."""
+    """Make the connection record all changed rows, for the container. Do nothing if the database has no tables yet."""
     query = "SELECT count(*) FROM sqlite_master WHERE name = 'absent_documents'"
     if connection.execute(query).fetchone()[0]:
         for statement in _triggers():
@@ -322,7 +322,8 @@ class Following:
             )
 
     def finish(self, sequences: Mapping[str, int]) -> None:
-        """Apply the deletions and the embedding spaces, and add all changed entries to the change feed."""
+        """Apply the deletions and the embedding spaces, and add all changed entries to the change feed. `sequences` has
+        the highest row number that a table has ever used, by table name, so that no node uses a number again."""
         gone = [(item_id, key) for item_id, (seq, key) in self._gone.items() if self._present.get(item_id, 0) < seq]
         for item_id, key in sorted(gone, key=lambda pair: _ORDER.index(pair[1].type)):
             self._delete(key)
@@ -395,6 +396,5 @@ class Following:
 
 
 def _update(key: str, row: Mapping[str, Any]) -> str:
-    """Return the SQL clause that overwrites an existing row. `INSERT OR REPLACE` would also delete the rows that refer
-    to the row."""
+    """Return the SQL clause that overwrites a row. `INSERT OR REPLACE` would also delete the rows that refer to it."""
     return f"ON CONFLICT ({key}) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in row if name != key)}"

@@ -74,8 +74,8 @@ def server_properties(dimension: int) -> dict[str, Any]:
 
 
 def searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[float] | None) -> Item:
-    """Return the fields of an item that searches use: a passage of an entry with its vector, or the whole entry without
-    a vector. `entry` is a row of the table `entries`."""
+    """Return the fields of an item with which Cosmos DB searches: a passage of an entry with its vector, or the whole
+    entry without a vector, and the values that a scope can compare. `entry` is a row of the table `entries`."""
     metadata = json.loads(entry["metadata"])
     scope = {
         **{name: entry[name] for name in _COPIED},
@@ -87,7 +87,7 @@ def searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[flo
 
 
 def words_of(text: str) -> list[str]:
-    """Return the distinct words of a query, for the service, which analyzes them."""
+    """Return the distinct words of a query in lower case. They are not analyzed here, because Cosmos DB does this."""
     return list(dict.fromkeys(re.findall(r"\w+", text.casefold())))[:_MAX_TERMS]
 
 
@@ -129,9 +129,10 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the condition that an item with `searched_fields` is in the scope, and its parameters. The condition does
-    not contain the decay of the salience: decay only lowers the salience, so the caller must test the results. It does
-    not contain `where` either: the caller passes the numbers of the matching entries as `among`."""
+    """Return the condition that an item with `searched_fields` is in the scope, and the parameters of the condition.
+    Two parts of the scope are missing. `min_salience` is compared with the salience before decay, so some results are
+    not in the scope, and the caller must test them. `where` is not included: the caller passes the numbers of the
+    matching entries to `search_query` as `among`."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 
@@ -177,8 +178,8 @@ def _indexing(paths: Sequence[str]) -> dict[str, Any]:
 
 
 def _pair(key: str, value: Any) -> str:
-    """Return a text for a key and a value of metadata. Equal pairs have the same text, and so have equal numbers of
-    different types, such as 1 and 1.0."""
+    """Return a text for a key and a value of metadata, so that a query can compare the two together. Equal pairs have
+    the same text, also if they have equal numbers of different types, such as 1 and 1.0."""
     return json.dumps([key, _plain(value)], sort_keys=True)
 
 

@@ -1,5 +1,5 @@
-"""The folder of the backend `faiss`: the options of the folder, and functions that read the folder without opening the
-backend."""
+"""The options of the backend `faiss` (`FaissOptions`), and functions that read the store in a folder without opening
+the backend."""
 
 from __future__ import annotations
 

@@ -86,8 +86,8 @@ class FaissMemoryBackend(IndexedBackend):
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors yet, and return the number of entries that still have none. If
-        `refused` is true, the entries that the embedder refused are tried again, and the vector index is trained if
-        necessary."""
+        `refused` is true, the entries that the embedder refused are tried again, and the vector index is trained before
+        the call returns, if a training is needed."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
             self._indexes.search.vectors.train_now(self._database)
@@ -143,8 +143,8 @@ class FaissMemoryBackend(IndexedBackend):
         self._secure_delete.note(connection)
 
     def _after_removal(self, removed: int) -> None:
-        """Delete the index files, because they may still contain the removed text. The next search creates the index
-        files again."""
+        """Delete the index files if all entries of a scope were removed, because the files may still contain the
+        removed text. The next search creates them again. `removed` is the number of removed entries."""
         self._secure_delete.run()
         if removed:
             self._secure_delete.truncate_wal()

@@ -80,7 +80,7 @@ class Indexes:
 
     @property
     def searching(self) -> bool:
-        """True if `search` is already open."""
+        """True if `search` was already opened, so that a report about the vector index can use it."""
         return self._search is not None
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:

@@ -80,13 +80,14 @@ class FolderSnapshot:
 
 
 class _AbsentDocuments:
-    """The methods of `MemoryBackend` for documents that are not stored although their original files may exist."""
+    """The methods of `MemoryBackend` that list documents which are not stored although their original files may exist.
+    With this list, the caller can find files that are not needed."""
 
     _folder: Folder
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record that the caller is going to store these documents. Each record is in the file of the namespace of its
-        document, so that the transaction that stores the document deletes the record."""
+        """Record that the caller is about to store these documents; see `MemoryBackend.announce`. Each record is in the
+        file of the namespace of its document, so that the transaction that stores the document deletes the record."""
         added: dict[str, list[AbsentDocument]] = {}
         for entry in documents:
             added.setdefault(entry.namespace, []).extend(meta.absent([entry], upload))
@@ -196,14 +197,16 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
         return _copied(changed)
 
     def touch(self, uses: Sequence[Use]) -> None:
-        """Add to the use counts of entries. Do nothing if the folder is read-only."""
+        """Add these uses to the use counts of the entries. Do nothing if the folder is read-only."""
         if self._folder.read_only:
             return  # a search in a read-only folder succeeds, but its uses are not counted
         with self._folder.writing() as (_, records):
             operations.count_uses(records, uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete entries together with their parts and summaries. Return the number of deleted entries."""
+        """Delete the entries in a scope or with these ids (`what`), with their parts and summaries. Return the number
+        of deleted entries. Raises `Conflict` if an entry with a given id has another version than
+        `expected_version`."""
         with self._folder.writing() as (contents, records):
             if isinstance(what, Scope):
                 ids = _ids(contents, dataclasses.replace(what, include_archived=True))

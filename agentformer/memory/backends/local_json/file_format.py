@@ -1,5 +1,6 @@
-"""The format of the JSON file of a namespace, and the contents of all files. People can read and edit a file. Every
-value is checked when the file is read.
+"""The JSON files of the backend `local_json`, one for each namespace. This module parses a file and returns its text.
+The class `Contents` has the records of all files of a folder. People can edit a file, so every value is checked when
+the file is read.
 
     {
       "format": 1,
@@ -114,7 +115,7 @@ class NamespaceFile:
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """The contents of all files at one moment. This object never changes."""
+    """The records of all files at one moment. This object never changes."""
 
     files: Mapping[str, NamespaceFile] = dataclasses.field(default_factory=dict)  # by namespace, sorted
     records: Mapping[str, Record] = dataclasses.field(default_factory=dict)  # by id
@@ -130,11 +131,12 @@ class Contents:
 
     @property
     def absent(self) -> dict[str, tuple[AbsentDocument, ...]]:
-        """The documents of each namespace that are not stored although their original files may exist."""
+        """The absent documents by namespace: documents that are not stored, although their original files may exist."""
         return {name: file.absent for name, file in self.files.items() if file.absent}
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if at least one file cannot be read."""
+        """Raise `StoreDamaged` if at least one file cannot be read. Used by calls that need the entries of all
+        namespaces."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
 
@@ -177,8 +179,9 @@ def changed_files(
 def absent_with(
     contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
 ) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the absent documents of each namespace after the documents `added` are added and the documents `removed`
-    are removed. A document of `added` replaces a document with the same id."""
+    """Return the new lists of absent documents by namespace: the present lists of `contents`, with the documents of
+    `added` and without those of `removed`. Absent documents are not stored, but their original files may exist. A
+    document of `added` replaces a listed document with the same id."""
     ids = {document.id for documents in added.values() for document in documents}
     forgotten = set(removed)
     absent = {

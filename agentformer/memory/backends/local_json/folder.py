@@ -195,8 +195,8 @@ class Folder:
         return NamespaceFile(version, namespace, records, absent=absent)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Use `files` as the newest contents; the keys are file names. If two files contain an entry with the same id,
-        the second file counts as damaged."""
+        """Make `files`, by file name, the present contents of the folder. If two files contain an entry with the same
+        id, the second file counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}
@@ -316,8 +316,8 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 def _set_unique_time(path: Path) -> None:
-    """Set the modification time of a new file to the time of the clock. The clock is more exact than the times of some
-    file systems, so two versions of a file get different times."""
+    """Set the modification time of a new file to the time of the clock, so that other processes notice the new version.
+    The times that some file systems set are less exact, and two versions could have the same time."""
     moment = time.time_ns()
     with contextlib.suppress(OSError):
         os.utime(path, ns=(moment, moment))

@@ -128,8 +128,8 @@ def delete(records: Records, ids: Collection[str]) -> None:
 
 def release(records: Records, ids: Collection[str]) -> None:
     """Make the predecessors of the entries `ids` current: the entries that they superseded. Called after the entries
-    `ids` were removed, moved or archived. If a predecessor is itself archived, but not for a summary, its predecessors
-    become current, too. The superseded version of each changed entry is added to its history."""
+    `ids` were removed, moved or archived. If a predecessor is archived, but not for a summary, searches cannot find it,
+    so its own predecessors become current, too. The former version of each changed entry is added to its history."""
     while ids:
         freed = [record for record in records.values() if record.entry.superseded_by in ids]
         for record in freed:
@@ -154,8 +154,8 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
-    """Set `superseded_by` of each new entry in `ids` to None if it leads to no entry that can be found (see
-    `supersession.is_lost`)."""
+    """Check the new entries `ids`: if an entry is superseded but lost, because no successor can be found in its place
+    (see `supersession.is_lost`), set its `superseded_by` to None."""
     find, ending = _finder(records), set[str]()
     ids, lost = list(ids), True
     while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
@@ -172,9 +172,10 @@ def _finder(records: Mapping[str, Record]) -> supersession.FindEntry:
 def consolidate(
     records: Records, summary: MemoryEntry, ids: Iterable[str], versions: Mapping[str, int], at: datetime
 ) -> None:
-    """Store a summary, and archive its originals (the entries that it summarizes), whose ids are `ids`. `versions` maps
-    an id to the expected version of the original. Raises `Conflict` if an original has another version, is missing in
-    the namespace of the summary, or is archived or superseded."""
+    """Store a summary, and archive its originals (the entries that it summarizes) at the time `at`; `ids` are the ids
+    of the originals. `versions` maps an id to the expected version of the original. Raises `Conflict` if an original
+    has another version, is missing in the namespace of the summary, is archived or superseded, or is itself a
+    summary."""
     summaries = {record.entry.archived_by for record in records.values()}
     for entry_id in ids:
         record = records.get(entry_id)
@@ -192,8 +193,9 @@ def consolidate(
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary. If the
-    summary superseded another entry, that other entry is current again. Return the sorted ids of the originals."""
+    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary at the
+    time `at`. If the summary superseded another entry, that other entry is current again. Return the sorted ids of the
+    originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -257,8 +259,8 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
-    """Check that each superseded entry leads to an entry that can be found (see `supersession.is_lost`). The keys of
-    the findings are the ids of the superseded entries that fail this check, newest first."""
+    """Check that no superseded entry is lost: a successor can be found in its place (see `supersession.is_lost`). The
+    keys of the findings are the ids of the lost entries, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()
@@ -269,8 +271,8 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current if it still leads to no entry that can be found (see
-    `supersession.is_lost`)."""
+    """Make each of these entries current if it is still lost (see `supersession.is_lost`) after the repairs before
+    it."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
@@ -335,8 +337,8 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended, by name. If the file cannot be read, return no leases, because each
-        lease is short."""
+        """Return the leases that have not ended, by name. If the file cannot be read, return no leases: every lease
+        would end soon anyway."""
         try:
             leases = self._read()
         except _UNREADABLE as error:

@@ -21,7 +21,8 @@ def present(settings: Settings) -> bool:
 
 
 def wanted_embedder(settings: Settings) -> str:
-    """Return the name of the embedder that was requested for a store without vectors, or ""."""
+    """Return the name of the embedder that was requested for a store without vectors, or "" if no embedder was
+    requested; see `faiss.wanted_embedder`."""
     return _read(settings, spaces.wanted_embedder) or ""
 
 

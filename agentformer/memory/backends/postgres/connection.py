@@ -108,10 +108,10 @@ class PostgresDatabase:
     def reading(
         self, ready: Ready = _NOTHING, setting: str = "", *, beyond: bool = False
     ) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. All statements see the data as of the first statement. The
-        statement `setting` and the statements `ready` are sent together with the beginning of the transaction, so that
-        their results need no round trip. If `beyond` is true, the connection does not count for the limit of
-        connections."""
+        """Yield a connection in a read transaction. All statements see the data as of the first statement. `setting` is
+        a statement that sets an option of the transaction, and `ready` are queries whose results the connection will
+        need. They are sent together with the beginning of the transaction, which saves round trips. If `beyond` is
+        true, the connection does not count for the limit of connections."""
         begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
         with self._connections.borrow(begin, beyond=beyond) as raw:
             try:
@@ -202,8 +202,9 @@ class PostgresDatabase:
     def _was_committed(self, name: str, token: str) -> bool:
         """Ask the server whether a transaction was committed, after its connection was lost during the commit. `name`
         is the name of the connection, and `token` the random mark of the transaction. The question is asked while this
-        process holds the write lock, so the transaction, which held this lock, has ended. A standby that was promoted
-        meanwhile answers for the transactions that it has received. Raises `StoreError` if no server answers."""
+        process holds the write lock, so the transaction, which held this lock, has ended. If a standby has replaced the
+        server, the answer is True only if the standby had received the transaction. Raises `StoreError` if no server
+        answers."""
         begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
         begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS

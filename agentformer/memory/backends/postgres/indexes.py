@@ -46,13 +46,13 @@ _Mend = Callable[[RecordStore, Findings], None]
 
 
 class ServerQueue(EmbeddingQueue):
-    """An `EmbeddingQueue` that stores new vectors in the namespace of their entries."""
+    """An `EmbeddingQueue` for tables in which each namespace has its own copy of a vector."""
 
     def put_vectors(
         self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
     ) -> None:
-        """Write the vectors of these entries. If entries of several namespaces need a vector, it is copied into each
-        namespace when the windows are written."""
+        """Write the vectors of these entries into the namespace of the entries. If the entries have several namespaces,
+        each namespace gets its copies later, when the windows are written."""
         namespaces = {entry.namespace for entry in entries}
         native(connection).namespace = namespaces.pop() if len(namespaces) == 1 else None
         try:

@@ -103,8 +103,8 @@ class Connections:
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of the statements `ready`. They were the last statements of `begin` when the connection
-        was borrowed."""
+        """Return the results of the statements `ready`, which `borrow` has executed as the last statements of its
+        `begin`."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:
@@ -176,7 +176,8 @@ class Connections:
                 return raw
 
     def _executed(self, raw: psycopg.Connection[Any], begin: str) -> psycopg.Connection[Any]:
-        """End the lost transactions of this process, and then execute `begin`."""
+        """Execute `begin` in a connection, and return the connection. Before that, end those transactions on the server
+        whose connections were lost, because they may still hold the write lock."""
         with self._mutex:
             self._processes[raw] = raw.info.backend_pid
             lost, self._lost = self._lost, []

@@ -82,9 +82,9 @@ class ScopeVectors:
         self._bytes = 0
 
     def windows(self, connection: Connection, space: int, scope: Scope, dimension: int) -> Windows | None:
-        """Return the windows of a scope as the transaction of `connection` sees them. Return None in three cases: the
-        scope is searched for the first time (it may never be searched again), the entries of the scope depend on the
-        time, or a vector has another dimension."""
+        """Return the windows of a scope as the transaction of `connection` sees them. Return None if the caller must
+        search without this cache: in the first search of a scope (it may never be searched again), if the entries of
+        the scope depend on the time, or if a vector has another dimension."""
         if scope.min_salience > 0:
             return None
         key = space, repr(scope)
@@ -115,8 +115,8 @@ class ScopeVectors:
 
 
 def nearest(windows: Windows, query: Vector, limit: int, spare: int) -> tuple[VectorHits, Windows]:
-    """Return the nearest windows, best first, and the stored data of these windows. The windows belong to at least
-    `limit` entries, and at least `spare` more windows are added, if there are enough."""
+    """Return at least `limit` + `spare` windows, nearest first, and the stored data of these windows. More windows are
+    returned until they belong to at least `limit` entries. If there are not enough windows, all are returned."""
     scores = windows.rows @ query
     order = np.lexsort((windows.windows, -scores))
     count = limit + spare

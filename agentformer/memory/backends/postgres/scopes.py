@@ -32,7 +32,8 @@ class ScopeRows(ScopeMask):
 
 
 class ServerScopes:
-    """Counts the entries of scopes, and caches the counts until the next change. Thread-safe."""
+    """Counts the entries of scopes, because a scope with few entries is searched in another way. The counts are cached
+    until the next change. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -167,7 +167,7 @@ class Connection:
         return self
 
     def _insert_vectors(self, rows: Iterable[Any]) -> None:
-        """Insert vectors, each also in half precision."""
+        """Insert vectors that are not stored yet, each also in half precision, which the search for candidates uses."""
         import numpy as np
         from pgvector import HalfVector
 

@@ -54,8 +54,8 @@ class ServerVectors:
         return INDEXED_FROM  # large, so that words are always searched at the same time: the server computes
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Record the embedding space `space` of a search. Does not apply changes up to `newest`, unlike other vector
-        indexes, because the server has already applied them."""
+        """Keep the embedding space `space` of a search, because `build` creates the index of this space. Unlike other
+        vector indexes, do not apply the changes up to `newest`: the server has already applied them."""
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:

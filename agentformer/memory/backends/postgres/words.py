@@ -97,7 +97,8 @@ def update_words(
     connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
 ) -> int:
     """Write the terms of these entries again, and remove the terms of entries that no longer exist. Return the number
-    of entries whose terms were different before. `prepared` is a result of `prepare`."""
+    of entries whose terms were different before. `prepared` has the terms that `prepare` has computed before the
+    transaction."""
     changed = 0
     for start in range(0, len(nums), _BATCH):
         changed += _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
@@ -214,7 +215,8 @@ def _terms(num: int, entry: MemoryEntry, analyzers: Analyzers, around: Sequence[
 
 
 def stored_length(length: int) -> int:
-    """Return a length, rounded as tantivy rounds it: exact below 40, and with four binary digits above."""
+    """Return the length of a field, rounded as tantivy rounds it, so that both word indexes give the same scores: exact
+    below 40, and with four binary digits above."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4
@@ -276,8 +278,8 @@ class ServerView:
 def _held(
     connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
 ) -> list[float]:
-    """Return the sum of the `rarities` of the stems that an entry has, for each of these entries; see
-    `CommittedIndex.held`."""
+    """Return the sum of the `rarities` of the stems that an entry has, for each of these entries with at least one of
+    the stems, in any order; see `CommittedIndex.held`."""
     values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
     return [row[0] for row in native(connection).run(_HELD, values)]
 
