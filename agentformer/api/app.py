@@ -112,8 +112,8 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
 
 
 def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: bool) -> Service:
-    """Return a `Service` with the memory `af`, its upload jobs, and the limits of concurrent requests. `_mount`
-    describes `whole`."""
+    """Return the `Service`, which gives the endpoints the memory `af`, its upload jobs and the limits of requests. If
+    `whole` is false, a host application owns the threads, so the number of busy threads is not limited here."""
     settings = af.settings
     return Service(
         af=af,

@@ -70,9 +70,10 @@ def log_requests_to(stream: IO[str]) -> None:
 
 
 class Guard:
-    """Checks the requests for one memory. With `authorize`, the host application authenticates the requests and checks
-    the header Host. Otherwise, the keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts
-    or origins in the settings."""
+    """Checks the requests for one memory. If the function `authorize` is given, the host application (the application
+    that contains the endpoints) authenticates the requests with it, and checks the header Host. Without `authorize`,
+    the keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts or origins in the settings.
+    """
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
         self._settings = af.settings
@@ -97,7 +98,7 @@ class Guard:
 
     @property
     def keys(self) -> KeyStore | None:
-        """The keys of the memory, or None if the host application authenticates the requests."""
+        """The keys that decide about requests, or None if the host application authenticates the requests."""
         return self._keys if self._authorize is None else None
 
     def protect(self, target: Flask | Blueprint) -> None:
@@ -134,9 +135,9 @@ class Guard:
         return host.literal and self._keys.ever_made
 
     def _requires_key(self) -> bool:
-        """Return True if every request needs a key of this memory. A web page of another origin cannot misuse such a
-        server, because a browser never adds a key by itself. Return False if no key was ever made. Also return False if
-        a host application authenticates the requests, because it may use cookies, which a browser adds by itself."""
+        """Return True if every request needs a key of this memory. Then requests from web pages of other origins are
+        harmless, because a browser never adds a key by itself. Return False if no key was ever made, or if a host
+        application authenticates the requests: it may use cookies, which a browser adds by itself."""
         return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:

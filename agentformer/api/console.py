@@ -36,7 +36,7 @@ class MapQuery(ParameterModel):
 
 
 class MapDocument(ResponseModel):
-    """A document to which points of a map belong."""
+    """A document from which some points of a map come."""
 
     id: str
     name: str
@@ -111,16 +111,16 @@ def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
 
 
 def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
-    """Return two lists. The second list has each different value once. The first list has, for each of `values`, its
-    index in the second list, or -1 for None."""
+    """Shorten a column of repeated texts for the response. Return the index of each value in a list of the different
+    values (-1 for None), and this list."""
     places: dict[str, int] = {}
     coded = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
     return coded, [*places]
 
 
 def add_console(blueprint: Blueprint, prefix: str, *, at_root: bool) -> None:
-    """Add the page and its files to the blueprint, whose prefix is `prefix`. If `at_root` is true, the page is also at
-    the root of the blueprint. The caller gives false if a host application may have a page there."""
+    """Add the page of the console and its files to the blueprint. `prefix` is the prefix of the blueprint. If `at_root`
+    is true, the page is also at the path `/` below the prefix; a host application may have its own page there."""
 
     def page() -> Response:
         root = (request.script_root + prefix)[:_MAX_ROOT]

@@ -44,9 +44,9 @@ router = Router("documents")
 
 
 def _waits(service: Service) -> bool:
-    """Return True if a question may wait for another server, because a language model is configured, or because an
-    embedder that is not local is configured or was used since the start. Return False if the answer is a quotation from
-    local data, which takes milliseconds."""
+    """Return whether a question counts as a slow request, whose number is limited. This is so if a language model is
+    configured, or if an embedder on another server is configured or was used since the start. Otherwise, the answer is
+    a quotation from local data, which takes milliseconds."""
     settings = service.af.settings
     used = [name.removeprefix("embedder ") for name in service.af.usage() if name.startswith("embedder ")]
     providers = {spec.partition(":")[0] for spec in (settings.embedder, *used)}
@@ -191,9 +191,8 @@ def image(service: Service, grant: Grant, query: models.ImageParameters, documen
     """Return a page of a PDF document as an image, with the boxes of a quotation.
 
     The parameters `start` and `end` select the quotation in the text of the page. The response is 422 if the document
-    is not a PDF or cannot be rendered; the client can then show the text of the page. The page is rendered in a process
-    without rights.
-    """
+    is not a PDF or cannot be rendered; the client can then show the text of the page. The page is rendered in a
+    sandboxed process."""
     document = _find(service.af, grant, document_id, query.namespace)
     parts = Scope(document.namespace, kinds=("page",), document_id=document.id, pages=(query.page,))
     stored = service.af.backend.list(parts, limit=1)

@@ -43,8 +43,9 @@ _PLACE = ("origin", "root", "stamp")  # keys of a document's metadata that descr
 
 
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id, without counting a use. Raises `NotFound` with the same message if there is no
-    such entry, or if the grant does not allow its namespace, so that a client cannot find out which ids exist."""
+    """Return the entry with this id, for an endpoint. The access is not counted as a use of the entry. Raises
+    `NotFound` if there is no such entry, or if the grant does not allow its namespace. Both errors have the same
+    message, so that a client cannot find out which ids exist."""
     entries = af.backend.get([fields.name("entry_id", entry_id)])
     if not entries:
         raise NotFound(f"there is no entry {entry_id}")
@@ -76,9 +77,8 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
     """Return the arguments with which the entry in the body is stored. If the grant has no right to read, the id of its
-    key becomes a part of the session id. It is also added to the metadata, so that the text does not count as the
-    user's words. Raises `Forbidden` if the entry is a core block or belongs to a record of the host application, and
-    the grant does not allow such entries."""
+    key becomes a part of the session id and of the metadata, so that the text does not count as written by the user.
+    Raises `Forbidden` if the grant does not allow the entry because the entry is a core block or has a `source_id`."""
     if body.source_id is not None:
         PERMISSIONS["memory_add a record"].require(grant)
     if isinstance(body, requests.NewMemory) and body.tier == "core":
@@ -106,10 +106,9 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     second entry is stored, and the response is 200 with the existing entry. The header `Location` is the URL of the
     entry, and the header `ETag` is the version of the entry.
 
-    For a key without the right to read, the response is 204 in both cases, and only an entry that this key has stored
-    counts as one with the same content. Such a key cannot store core blocks and cannot set `source_id`. Its sessions
-    are stored as `KEY_ID/SESSION_ID`.
-    """
+    For a key without the right to read, the response is always 204, and the memory is compared only with the entries
+    that this key has stored. Such a key cannot store core blocks and cannot set `source_id`. Its sessions are stored as
+    `KEY_ID/SESSION_ID`."""
     return stored_response(service.af.memory.store(**new_entry_arguments(grant, body)), grant)
 
 
@@ -258,8 +257,8 @@ def _filter_of(text: str | None) -> Any:
 
 
 def _numbered(items: list[dict[str, Any]], error: InvalidInput) -> InvalidInput:
-    """Return an error that names the first item that is invalid, such as `items[2].content`. If every item alone is
-    valid, return `error`."""
+    """Return an error that tells the client which item is invalid, such as `items[2].content`. `error` is the error of
+    the whole list; it is returned if no single item is invalid."""
     for index, item in enumerate(items):
         try:
             validation.new_entry(item)

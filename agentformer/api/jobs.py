@@ -107,8 +107,8 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
 
     A queued job ends at once. A running job ends a short time later. Documents that are stored already are not deleted.
     The response contains the job, or is 409 if the job has already ended. For a key without the right to read, the
-    response has no content (204) in both cases, because the duration of a job shows whether its files were stored
-    before."""
+    response is always 204 and empty. Otherwise, such a key could learn how long a job takes, and so whether its files
+    were stored before."""
     job = _find(service.jobs, grant, job_id)
     try:
         job = service.jobs.cancel(job.id)

@@ -23,8 +23,8 @@ _RETRY_AFTER = 2  # seconds
 
 
 def server_threads(settings: Settings) -> int:
-    """Return the number of threads that a server needs, so that a request without a limit always finds a free thread,
-    even if every limit is reached and as many requests as possible wait."""
+    """Return the number of threads that a server needs to answer quick requests at any time. Even if every
+    `ThreadLimit` is reached and its queue is full, one thread is free for a request without such a limit."""
     limited = max(1, settings.threads - 1) + settings.max_uploads + MAX_BODIES + MAX_SLOW_READERS
     return limited + MAX_WAITING + MAX_WAITING_UPLOADS + 1
 
@@ -36,8 +36,8 @@ class ThreadLimit:
     A request over the limit waits at most `wait_seconds` until another request ends. The requests are served in the
     order in which they came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
     has more threads than all limits and waiting requests together (`server_threads`), so other requests always find a
-    free thread. A request that gets no thread ends with the error `Busy`, which names the setting `limit` and gives the
-    `reason`."""
+    free thread. A request that gets no thread ends with the error `Busy`. Its message says why (`reason`), and which
+    setting to raise (`limit`)."""
 
     def __init__(
         self,

@@ -56,9 +56,8 @@ def _edit_route(verb: str) -> Callable[[View], View]:
 def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:
     """Search memories and passages of documents, and return the best results first.
 
-    The results match all given filters. The search counts as a use of each result. The salience (importance) of an
-    entry decreases with the time since the last use of the entry.
-    """
+    The results match all given filters. The search counts as a use of each result: the salience (importance) of an
+    entry decreases while the entry is not used."""
     check_length("text", body.text, service.af.settings)
     arguments = arguments_of(body, grant)
     arguments["where"] = service.removals.hide(body.where, arguments["namespace"])
@@ -75,12 +74,11 @@ def count(service: Service, grant: Grant, body: requests.EntryCount) -> Response
 
 @router.route("POST", f"{MEMORY}/remove", "memory_delete", {200: models.EntryNumber})
 def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Response:
-    """Delete memories permanently: those with the given ids, those of the given records of the host application, or all
-    that match a filter.
+    """Delete memories permanently. Give their ids, or the `source_ids` under which your application stored them, or a
+    filter that they match.
 
     All of them are deleted in one transaction, with their history and the summaries that were made from them. Missing
-    memories are not counted. Documents and their passages are not deleted.
-    """
+    memories are not counted. Documents and their passages are not deleted."""
     if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
         raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`, which must not be empty")
     namespace, memory = grant.namespace(body.namespace), service.af.memory

@@ -104,8 +104,8 @@ def _models(operation: Operation) -> Iterator[type[BaseModel]]:
 
 
 def _items(returns: Any) -> Sequence[Any]:
-    """Return the models and media types of a response as a sequence. The sequence is empty for a response without
-    content."""
+    """Return the models and media types of a response as a sequence, for a loop. For a response without content, it is
+    empty."""
     if returns is None:
         return ()
     return returns if isinstance(returns, (list, tuple)) else (returns,)
@@ -302,7 +302,7 @@ def _code(text: str) -> Markup:
 
 
 def _component_names(schema: Any) -> Iterator[str]:
-    """Yield the names of all models that a schema refers to. A name may occur several times."""
+    """Yield the names of all models that a schema refers to, for links to them. A name may occur several times."""
     if isinstance(schema, list):
         for item in schema:
             yield from _component_names(item)

@@ -34,7 +34,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Service:
-    """A memory, and the objects that all endpoints of this memory share."""
+    """What the endpoints of one memory share: the memory, its upload jobs, the limits of requests, and its keys."""
 
     af: AgentFormer
     jobs: Jobs
@@ -92,12 +92,13 @@ class Router:
         """Return a decorator that declares a view as an endpoint. The docstring of the view becomes the summary and the
         description of the endpoint.
 
-        `needs` is a key of the table `access.permissions.PERMISSIONS`, or None if no key is needed. `returns` contains
-        the model or the media types of the response for each status. `more` contains further fields of `Operation`. The
-        view gets the `Service`, and as keyword arguments `grant` (unless `needs` is None), the parameters in the path,
-        and `query`, `body` or `form`, whose annotations are the models of the request. The checks run in this order:
-        key, permission, query, body. If the endpoint needs a key and the view has no parameter `query`, a query string
-        is refused. An endpoint that uses a model returns 429 if no thread is free."""
+        `needs` is a key of the table `access.permissions.PERMISSIONS`, or None if the endpoint needs no access key.
+        `returns` contains the pydantic model or the media types of the response for each status. `more` contains
+        further fields of `Operation`. The view gets the `Service`, and as keyword arguments `grant` (unless `needs` is
+        None), the parameters in the path, and `query`, `body` or `form`, whose annotations are pydantic models. The
+        checks run in this order: access key, permission, query, body. If the endpoint needs an access key and the view
+        has no parameter `query`, a query string is refused. An endpoint with `uses_model` returns 429 if no thread is
+        free."""
 
         def register(view: View) -> View:
             types = get_type_hints(view)
@@ -112,9 +113,10 @@ class Router:
 def add_rules(
     blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
 ) -> None:
-    """Add the endpoints to the blueprint. A request with a method that its path does not have gets a problem document
-    with the allowed methods. Otherwise it could reach another endpoint: DELETE /api/memory/search would delete the
-    entry `search`. `authorize` returns the grant of the current request, or raises `Unauthenticated`."""
+    """Add the endpoints to the blueprint. `authorize` returns the grant of the current request, or raises
+    `Unauthenticated`. Each path handles all methods: for a method that has no endpoint, the response is a problem
+    document that names the allowed methods. Otherwise the request could reach another endpoint: DELETE
+    /api/memory/search would delete the entry `search`."""
     paths: dict[str, dict[str, View]] = {}
     for operation in operations:
         view = functools.partial(_handle, operation, service, authorize)

@@ -168,8 +168,8 @@ def form_of(model: type[Model]) -> Model:
 
 
 def _unusable_field(data: bytes) -> str | None:
-    """Return the name of the first field whose value is valid JSON but cannot be used, because the value contains half
-    of a surrogate pair or is nested too deep. Return None if there is no such field."""
+    """Return the name of the first field of a JSON body that JSON allows but this package cannot store: its value
+    contains half of a surrogate pair or is nested too deep. Return None if there is no such field."""
     try:
         value = json.loads(data)
         fields = value if isinstance(value, dict) else {}
@@ -233,8 +233,9 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
 
 
 def _most_specific(errors: Sequence[Any]) -> Any:
-    """Return the most useful error. If a field allows several types, there is an error for each type. If the value has
-    one of the types, return the first error that is not about the type, otherwise the first error."""
+    """Return the error that helps the client most. pydantic reports one error for each type that a field allows. If the
+    value has one of these types, return the first error that is not about the type. Otherwise, return the first error.
+    """
     first = errors[0]
     others = [error for error in errors if error["loc"][:1] == first["loc"][:1]] if _is_type(first) else []
     return next((error for error in others if not _is_type(error)), first)

@@ -51,8 +51,8 @@ def reply_to_reader(grant: Grant, value: Mapping[str, Any], headers: Mapping[str
 
 
 def reply_page(name: str, items: Sequence[Mapping[str, Any]], limit: int) -> Response:
-    """Return a response with one page of a list. The field `name` contains the items. The field `next` is the id of the
-    last item, or null if the page has fewer than `limit` items."""
+    """Return a response with one page of a list. `name` is the name of the field that contains the items. The field
+    `next` is the id of the last item, or null if the page has fewer than `limit` items and so is the last page."""
     return reply({name: items, "next": items[-1]["id"] if len(items) == limit else None})
 
 
@@ -152,7 +152,7 @@ def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | 
 
 
 class _End:
-    """The end of a generator. `error` is the exception that the generator raised, or None."""
+    """Marks the end of a generator in a queue. `error` is the exception that the generator raised, or None."""
 
     def __init__(self, error: Exception | None) -> None:
         self.error = error

@@ -158,8 +158,9 @@ class ReadinessChecks:
             self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
     def _embedder_state(self) -> str:
-        """Return the state of the embedder. It follows from the calls since the last check: the embedder is unavailable
-        if one of them has found it unavailable, and otherwise `ok`. If there were no calls, return the former state."""
+        """Return the state of the embedder, from the calls since the last check. The state is "unavailable" if one of
+        these calls found the embedder unavailable, and otherwise `ok`. If there were no calls, return the former state.
+        """
         usage = [counts for name, counts in self._af.usage().items() if name.startswith("embedder ")]
         calls = sum(counts["calls"] for counts in usage)
         errors = sum(counts["errors"].get(_FAILURE, 0) for counts in usage)
@@ -264,8 +265,8 @@ def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], 
 
 
 def _labels(key: str) -> tuple[str, str, str]:
-    """Return the role, the provider and the model in a key `ROLE PROVIDER:MODEL ADDRESS`. The address may be absent.
-    For a model in a local folder, return the name of the folder without its path."""
+    """Return the role, the provider and the model of a name in the counts of calls: `ROLE PROVIDER:MODEL ADDRESS`. The
+    address may be absent. For a model in a local folder, return the name of the folder without its path."""
     role, _, rest = key.partition(" ")
     spec, _, last = rest.rpartition(" ")
     if not last.startswith(("http://", "https://")):

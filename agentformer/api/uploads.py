@@ -96,8 +96,8 @@ def upload_jobs(af: AgentFormer) -> Jobs:
 
 @contextmanager
 def _upload_slot(service: Service) -> Iterator[None]:
-    """A context in which the current request counts as an upload in progress. The body of the request is read at the
-    beginning. Raises `Busy` if too many uploads are in progress."""
+    """Limit the number of uploads at the same time: the current request counts as one until the end of the `with`
+    block. The body of the request is read at the beginning. Raises `Busy` if too many uploads are in progress."""
     with service.uploads.held(), nullcontext() if _prefers_job() else service.threads.held():
         read_multipart(service.af.settings)
         yield
@@ -119,12 +119,12 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     status and the reason of each file. A file whose bytes are stored already under the same name is `unchanged`. But if
     the request has other metadata, a new version with these metadata replaces the document.
 
-    If a document of the same name has other bytes, `on_conflict` decides, and `replaced` is the id of the replaced
-    document. `on_conflict=fail` needs the right to read; the response is 409 if all files conflict. If files of one
-    request have the same name, all of them are kept, and the names of the further files get numbers. A key without the
-    right to read gets no ids and no data of earlier documents. With the header `Prefer: respond-async`, the response is
-    202 with a job, and the header `Location` is the URL of the job.
-    """
+    If a document of the same name has other bytes, `on_conflict` decides whether the new file replaces the document, is
+    stored under another name, or is refused. `replaced` is the id of a replaced document. `on_conflict=fail` needs the
+    right to read; the response is 409 if all files conflict. If files of one request have the same name, all of them
+    are kept, and the names of the further files get numbers. A key without the right to read gets no ids and no data of
+    earlier documents. With the header `Prefer: respond-async`, the response is 202 with a job, and the header
+    `Location` is the URL of the job."""
     rag, settings = service.af.rag, service.af.settings
     namespace = grant.namespace(form.namespace)
     metadata = fields.stored_metadata(fields.json_object("metadata", form.metadata)) if form.metadata else None

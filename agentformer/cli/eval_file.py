@@ -24,8 +24,8 @@ _SHOWN = 10  # at most this many questions without a correct passage are listed
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question. A rank is the position of a passage among the hits, from 1. A rank is None if the
-    passage is not among the first ten hits."""
+    """The result of one question. A rank is the position of the first correct passage among the hits, from 1. It is
+    None if this passage is not among the first ten hits."""
 
     question: DocumentQuestion
     rank: int | None  # rank of the first passage of the correct document that contains the answer

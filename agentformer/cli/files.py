@@ -45,9 +45,9 @@ def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tu
 
 
 def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
-    """Return the name for each file. For a file in a given folder, this is the path of the file in this folder. For a
-    single file, it is the file name. If several files have the same name, the names of the folders that contain them
-    are added before it."""
+    """Return the name for each file. For a file in a folder that the user gave, this is the path of the file in this
+    folder. For a single file, it is the file name. If several files would have the same name, each name begins with the
+    names of further folders that contain the file."""
     paths = [file.absolute().parts for file, _ in files]
     sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
     while True:

@@ -278,8 +278,8 @@ def without_namespace(command: Command) -> Command:
 
 
 def _undecoded(options: Mapping[str, Any]) -> str:
-    """Return an error message if an argument has bytes that the encoding of the terminal cannot represent. Otherwise,
-    return an empty text."""
+    """Return an error message if an argument contains bytes that are not text in the encoding of the terminal.
+    Otherwise, return an empty text."""
     for name, value in options.items():
         if isinstance(value, str) and not value.isascii() and not _is_text(value):
             encoding = sys.getfilesystemencoding()
@@ -291,8 +291,8 @@ def _undecoded(options: Mapping[str, Any]) -> str:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether the text can be written as UTF-8. Python puts a surrogate in place of each byte of an argument
-    that it cannot decode."""
+    """Return whether an argument was decoded completely. Python puts a surrogate in place of each byte that it cannot
+    decode, and a text with a surrogate cannot be written as UTF-8."""
     try:
         return bool(value.encode())
     except UnicodeEncodeError:

@@ -36,8 +36,9 @@ def sync_home(
     adopt: bool,
     as_json: bool,
 ) -> None:
-    """Sync a memory home, and print the report. `MarkdownHomes.sync` describes `namespace`, `delete` and `adopt`. With
-    `watch`, sync again after each change, until Ctrl-C. Exit with code 1 if the report has problems."""
+    """Sync a memory home, a folder of Markdown files, and print the report. `namespace`, `delete` and `adopt` are
+    arguments of `MarkdownHomes.sync`. With `watch`, sync again after each change, until Ctrl-C. Exit with code 1 if the
+    report has problems."""
     fields.optional_name("--namespace", namespace)
     with connect(**options) as af:
         report = af.markdown.sync(folder, namespace=namespace, delete=delete, adopt=adopt)

@@ -102,8 +102,8 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
 
 
 def entry_of(af: AgentFormer, argument: str, namespace: str) -> MemoryEntry:
-    """Return the entry of the namespace that the argument names: by its id, the beginning of its id, or its title. The
-    entry may be archived. Raises the errors of `id_of`."""
+    """Return the entry of the namespace that an argument of a command names: by its id, the beginning of its id, or its
+    title. Archived entries are found too. Raises the errors of `id_of`."""
     return af.memory.get(id_of(af, argument, Scope(namespace, include_archived=True)))
 
 
@@ -124,7 +124,7 @@ def _shown(entry: MemoryEntry) -> str:
 
 
 def origin_text(origin: str) -> str:
-    """Return a text about the origin of a document. `origin` is a path, or "" for a document without a path."""
+    """Return a text that says where a document came from. `origin` is a path or URL, or "" if there is none."""
     return f"from {origin}" if origin else "uploaded without a path"
 
 
@@ -220,9 +220,9 @@ def open_existing(**options: Any) -> AgentFormer:
 
 
 def address(option: str, place: str) -> dict[str, Any]:
-    """Return the settings that open only the memory at `place`: a backend with its folder, such as `faiss:indexes`, or
-    the address of a PostgreSQL database. Raises `InvalidInput`, with the name of the command's `option`, for a place
-    without a backend or a folder."""
+    """Return the settings that open the memory at `place`, and no other backend. A place is a backend with its folder,
+    such as `faiss:indexes`, or the address of a PostgreSQL database. `option` is the name of the argument in the error.
+    Raises `InvalidInput` if the backend or the folder is missing."""
     backend, _, folder = place.partition(":")
     alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
     if _is_url(place):
@@ -233,7 +233,8 @@ def address(option: str, place: str) -> dict[str, Any]:
 
 
 def shown_place(place: str) -> str:
-    """Return a place as it is printed. User, password and parameters of an address are left out."""
+    """Return a place (see `address`) in the form in which it may be printed: an address without user, password and
+    parameters."""
     if not _is_url(place):
         return place
     scheme, _, rest = place.partition("://")
@@ -279,7 +280,7 @@ def query_of(text: str) -> str:
 
 
 def hint_namespaces(af: AgentFormer, namespace: str) -> None:
-    """If the namespace has no entries, print the names of the namespaces that have entries on standard error."""
+    """If the namespace has no entries, tell the user on standard error which namespaces have entries."""
     names = af.backend.namespaces()
     if namespace in names or not names:
         return
@@ -324,8 +325,8 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 
 
 def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
-    """Return the hits that `recall` would show. With `every`, also return hits that are not relevant. The search does
-    not count as a use of the entries."""
+    """Repeat a search of `recall`, to find out why it found nothing. With `every`, also return hits that are not
+    relevant. The search does not count as a use of the entries."""
     from agentformer.memory.recall import above_noise
     from agentformer.search.relevance import relevant_hits
 

@@ -185,13 +185,13 @@ def print_entries(entries: Iterable[MemoryEntry]) -> None:
 
 
 def entry_line(entry: MemoryEntry) -> str:
-    """Return an entry on one line."""
+    """Return an entry on one line: its id, kind, time and the beginning of its text."""
     return _GAP.join(entry_cells(entry))
 
 
 def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return four table cells for an entry: its id, its tier and kind, its time, and its text (after title and
-    speaker)."""
+    """Return the cells of an entry in a table: its id, its tier and kind, its time, and the beginning of its text,
+    after title and speaker."""
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
@@ -254,8 +254,8 @@ def _print_nearest(answer: Answer) -> None:
 
 
 def place_of(entry: MemoryEntry) -> str:
-    """Return the place of an entry as text: the document and the page of a passage, or the id of an entry that is not
-    from a document."""
+    """Return a text that tells people where to find the text of an entry: the document and the page of a passage, or
+    the id of an entry that is not from a document."""
     if entry.source is None:
         return entry.id
     source = entry.source

@@ -214,8 +214,8 @@ def _metadata(passage: Passage) -> dict[str, Any]:
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Return the result of `make(passage)`. If the passage cannot be stored, raise `InvalidInput` with the id of the
-    passage."""
+    """Return the entries that `make` makes of a passage. If it fails, raise an `InvalidInput` that tells the user which
+    passage cannot be stored."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

@@ -40,7 +40,7 @@ _MILLISECONDS = range(10**11, 10**14)
 
 
 def date_value(meta: Mapping[str, Any]) -> Any:
-    """Return the date in the `meta` of a passage as it is written there, or None if `meta` has no date."""
+    """Return the date in the `meta` of a passage, or None. The date is not parsed; see `parse_moment`."""
     return next((meta[name] for name in MOMENT if meta.get(name) not in (None, "")), None)
 
 

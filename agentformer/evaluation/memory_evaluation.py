@@ -54,10 +54,10 @@ def evaluate_opened(
     scope_of: Callable[[Question], Scope] | None = None,
     **options: Any,
 ) -> Evaluation:
-    """Measure how well an open memory finds its own entries. `relevant` of a question lists names: ids of entries,
-    source ids, names of documents, or pages (`name#3`). A name is looked up in this order, and the first match counts.
-    `scope_of(question)` returns the scope to search (default: the whole namespace). Raises `InvalidInput` for an
-    unknown name, and the errors of `evaluate`."""
+    """Measure how well an open memory finds its own entries. `relevant` of a question lists the correct results: ids of
+    entries, source ids, names of documents, or pages (`name#3`). Each text in this list is looked up in this order, and
+    the first match counts. `scope_of(question)` returns the scope to search (default: the whole namespace). Raises
+    `InvalidInput` if nothing matches, and the errors of `evaluate`."""
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
     parsed = tuple(question_of(given, number) for number, given in enumerate(questions, 1))
@@ -122,8 +122,8 @@ def page_name(document: str, page: int) -> str:
 
 
 def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question]) -> dict[str, Named]:
-    """Return name -> kind (`entry`, `record`, `document` or `page`) for each name in the field `relevant` of the
-    questions. Names are looked up in the namespace of `within`. Raises `InvalidInput` for unknown names."""
+    """Find out what the names in the field `relevant` of the questions mean. Return name -> kind: `entry`, `record`,
+    `document` or `page`. Names are looked up in the namespace of `within`. Raises `InvalidInput` for unknown names."""
     names = dict.fromkeys(name for question in questions for name in question.relevant)
     kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
     if lost := [name for name in names if name not in kinds]:

@@ -80,7 +80,8 @@ class Interval(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if the interval does not contain 0. If the mean is that of a difference, it is then significant."""
+        """True if the interval does not contain 0. For the interval of a difference, this means that the difference is
+        significant."""
         return self.low > 0 or self.high < 0
 
 

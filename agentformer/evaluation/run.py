@@ -37,8 +37,8 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Part:
     """The results of a group of questions. `figures` maps each search mode to the mean of each metric. `differences`
-    maps each other mode to the difference between hybrid search and this mode on the same questions. A difference above
-    0 means that hybrid search is better."""
+    compares hybrid search with each of the other modes on the same questions. A difference above 0 means that hybrid
+    search is better."""
 
     name: str
     questions: int
@@ -157,8 +157,9 @@ class EvaluationOptions:
 
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
     """Ask each question that has a relevant passage in each search mode, and rank the passages that are found. `search`
-    is the search of a backend, which does not count uses and does not rank by salience. If several hits belong to one
-    passage, the best hit counts. Raises `InvalidInput` if no question has a relevant passage."""
+    is the search of a backend. It does not count uses and does not rank by salience, so an evaluation does not change
+    later results. If several hits belong to one passage, the best hit counts. Raises `InvalidInput` if no question has
+    a relevant passage."""
     questions = dataset.answerable
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")

@@ -93,9 +93,9 @@ def without_words(text: str) -> bool:
 
 
 def _cloze_without(sentence: str, words: Mapping[str, str], rarity: Rarity) -> Cloze:
-    """Return a cloze question about the sentence. `words` maps each term to its word, in the order of the sentence. The
-    most informative term is left out. Of equally informative terms, the longest is left out. If too many words remain,
-    some of these are left out at even distances."""
+    """Make a cloze question of the sentence: its informative words without the most informative one. `words` maps each
+    term (a normalized word) to the word in the sentence, in order. Of equally informative words, the longest is left
+    out. If too many words remain, some of these are left out at even distances."""
     left_out = max(words, key=lambda term: (rarity.of(term), len(words[term])))
     others = [word for term, word in words.items() if term != left_out]
     if len(others) > _MOST:
@@ -104,8 +104,8 @@ def _cloze_without(sentence: str, words: Mapping[str, str], rarity: Rarity) -> C
 
 
 def _telling(sentence: str, language: str) -> dict[str, str]:
-    """Return term -> first word with this term, in the order of the sentence. Function words, such as "the", are left
-    out."""
+    """Return the informative words of a sentence in order, as a mapping: term (normalized word) -> first word with this
+    term. Function words, such as "the", and single ASCII letters are left out."""
     ignored = FUNCTION_WORDS.get(language, frozenset())
     words: dict[str, str] = {}
     for word in _words(sentence):

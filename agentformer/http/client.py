@@ -176,9 +176,9 @@ def _reject_constant(name: str) -> float:
 
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
-    """Return an HTTP client for the package `openai`, with the limits of `policy`. It raises `OverLimit` if a response
-    takes too long or is too large. `authorization` is the value of the header of this name, or "". The package uses one
-    of the libraries httpx and httpx2, so this function uses only interfaces that are public in both libraries: the
+    """Return an HTTP client for the package `openai`, with the limits of `policy`. The client raises `OverLimit` if a
+    response takes too long or is too large. `authorization` is the value of the header of this name, or "". The package
+    uses either the library httpx or the library httpx2. So this function uses only parts that are public in both: the
     event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the package is not
     installed."""
     try:
@@ -202,8 +202,9 @@ class _Hooks:
         self._thread = threading.local()
 
     def send(self, send: Any, request: Any, **options: Any) -> Any:
-        """Send the request by calling `send`, and retry a failed request if the policy allows a retry. The retries of
-        the package `openai` are not used, because a server could make them wait for any time."""
+        """Send the request, and retry a failed request if the policy allows a retry. The function `send` is the
+        original method of the HTTP client. The retries of the package `openai` are not used, because a server could
+        make them wait for any time."""
         attempts = Attempts(self._policy)
         while True:
             request.extensions["trace"] = partial(self._trace, attempts.limit())
@@ -241,8 +242,9 @@ class _Hooks:
             raise OverLimit("compressed its response, although the request forbids compression")
 
     def _trace(self, limit: ResponseLimit, event: str, info: dict[str, Any]) -> None:
-        """Handle an event of the HTTP library. If a new connection was opened, its reads are limited from now on. If
-        this thread begins to read a response, `limit` is stored as the time and size limit of this response."""
+        """Handle an event of the HTTP library, so that a response cannot exceed `limit`. If a new connection was
+        opened, its reads are limited from now on. If this thread begins to read a response, `limit` applies to this
+        response."""
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             self._wrap(info["return_value"])
         elif event.endswith("receive_response_headers.started"):
@@ -253,8 +255,8 @@ class _Hooks:
                 info["return_value"] = info["return_value"][:3]
 
     def _wrap(self, stream: Any) -> None:
-        """Limit the time and the size of all reads on the connection `stream`. The limit that is set when the headers
-        of a response are read is also used for the body, even if another thread reads the body."""
+        """Limit the time and the size of all reads on the connection `stream`. The thread that reads the headers of a
+        response sets the limit. The limit also applies to the body, even if another thread reads the body."""
         receive = stream.read
         limit: ResponseLimit | None = None
 

@@ -175,7 +175,8 @@ class _Limit(ResponseLimit):
     silence = _SILENCE
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
-        """Read as `ResponseLimit.read` does. Without `timeout`, a read may wait for `silence` seconds."""
+        """Read from the network by calling `receive(seconds)`, as `ResponseLimit.read` does. `timeout` is the longest
+        time of this read in seconds (default: `silence`)."""
         return super().read(receive, self.silence if timeout is None else timeout)
 
 

@@ -127,9 +127,9 @@ class Usage:
 
 class Guarded(Generic[T]):
     """The base class of `GuardedEmbedder`, `GuardedModel` and `GuardedReranker`. The function `load` creates the
-    provider at the first use. After a failed call, the next calls raise the exception class `unavailable` without
-    calling the provider, until the breaker allows a call again. An exception of a class that a plugin defines is
-    converted to `unavailable` too."""
+    provider at the first use. After a failed call, the next calls raise the exception class `unavailable` and do not
+    reach the provider, until the breaker allows a call again. Errors of the classes in `expected` are raised unchanged.
+    All other errors, such as those that a plugin defines, are converted to `unavailable`."""
 
     unavailable: type[AgentFormerError]  # the class that is raised while the provider cannot be used
     expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # classes of errors that are raised unchanged
@@ -188,8 +188,8 @@ class Guarded(Generic[T]):
         self._breaker.succeeded()
 
     def _check_loaded(self, provider: T) -> None:
-        """Raise `unavailable` if the provider, which was just loaded, must not be used. A subclass can override this
-        method."""
+        """Raise `unavailable` if the provider was loaded but cannot be used here. This method accepts every provider; a
+        subclass can override it."""
 
     def _failed(self, provider: T, error: AgentFormerError) -> None:
         """Record a failed call, so that the next calls are refused for some time. A subclass can override this

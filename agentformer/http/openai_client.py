@@ -160,8 +160,8 @@ def open_client(server: Server, policy: Policy) -> openai.OpenAI:
 
 
 def open_raw(server: Server, policy: Policy) -> tuple[Any, str]:
-    """Return an HTTP client that sends requests with the key of `server`, and the address to which it must send them.
-    Raise `MissingExtra` and `InvalidInput` like `open_client`."""
+    """Return an HTTP client that sends requests with the key of `server`, and the address to which the requests go,
+    without user name and password. Raise `MissingExtra` and `InvalidInput` like `open_client`."""
     parts = urlsplit(server.base_url)
     if parts.query or parts.fragment:
         raise InvalidInput(

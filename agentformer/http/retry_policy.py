@@ -51,9 +51,10 @@ class OverLimit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The limits for requests to one server. A request with all its retries and waits ends after at most `timeout +
-    seconds`, where a `seconds` of 0 means the same as `timeout`. No retry starts later than `2 * timeout` after the
-    first attempt."""
+    """The limits for requests to one server: how long the server may be silent (`timeout`), how long and how large a
+    complete response may be (`seconds`, `max_bytes`), and how often a failed request is sent again. If `seconds` is 0,
+    `timeout` is used for both. A request with all its retries and waits ends after at most `timeout + seconds`. No
+    retry starts later than `2 * timeout` after the first attempt."""
 
     timeout: float = 60.0  # seconds without a byte
     seconds: float = 0.0  # for one complete response; 0: the same as `timeout`
@@ -77,11 +78,12 @@ class Attempts:
         return ResponseLimit(self._policy.timeout, min(self._seconds, left), self._policy.max_bytes)
 
     def retry(self, status: int = 0, headers: Any = None, message: str = "") -> bool:
-        """Wait and return True if a failed request may be sent again: the connection was lost, or the error is
-        temporary, and the input is not too long. Return False otherwise, and if no retry or no time is left. Do not
-        call this after a timeout, because the server may still be working on the request. The time to wait is given by
-        the header `Retry-After`, or else by the policy. `status` is the HTTP status, or 0 for a lost connection;
-        `message` is the error message of the server. The method `get` of `headers` must ignore upper and lower case."""
+        """Decide whether a failed request may be sent again, and if so, wait and return True. A retry is allowed if the
+        connection was lost, or if the error is temporary and the input is not too long. Return False in all other
+        cases, and if no retry or no time is left. Do not call this after a timeout, because the server may still be
+        working on the request. The header `Retry-After`, or else the policy, determines the time to wait. `status` is
+        the HTTP status, or 0 for a lost connection; `message` is the error message of the server. The method `get` of
+        `headers` must ignore upper and lower case."""
         if self._retries >= self._policy.retries:
             return False
         if status and (not is_temporary(status) or is_overflow(status, message)):

@@ -81,8 +81,8 @@ class TimedSocket(socket.socket):
 
     @classmethod
     def replacing(cls, plain: socket.socket) -> TimedSocket:
-        """Return a new socket object for the connection of the socket `plain`. After this call, `plain` cannot be
-        used."""
+        """Return a `TimedSocket` for the connection of the socket `plain`, so that the time limits apply to the
+        connection. After this call, `plain` cannot be used."""
         timeout = plain.gettimeout()
         timed = cls(fileno=plain.detach())
         timed.settimeout(timeout)
@@ -114,7 +114,8 @@ class TimedSocket(socket.socket):
         return self._complete or self._too_long or self._ended
 
     def take_buffer(self) -> bytes:
-        """Return the bytes that arrived after the end of the last request, and remove them from the buffer."""
+        """Return the bytes that arrived after the end of the last request, which are the beginning of the next request,
+        and remove them from the buffer."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data

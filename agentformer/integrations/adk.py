@@ -45,7 +45,7 @@ class AgentFormerMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store events that are not stored yet. Without `session_id`, the session is `events`. `custom_metadata` is
+        """Store events that are not stored yet. The default of `session_id` is the text "events". `custom_metadata` is
         ignored."""
         await asyncio.to_thread(self._add, app_name, user_id, session_id or "events", events)
 
@@ -71,8 +71,8 @@ class AgentFormerMemoryService(BaseMemoryService):
         self._af.memory.upsert_many(items, verbatim=True, **common)
 
     def _former(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> dict[str, str]:
-        """Return a dict from the id of an event to its `source_id`, for the events that an earlier release has stored
-        with another form of `source_id`."""
+        """Find the events that an earlier release has stored with another form of `source_id`, so that they are not
+        stored twice. Return a dict from the id of such an event to its `source_id`."""
         names = {f"{app_name}/{session_id}/{event.id}": event.id for event in events}
         return {
             names[entry.source_id or ""]: entry.source_id or ""

@@ -39,8 +39,8 @@ def owned(
 
 
 def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the filters in `scope` as arguments for `memory.search`. If `scope` has no `user_id`, a filter is added
-    that selects the entries of no user; with `every_user=True` in `scope`, it is not added."""
+    """Return the filters in `scope` as arguments for `memory.search`. Without `user_id`, only entries that belong to no
+    user are selected, unless `scope` has `every_user=True`."""
     given = dict(scope)
     if given.pop("every_user", False) or given.get("user_id") is not None:
         return given

@@ -41,8 +41,8 @@ class AgentFormerDocumentStore:
     document that is written again keeps its entry and its history. Entries that belong to a user or a project, and
     entries that another program has stored, are not documents.
 
-    Without `af`, the memory is opened with `settings`, as by `connect`. The store has only the documents of its
-    `source_type`, so several stores can share a memory. Searches use the embedder of the memory. The embeddings of
+    `af` is an open memory. If it is None, `connect(**settings)` opens the memory. The store has only the documents of
+    its `source_type`, so several stores can share a memory. Searches use the embedder of the memory. The embeddings of
     documents are stored, but searches do not use them. The methods with the ending `_async` run in a thread."""
 
     def __init__(
@@ -85,8 +85,9 @@ class AgentFormerDocumentStore:
         return [_document(entry) for entry in self._entries(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Store documents, and return the number of those that were written. With the policies `NONE` and `FAIL`, an id
-        that is stored already or given twice raises `DuplicateDocumentError`, and nothing is written."""
+        """Store documents, and return the number of those that were written. `policy` decides about an id that is
+        stored already or given twice. `NONE` and `FAIL` raise `DuplicateDocumentError`, and nothing is written. `SKIP`
+        keeps the stored document, and `OVERWRITE` replaces it."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise ValueError("documents must be a list of Documents")
         with self._lock:
@@ -241,10 +242,10 @@ class AgentFormerRetriever:
 
 @component
 class AgentFormerMemoryRetriever:
-    """A retriever over documents and memories. The `meta` of a result contain its citation: `source`, `page`, `start`,
-    `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`. `scope` contains filters of
-    `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only entries that belong to no user are
-    found; with `every_user=True`, those of all users are found."""
+    """A retriever over documents and memories. The `meta` of a result contain `entry_id`, `kind` and `score`. For a
+    passage, they also contain its citation: `source`, `page`, `start`, `end` and `document_id`. `scope` contains
+    filters of `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only entries that belong to no
+    user are found; with `every_user=True`, those of all users are found."""
 
     def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af
@@ -295,8 +296,9 @@ def _document(entry: MemoryEntry, score: float | None = None) -> Document:
 
 
 def key_values(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `meta` under the keys that filters compare, such as `meta.author.name`. A date also gets a
-    key with its time in seconds since 1970, such as `time.created`."""
+    """Return the values of `meta` for the metadata of an entry, so that filters can compare them. The keys are those of
+    Haystack's filters, such as `meta.author.name`. A date also gets a key with its time in seconds since 1970, such as
+    `time.created`."""
     found: dict[str, Any] = {}
     for path, value in _paths(meta, ""):
         found[f"{_VALUE}{path}"] = value.isoformat() if isinstance(value, datetime) else value

@@ -179,8 +179,8 @@ class AgentFormerVectorStore(VectorStore):
 
 
 class AgentFormerRetriever(BaseRetriever):
-    """A retriever over documents and memories. The metadata of a result contain its citation: `source`, `page`,
-    `start`, `end` and `document_id` of a passage, and `entry_id`, `kind` and `score`.
+    """A retriever over documents and memories. The metadata of a result contain `entry_id`, `kind` and `score`. For a
+    passage, they also contain its citation: `source`, `page`, `start`, `end` and `document_id`.
 
     `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`. Without a user,
     only entries that belong to no user are found; with `every_user=True`, those of all users are found."""
@@ -199,10 +199,11 @@ class AgentFormerRetriever(BaseRetriever):
 
 
 class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
-    """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. They are
-    added as a first message of the user, and marked as recalled memory, so that the model treats them as data and they
-    are not stored again. `place` contains `namespace`, `user_id`, `agent_id`, `project` and `session_id`. Without a
-    user, only memories that belong to no user are recalled; with `every_user=True`, those of all users are recalled."""
+    """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. The
+    memories become a first message of the user. A mark says that this message is recalled memory, so that the model
+    treats it as data and it is not stored again. `place` selects the memories: `namespace`, `user_id`, `agent_id`,
+    `project` and `session_id`. Without a user, only memories that belong to no user are recalled; with
+    `every_user=True`, those of all users are recalled."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:
         super().__init__()

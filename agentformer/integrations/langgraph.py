@@ -44,8 +44,8 @@ _COMPARED = {"$eq": "eq", "$ne": "ne", "$gt": "gt", "$gte": "gte", "$lt": "lt", 
 
 
 class AgentFormerStore(BaseStore):
-    """A store of LangGraph in a memory. `namespace` is the namespace of the memory, and the namespaces of LangGraph are
-    paths inside this namespace. An item that is put with `index=False` is never found by a query."""
+    """A store of LangGraph in a memory. All items are in the namespace `namespace` of the memory; LangGraph's own
+    namespaces are paths inside it. An item that is put with `index=False` is never found by a query."""
 
     supports_ttl = False
 
@@ -148,8 +148,8 @@ def _new(source_id: str, op: PutOp) -> dict[str, Any]:
 
 
 def _lines(value: Any, name: str = "") -> list[str]:
-    """Return a line for each text or number in a value, such as "address city: Paris". `name` contains the keys that
-    lead to the value."""
+    """Return the text by which searches find a value, as lines: one for each text or number in the value, such as
+    "address city: Paris". `name` contains the keys that lead to the value."""
     if isinstance(value, Mapping):
         return [line for key, item in value.items() for line in _lines(item, f"{name} {key}".strip())]
     if isinstance(value, (list, tuple)):

@@ -28,10 +28,10 @@ TOOLS = ("memory_add", "memory_search", "memory_get", "memory_update", "memory_d
 
 
 class AgentFormerSession(SessionABC):
-    """A session of the Agents SDK. Every item is kept as it is, in an entry that no search returns. With `remember`,
-    the texts of users and assistants are also stored as messages of the session, so that later conversations find them.
-    `pop_item` and `clear_session` delete the items, and the messages that were made from them. A session without a
-    `user_id` has only the items that belong to no user."""
+    """A session of the Agents SDK. Every item of the conversation (a message, or a call of a tool) is stored unchanged
+    in an entry that no search returns. With `remember`, the texts of users and assistants are also stored as messages
+    of the session, so that later conversations find them. `pop_item` and `clear_session` delete the items, and the
+    messages that were made from them. A session without a `user_id` has only the items that belong to no user."""
 
     session_settings: Any = None
 

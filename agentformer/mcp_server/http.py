@@ -170,9 +170,9 @@ class AccessMiddleware:
 
     async def _read(self, declared: str, receive: Receive, body: bytearray) -> bool:
         """Read the complete request body into `body`. `declared` is its length in the header Content-Length. Return
-        False if the client disconnects. The bytes in `body` are added to the memory in use, and the caller subtracts
-        them, even after an error. Raises `TooLarge` if the body is over the limit, and `Busy` if other bodies use too
-        much memory."""
+        False if the client disconnects. The size of the body is added to the count of bytes of all bodies in memory.
+        The caller must subtract it, even after an error. Raises `TooLarge` if the body is over the limit, and `Busy` if
+        other bodies use too much memory."""
         alternative = "upload larger files by the HTTP API or `agentformer ingest`"
         message = f"a message may have at most {self._max_bytes} bytes; {alternative}"
         too_large = TooLarge("max_message_bytes", message)

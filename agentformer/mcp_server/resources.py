@@ -55,8 +55,8 @@ TEMPLATES = (
 
 def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types.ListResourcesResult:
     """Return a page of the documents that the caller may read, as MCP resources, sorted by namespace and age. `cursor`
-    is that of the previous page, or None for the first page. Raises `InvalidInput` for a cursor that this server did
-    not make."""
+    is the `next_cursor` of the previous page, or None for the first page. Raises `InvalidInput` for a cursor that this
+    server did not make."""
     if not PERMISSIONS["rag_list"].allows(caller.grant):
         return types.ListResourcesResult(resources=[])
     namespaces = _namespaces(af, caller)

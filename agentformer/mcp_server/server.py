@@ -160,7 +160,8 @@ class MemoryServer:
 
 
 def intersection(grant: Grant, other: Grant) -> Grant:
-    """Return a grant that allows only what the two given grants allow. The result has the key of `grant`."""
+    """Limit the rights of a request to those of the server: return a grant that allows only what both grants allow. Its
+    key is that of `grant`."""
     if grant.namespaces and other.namespaces:
         namespaces = tuple(name for name in grant.namespaces if name in other.namespaces)
         if not namespaces:  # an empty tuple would mean every namespace

@@ -103,7 +103,8 @@ class StandardPipes:
         self._stopped.set()
 
     async def track(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Run a call, and record that the call has no response yet. The server uses this method as middleware."""
+        """Run a call, and remember its id until its response is written, so that the server does not end before. The
+        server uses this method as middleware."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._unanswered.add(ctx.request_id)

@@ -171,8 +171,9 @@ class Superseding(BackendCase):
         assert by_words(backend, "okapi") == [ids[0]]
 
     def test_an_entry_whose_successor_is_removed_is_found_again(self, tmp_path: Path) -> None:
-        """A successor can be removed by its id, by a scope, together with its parent, or because another entry replaces
-        it. Then the entry that it superseded is found again. The history contains the superseded version."""
+        """If the successor of an entry is removed, the entry is found again. This is so if the successor is removed by
+        its id, by a scope, together with its parent, or because another entry replaces it. The superseded version of
+        the entry is kept in its history."""
         for way in ("id", "scope", "part", "replaced"):
             whole = make_entry("a whole")
             successor = make_entry("a new tapir", session_id=way, parent_id=whole.id)
@@ -200,9 +201,9 @@ class Superseding(BackendCase):
                 assert [entry.superseded_by for entry in backend.get([old.id, new.id])] == [None, None]
 
     def test_an_entry_whose_successor_is_archived_alone_is_found_again(self, tmp_path: Path) -> None:
-        """If a successor is archived without a summary, or is a summary that `restore` archives, the entry that it
-        superseded is found again. If a summary replaces the successor, the entry stays hidden, because the summary is
-        found."""
+        """The successor of an entry can be archived in three ways. If `update` archives it, or if it is a summary that
+        `restore` archives, the entry is found again. If a new summary replaces the successor, the entry stays hidden,
+        because searches find the summary."""
         for way in ("archived", "restored", "summarized"):
             backend, (old, new, other) = self.stored(tmp_path / way, "an old tapir", "a new tapir", "a heron")
             summary = make_entry("a tapir summary", kind="summary", derived_from=(Link(other.id),))
@@ -237,8 +238,8 @@ class Superseding(BackendCase):
                 assert by_words(backend, "okapi") == [first if hidden else second]
 
     def test_a_superseded_entry_that_is_archived_hides_nothing_when_it_is_current_again(self, tmp_path: Path) -> None:
-        """An entry that an archived entry supersedes is found again as soon as no other entry supersedes the archived
-        entry."""
+        """In a chain of three, the second entry is archived. If the third no longer supersedes the second, the first
+        entry is found again, because an archived entry hides nothing."""
         backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(3)))
         first, second, third = (entry.id for entry in entries)
         backend.update(first, {"superseded_by": second})
@@ -247,8 +248,8 @@ class Superseding(BackendCase):
         assert by_words(backend, "okapi") == [first, third]
 
     def test_a_stored_entry_is_superseded_only_by_an_entry_that_is_found(self, tmp_path: Path) -> None:
-        """`store` drops a `superseded_by` that leads only to archived entries, also if these entries supersede each
-        other in a cycle."""
+        """`store` drops the `superseded_by` of a new entry if all its successors are archived, so searches find the new
+        entry. The successors may also supersede each other in a cycle."""
         gone = make_entry("the gone okapi", archived_at=_MOMENT)
         first = make_entry("the first okapi", superseded_by=gone.id)
         ring = make_entry("the ring okapi", archived_at=_MOMENT)
@@ -289,7 +290,7 @@ class Superseding(BackendCase):
 
 
 class Parts(BackendCase):
-    """Tests of the parts of an entry, which are removed together with the entry."""
+    """Tests of the parts of an entry: the entries with its id as `parent_id`, which are removed together with it."""
 
     def test_parts_of_the_same_owner_are_removed_with_an_entry(self, tmp_path: Path) -> None:
         """The parts of an entry, and the parts of these parts, are removed with the entry. An entry of another

@@ -135,8 +135,9 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.list(EVERYTHING)] == [new.id]
 
     def test_no_writer_comes_between_a_check_and_the_store(self, tmp_path: Path) -> None:
-        """Several threads store an entry in the same scope at the same time, and `check` raises an error if the scope
-        is not empty. One call of `store` succeeds, and the other calls raise the error."""
+        """`store` calls the function `check` before it writes, and no other writer comes in between. Several threads
+        store an entry in the same scope, and `check` raises an error if the scope is not empty. Only one call succeeds.
+        """
         backend = self.start(tmp_path)
         scope = Scope(session_id="s")
         conflicts: list[Conflict] = []
@@ -191,7 +192,7 @@ class Storing(BackendCase):
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
     def test_a_check_can_refuse_to_store(self, tmp_path: Path) -> None:
-        """`check` gets the ids of the entries that are stored before the call. If `check` raises an error, nothing is
+        """The function `check` can read which entries are stored before the call. If it raises an error, nothing is
         stored or removed."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", session_id="s"))
         found: list[set[str]] = []
@@ -287,12 +288,13 @@ class Storing(BackendCase):
 
 
 class AbsentDocuments(BackendCase):
-    """Tests of `announce`, `absent_documents` and `forget_absent`."""
+    """Tests of the list of documents that are not stored although their original files may exist: `announce` adds to
+    it, `absent_documents` returns it, and `forget_absent` deletes from it."""
 
     def test_documents_are_absent_before_they_are_stored_and_after_they_are_removed(self, tmp_path: Path) -> None:
-        """`absent_documents` returns announced documents until they are stored, and removed documents until
-        `forget_absent` is called for them. A failed call changes nothing. Entries that are not documents with an
-        original file are ignored."""
+        """An announced document is in the list until it is stored, and a removed document until `forget_absent` deletes
+        it from the list. A failed call changes nothing. Entries that are not documents with an original file are
+        ignored."""
         first, second, third = (
             make_entry(f"{n}.txt", kind="document", namespace=f"n{n % 2}", metadata={"sha256": str(n)})
             for n in range(3)

@@ -55,7 +55,8 @@ def _fact(**changes: Any) -> MemoryEntry:
 
 
 class Duplicates(BackendCase):
-    """Tests of `store` with `unique=True`, which stores no entry that equals an existing entry."""
+    """Tests of `store` with `unique=True`, which stores no entry that has the same content and the same other fields as
+    an existing entry."""
 
     def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
         """If an equal entry exists, `store` with `unique` returns the existing entry and raises `repeat_count` of the

@@ -20,10 +20,10 @@ _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | geta
 @dataclass(frozen=True, slots=True)
 class Caller:
     """The caller of a tool, with rights and limits. The entries that the caller stores get `user_id`, `agent_id`,
-    `project` and `stored_metadata`. A caller with a user or a project cannot see entries of another user or project,
-    and can read, but not change, entries without one. Core blocks belong to a namespace, a user and an agent, not to a
-    project; documents belong to a namespace only. `rag_upload` may read the files in `folder`. If `folder` is None, it
-    reads no files, and accepts only contents and URLs. If `extractive` is true, `rag_query` calls no language model,
+    `project` and `stored_metadata`. A caller with a user or a project cannot see entries of another user or project.
+    Such a caller can read, but not change, entries that have no user or no project. Core blocks belong to a namespace,
+    a user and an agent, not to a project; documents belong to a namespace only. The tool `rag_upload` may read only
+    files in `folder`, and no files if `folder` is None. If `extractive` is true, `rag_query` calls no language model,
     because the caller is a language model, which reads the passages itself."""
 
     grant: Grant = EVERYTHING

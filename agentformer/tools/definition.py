@@ -137,7 +137,8 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 @functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments, without generated titles and without defaults that are null."""
+    """Return the JSON Schema of the arguments. To save tokens of the language model, it has no generated titles and no
+    defaults that are null."""
     schema = model.model_json_schema()
     schema.pop("title", None)
     for value in schema.setdefault("properties", {}).values():
@@ -153,8 +154,8 @@ def _location(fault: Any) -> str:
 
 
 def _is_storable(value: Any, depth: int) -> bool:
-    """Return True if every text in the value is valid UTF-8, and if lists and objects are nested at most `depth` levels
-    deep."""
+    """Return True if the value can be stored: all its texts can be written as UTF-8, and its lists and objects are
+    nested at most `depth` levels deep."""
     if isinstance(value, str):
         try:
             return value.isascii() or bool(value.encode("utf-8"))

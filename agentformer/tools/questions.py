@@ -60,8 +60,7 @@ class ChunkFilters(TypedDict, total=False):
 
 
 class _Stopwatch:
-    """Measures the times of one question: the start, the end of the search, and the first piece of a streamed
-    answer."""
+    """Measures how long the search and the answer of one question take, and how soon a streamed answer begins."""
 
     def __init__(self) -> None:
         self.started = self.searched = time.perf_counter()
@@ -109,7 +108,8 @@ class Questions:
         self._limits = limits
 
     def ready(self) -> None:
-        """Build the objects that answer questions. Raises an error if an object cannot be built."""
+        """Build the objects that answer questions now, so that the first question does not wait. Raises an error if an
+        object cannot be built."""
         self._answerer()
         self._contexts()
 
@@ -182,9 +182,9 @@ class Questions:
         return hits.with_hits(hits[:limit])
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
-        """Return the hits, with further hits if the question names a ratio, such as "gross margin". The further hits
-        are for the items from which the ratio is computed, because a report often states only the items. They are
-        searched in the document that has the best hits."""
+        """Return the hits for a question. If the question names a ratio, such as "gross margin", also search for the
+        figures from which the ratio is computed, because a report often states only these figures. They are searched in
+        the document that has the best hits."""
         items = self._contexts().items(question)
         document = main_document(hits) if items else None
         if document is None:
@@ -203,7 +203,7 @@ class Questions:
 
     def _completed(self, answer: Answer, found: _Found) -> Answer:
         """Return the answer with warnings and timings. If a language model wrote the answer, each citation names the
-        chunk that contains the quote, and a use is counted for each passage that the model received."""
+        chunk that contains the quote, and each passage that the model received counts as read."""
         citations = answer.citations
         if answer.mode == "llm" and found.context:
             read = (id_ for passage in found.context.passages for id_ in passage.entry_ids)

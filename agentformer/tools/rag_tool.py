@@ -178,7 +178,8 @@ class RAGTool(StoredDocuments):
         return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
 
     def ready(self) -> None:
-        """Build the objects that uploads and questions need. Raises an error if an object cannot be built."""
+        """Build the objects that uploads and questions need, so that the first call does not wait. Raises an error if
+        an object cannot be built."""
         self._ingest()
         self._questions.ready()
 
@@ -232,10 +233,11 @@ class RAGTool(StoredDocuments):
         """Ingest the document at a URL (http or https). The URL is the `origin` of the document and identifies it, so a
         later call with the same URL finds the stored document. `options` are those of `upload`.
 
-        The hosts in the settings `url_hosts` and `url_private_hosts` are allowed. If `url_hosts` is empty and `listed`
-        is false, every host with a public address is allowed. Servers set `listed` to true. If `allow_private` is true,
-        the host may have a private address. Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an
-        address that is not allowed, and `FetchFailed` if the document cannot be loaded."""
+        The hosts in the settings `url_hosts` and `url_private_hosts` are allowed. If `listed` is true, no other host is
+        allowed; servers set it, so that a client cannot choose any host. If `listed` is false and `url_hosts` is empty,
+        every host with a public address is allowed. If `allow_private` is true, the host may have a private address.
+        Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed, and
+        `FetchFailed` if the document cannot be loaded."""
         download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
         return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
@@ -302,8 +304,8 @@ class RAGTool(StoredDocuments):
         password: str | None,
         progress: Progress | None,
     ) -> Document:
-        """Store the document, or find out that its bytes are stored already. `choose` returns the placement of the
-        document, and is called again if another process changes a document that the placement depends on. Raises
+        """Store the document, or find out that its bytes are stored already. `choose` decides its name and which stored
+        document it replaces. If another process changes a document in the meantime, `choose` is called again. Raises
         `Conflict` if this happens too often."""
         text = None
         for _ in range(_ATTEMPTS):
@@ -324,8 +326,8 @@ class RAGTool(StoredDocuments):
         )
 
     def _unchanged(self, data: bytes, document: Document, same: MemoryEntry) -> Document:
-        """Return the stored document `same`, which has the same bytes. Raises `Conflict` if another process has changed
-        `same`."""
+        """Handle an upload whose bytes are stored already as `same`, and return this document. A missing original file
+        is stored again, and missing vectors are computed. Raises `Conflict` if another process has changed `same`."""
         same = with_origin(self._backend, same, document)
         if self._backend.pending(Scope(same.namespace, document_id=same.id)):
             self._backend.embed_pending()

@@ -39,8 +39,8 @@ class Removal(NamedTuple):
 
 
 class Removals:
-    """The removals of one memory. `delete` deletes a document if it still has the given version. Thread-safe. Call
-    `close` at the end."""
+    """The removals of one memory. The function `delete(id, version)` is called when the time of a removal has come; it
+    must keep a document that has another version. Thread-safe. Call `close` at the end."""
 
     def __init__(self, backend: MemoryBackend, delete: Callable[[str, int], None]) -> None:
         self._backend = backend
@@ -95,8 +95,8 @@ class Removals:
             return known
 
     def hide(self, where: Where | None, namespace: str) -> Filter | None:
-        """Return a filter that matches what `where` matches, except the documents that are going to be deleted and
-        their parts. Return None if there is no condition at all."""
+        """Return a filter for searches that leaves out the documents that are going to be deleted, and their parts. All
+        other entries must match `where`. Return None if there is no condition at all."""
         ids = tuple(removal.id for removal in self.pending(namespace))
         if not ids:
             return both(where, None)

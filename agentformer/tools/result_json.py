@@ -191,7 +191,7 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the kind, the speaker and the time of a memory."""
+    """Return what an answer says about the origin of a memory: its kind, its speaker and its time."""
     moment = entry.occurred_at or entry.created_at
     at = moment.isoformat(timespec="seconds") if moment else None
     values = {"kind": entry.kind, "speaker": entry.speaker or entry.role, "at": at}
@@ -227,8 +227,7 @@ def context_passage_json(passage: ContextPassage) -> dict[str, Any]:
 
 
 def reference_json(reference: Reference) -> dict[str, Any]:
-    """Return a reference as JSON. A reference names a record of the host application and has the search score of this
-    record."""
+    """Return a reference as JSON: the type and id of a record that an application has stored, and its search score."""
     return {**report_json(reference), "score": round(reference.score, 6)}
 
 
@@ -262,8 +261,8 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as JSON, except those about its file on the server: the paths, and the stamp by
-    which a sync notices a change. `url` is the origin of a document that was fetched, else ""."""
+    """Return the fields of a document as JSON, except those about its file on the server: the paths, and the stamp with
+    which a sync detects a changed file. `url` is the URL from which the document was fetched, else ""."""
     values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
     values["url"] = document.origin if is_url(document.origin) else ""
     return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}

@@ -114,10 +114,9 @@ def list_keys(service: Service, grant: Grant) -> Response:
 def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     """Add a key. The field `key` is shown only in this response.
 
-    After the first key, every request needs a key, also from this machine. So the first key must have the right `admin`
-    and reach all namespaces: without such a key, nobody could add or revoke keys over HTTP. Tools that are switched off
-    for the key of the request are switched off for the new key too.
-    """
+    As soon as a key exists, every request needs one, also a request from the machine of the server. So the first key
+    must have the right `admin` and reach all namespaces: without such a key, nobody could add or revoke keys over HTTP.
+    Tools that are switched off for the key that sends this request are switched off for the new key too."""
     store = _store(service, grant)
     expires = datetime.now(UTC) + timedelta(days=body.days) if body.days else None
     without = _without(body.without, grant)
@@ -131,8 +130,9 @@ def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
 def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> Response:
     """Change the name, the rights, the namespaces or the disabled tools of a key. The text of the key stays the same.
 
-    The change applies from the next request on. The key of the request can change only its own name. Tools that are
-    switched off for the key of the request are switched off for the changed key too."""
+    The change applies from the next request on. The key that sends this request can change its own name, but not its
+    own rights, namespaces or tools. Tools that are switched off for this key are switched off for the changed key too.
+    """
     store = _store(service, grant)
     given = body.model_fields_set
     if not given:
@@ -153,9 +153,8 @@ def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> 
 def revoke_key(service: Service, grant: Grant, key_id: str) -> Response:
     """Revoke a key. The next request with this key is refused.
 
-    The key of the request cannot revoke itself, so that an administrator does not lock himself out: use another key, or
-    the command `agentformer keys revoke`.
-    """
+    A key cannot revoke itself, so that an administrator is not locked out: send the request with another key, or use
+    the command `agentformer keys revoke`."""
     store = _store(service, grant)
     _check_other(key_id, grant)
     store.revoke(key_id)
@@ -179,9 +178,9 @@ def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:
 
 
 def _without(requested: list[str], grant: Grant) -> set[str]:
-    """Return the tools that are switched off for a new or changed key: the `requested` tools, and the tools that are
-    switched off for the caller. So a caller cannot allow a tool that it may not use itself. Raises `InvalidInput` for
-    an unknown tool."""
+    """Return the tools that must be switched off for a new or changed key: the `requested` tools, and those that are
+    switched off for the caller. So a caller cannot give a key a tool that the caller may not use. Raises `InvalidInput`
+    for an unknown tool."""
     for name in requested:
         if name not in HINTS:
             raise InvalidInput("without", f"{name!r:.80} is not a tool; the tools are {', '.join(HINTS)}")

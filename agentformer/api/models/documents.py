@@ -17,7 +17,7 @@ _MAX_TOKENS = 4096
 
 
 def _empty(value: Any) -> Any:
-    """Return the value, but "" for null. So null is refused with the same message as an empty question."""
+    """Return the value, but "" for null, so that null is refused with the same message as an empty question."""
     return "" if value is None else value
 
 
@@ -98,7 +98,7 @@ class DocumentParameters(ParameterModel):
 
 
 class RemovalParameters(DocumentParameters):
-    """Query parameters of a deletion."""
+    """Query parameters that say when a document is deleted: at once, or later."""
 
     undo_seconds: int | None = Field(
         default=None,

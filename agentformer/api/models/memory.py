@@ -84,8 +84,8 @@ class MemoryHit(Entry, Scores):
 
 
 class Factor(ResponseModel):
-    """A factor of the weight of the vectors, in a search by words and vectors. The weight is the product of all
-    factors."""
+    """One reason why a search by words and vectors gave the vectors more or less weight. Their weight is the product of
+    all factors."""
 
     name: str = Field(
         description="The reason of the factor: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, "
@@ -175,7 +175,7 @@ class LeftOut(ResponseModel):
 
 class ContextReport(ResponseModel):
     """The number of tokens of a context, and the entries that are included or left out. `budget` is the limit of
-    tokens. A share is a part of the context, such as the conversation."""
+    tokens. `tokens` and `included` describe each share, which is a part of the context such as the conversation."""
 
     budget: int
     total: int = Field(description="The number of tokens of all messages.")

@@ -192,8 +192,8 @@ class MemorySearch(MemoryPlace):
     where: Where = None
     noise_floor: float | None = Field(
         default=None,
-        description="The lowest cosine similarity of a hit without a word of `text`. Default: the setting "
-        "`noise_floor`.",
+        description="Leave out hits that contain no word of `text` and have a lower cosine similarity than this value. "
+        "Default: the setting `noise_floor`.",
     )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None
@@ -207,8 +207,8 @@ class MemorySearch(MemoryPlace):
 
 
 class EntrySelection(NamespaceBody):
-    """A selection of entries: by their ids, by the ids of records of the host application, or by a filter. Give exactly
-    one of the three."""
+    """A selection of entries. Give exactly one of three: their `ids`, the `source_ids` under which an application
+    stored them (with their `source_type`), or a filter."""
 
     ids: Annotated[list[Name], Field(max_length=_MOST_ITEMS)] = Field(default=[])
     source_type: Name | None = None
@@ -247,7 +247,7 @@ class CleaningRequest(NamespaceBody):
 
 
 class RestoreRequest(RequestModel):
-    """A summary whose original messages are restored, or another entry to restore."""
+    """The entry to restore. For a summary, its original messages are restored."""
 
     summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded or archived.")
 

@@ -103,8 +103,9 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
 
 
 class _Turn:
-    """A turn: the message of the user in the current request, and the answer. The methods pass the response of the
-    language model's server on. They store the turn when the answer is complete, unless the client has left."""
+    """Passes an answer of the language model's server to the client, and then stores the turn: the message of the user
+    in the current request, and the answer. The turn is not stored if the client has left before the answer is complete.
+    """
 
     def __init__(self, af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace, recalled: int) -> None:
         self._af = af
@@ -117,7 +118,7 @@ class _Turn:
         self._stored = False
 
     def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
-        """Store the turn, and return the response, which is not a stream."""
+        """Return a response that contains the complete answer, after its turn was stored."""
         data = response.read()
         if isinstance(data, Refusal):
             return _error(data)
@@ -126,11 +127,10 @@ class _Turn:
         return Response(data, headers={**headers, REMEMBERED: str(stored).lower()}, content_type=response.content_type)
 
     def stream(self, response: Forwarded) -> Iterator[bytes]:
-        """Yield the events of a stream. The turn is stored before the event that completes the answer is sent, so that
-        a client that has read the answer can rely on it. If the stream breaks, the last event is an error. Only whole
-        events are yielded, so that nothing follows a part of an event. A second thread receives the events, but the
-        thread of the request stores the turn, because only the thread of the request notices that the client has
-        left."""
+        """Yield the events of a streamed answer. The turn is stored before the last event is sent, so a client that has
+        the whole answer finds the turn in the memory. If the stream breaks, the last event is an error. Only whole
+        events are yielded, so that this error does not follow a part of an event. A second thread receives the events,
+        but the thread of the request stores the turn, because only this thread notices that the client has left."""
         rest = b""
         with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
             for piece in pieces:
@@ -165,8 +165,8 @@ class _Turn:
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:
-    """Divide the data of a stream. Return the complete events, and the beginning of the next event. A very long
-    beginning counts as complete."""
+    """Divide the data of a stream. Return the complete events, and the beginning of the next event. A beginning that is
+    too long to be kept until its end arrives is returned as if it were complete."""
     end = max(data.rfind(blank) + len(blank) if blank in data else 0 for blank in (b"\n\n", b"\r\n\r\n"))
     return (data[:end], data[end:]) if end or len(data) < _MAX_EVENT else (data, b"")
 
@@ -188,8 +188,8 @@ def _error_json(refusal: Refusal) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ChatPlace:
-    """The namespace, the session and the user of a conversation. `tokens` is the largest number of recalled tokens, and
-    `remember` says whether the turn is stored."""
+    """Where the messages of a conversation are stored: the namespace, the session and the user. At most `tokens` tokens
+    of memories are added to a request. If `remember` is false, the turn is not stored."""
 
     namespace: str
     session_id: str
@@ -199,9 +199,9 @@ class ChatPlace:
 
 
 def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> ChatPlace:
-    """Return the session, the user and the limits that the headers of a request name. `tokens` is the default of the
-    largest number of recalled tokens. Raises `InvalidInput` with the name of the wrong header. If the key may not use
-    the tool `memory_add`, the turn is not stored."""
+    """Return the `ChatPlace` that the headers of a request describe, in this namespace. If the header for the number of
+    tokens is absent, `tokens` is used. If the key may not use the tool `memory_add`, the turn is not stored. Raises
+    `InvalidInput` with the name of the wrong header."""
     wanted = header(headers, REMEMBER).lower() or "true"
     if wanted not in ("true", "false"):
         raise InvalidInput(REMEMBER, f"must be true or false, got {wanted[:80]!r}")
@@ -220,9 +220,9 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
 
 def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
     """Return the messages with relevant memories, and the number of added entries. Memories and passages that are
-    relevant to the last message of the user are added, at most `place.tokens` tokens. The added text is before the text
-    of this message, between the markers of recalled memory. Raises `InvalidInput` if core memory alone has more than
-    `place.tokens` tokens."""
+    relevant to the last message of the user are added before its text, at most `place.tokens` tokens. Markers enclose
+    the added text, so that the model can tell it from the words of the user. Raises `InvalidInput` if the core blocks
+    alone have more than `place.tokens` tokens."""
     asked = _last_user(messages)
     if asked is None or not place.tokens:
         return [*messages], 0
@@ -245,9 +245,9 @@ def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: C
 def remember(
     af: AgentFormer, messages: Sequence[Mapping[str, Any]], answer: str, place: ChatPlace, *, recalled: bool
 ) -> bool:
-    """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is True
-    if the model got memories, so that the answer may quote them. Return False if the turn could not be stored; the log
-    then says why."""
+    """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is true
+    if the model got memories; the answer is then marked as possibly quoting other people. Return False if the turn
+    could not be stored; the log then says why."""
     last = messages[-1]
     asked = text_of(last) if last.get("role") == "user" else ""
     place_of = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}

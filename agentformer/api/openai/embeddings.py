@@ -67,8 +67,8 @@ def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
 
 
 def _current(af: AgentFormer) -> GuardedEmbedder:
-    """Return the embedder of the vectors that searches use. Raises `SpaceMismatch` if the memory was opened with
-    another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
+    """Return the embedder whose vectors the searches of the memory compare. Raises `SpaceMismatch` if the memory was
+    opened with another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
     active = next((state.space for state in af.backend.spaces() if state.state == "active"), None)
     return af.embedder.for_space(active)
 
@@ -83,7 +83,8 @@ def _models(af: AgentFormer) -> list[dict[str, Any]]:
 
 
 def _id(space: EmbeddingSpace) -> str:
-    """Return the provider and the name of a model; of a model in a local folder, only the name of the folder."""
+    """Return the id of an embedding model, such as `PROVIDER:NAME`. For a model in a local folder, the name contains
+    only the last part of the path."""
     name = space.model.replace("\\", "/")
     if name.startswith(("/", "~", ".")) or "\\" in space.model:
         name = name.rstrip("/").rpartition("/")[2]

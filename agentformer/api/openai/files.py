@@ -40,8 +40,8 @@ router = Router("openai files")
 
 @contextmanager
 def upload_slot(service: Service) -> Iterator[None]:
-    """A context in which the current request counts as an upload in progress. Raises `Busy` if too many uploads are in
-    progress."""
+    """Limit the number of uploads at the same time: the current request counts as one until the end of the `with`
+    block. Raises `Busy` if too many uploads are in progress."""
     with service.uploads.held(), service.threads.held():
         yield
 

@@ -40,7 +40,8 @@ _FILE = re.compile(r"file-([0-9a-f]{64})")
 
 def header(headers: Headers, name: str) -> str:
     """Return the value of a header, which may be text in UTF-8. Return "" if the header is absent. Raises
-    `InvalidInput` for a header that may have been sent twice: servers and proxies join both values with a comma."""
+    `InvalidInput` if the value contains a comma: the header was possibly sent twice, because servers and proxies join
+    two values with a comma."""
     value = headers.get(name, "").strip()
     if "," in value:
         raise InvalidInput(name, "contains a comma, or is sent twice; send it once, with a value without a comma")
@@ -64,7 +65,7 @@ def reachable(service: Service, grant: Grant) -> list[str]:
 
 def documents(service: Service, namespace: str, digest: str | None = None, **more: Any) -> Iterator[MemoryEntry]:
     """Yield the documents of a namespace, oldest first. With `digest`, yield only documents whose file has this
-    SHA-256. `more` are further fields of a `Scope`."""
+    SHA-256. `more` contains further conditions, which are fields of a `Scope`."""
     metadata = {} if digest is None else {"sha256": digest}
     return all_entries(service.af.backend, Scope(namespace, kinds=("document",), metadata=metadata, **more))
 
@@ -88,8 +89,8 @@ def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
 
 
 def record_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the record of a vector store: the entry with its name and its metadata. Return None if there is none.
-    Entries of a client that have the source type of such a record, but not its form, are skipped."""
+    """Return the record of a vector store: the entry with its name and its metadata. Return None if there is none. An
+    entry that a client has stored with the source type of such records, but without their form, is skipped."""
     entries = all_entries(service.af.backend, Scope(namespace, kinds=(UNSEARCHED_KIND,), source_type=RECORD))
     return next((entry for entry in entries if _is_record(entry)), None)
 
@@ -104,7 +105,7 @@ def _is_record(entry: MemoryEntry) -> bool:
 
 
 def birth_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the entry that was stored when the vector store was created: its record, or else its first document.
+    """Return the entry whose time is the creation time of a vector store: its record, or else its first document.
     Return None if the namespace is not a vector store."""
     record = record_of(service, namespace)
     if record is not None:

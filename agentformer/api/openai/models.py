@@ -145,7 +145,7 @@ class VectorStores(_Page):
 
 
 class AutomaticChunks(RequestModel):
-    """The server divides files into passages as its settings say."""
+    """The only supported `chunking_strategy`: the settings of the server decide how files are divided into passages."""
 
     type: Literal["auto"]
 

@@ -56,9 +56,9 @@ router = Router("openai vector stores")
 def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
     """Create a vector store, and add files to it.
 
-    Its namespace has the name of the vector store. If there is a vector store of this name already, a number is added
-    to the name of the namespace. Without a name, the namespace gets a new name. A key that is limited to namespaces can
-    create the vector stores of these namespaces."""
+    The name of the vector store is also the name of its namespace. If there is a vector store of this name already, a
+    number is added to the name of the namespace. Without a name, the namespace gets a new name. A key that is limited
+    to namespaces can create only the vector stores of these namespaces."""
     home(grant)  # checks the header
     for id in body.file_ids or ():
         copies(service, grant, id)  # before anything is stored
@@ -115,9 +115,9 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
     """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. The
-    namespace has the name of the vector store, with a number added if this namespace is a vector store already, or a
-    random name if the name is empty. Raises `Forbidden` if the key may not use the namespace of the name, and
-    `Conflict` if the key may not use the namespace with the number."""
+    namespace has the name of the vector store, or a random name if this name is empty. If a vector store has this
+    namespace already, a number is added. Raises `Forbidden` if the key may not use the namespace, and `Conflict` if the
+    key may use it but not the one with the number."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")
@@ -139,8 +139,7 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
 
 def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:
     """Store the record (the name and the metadata) of a vector store that has none. Raises `Conflict` if another client
-    does this at the same time. Entries of a client that have the source type of such a record, but not its form, are
-    not changed."""
+    has stored one in the meantime."""
     scope = Scope(namespace, source_type=RECORD)
     others = [entry.id for entry in all_entries(service.af.backend, scope)]
     if record_of(service, namespace) is not None:

@@ -26,7 +26,7 @@ class ConnectionCounts:
         self._deferred_at = self._defer_until = 0.0
 
     def free_slot(self, used: Collection[int]) -> int:
-        """Return the lowest slot that is not in `used`."""
+        """Return the lowest slot for a new worker. `used` are the slots of the running workers."""
         return next(slot for slot in range(_SLOTS) if slot not in used)
 
     def set(self, slot: int, count: int) -> None:

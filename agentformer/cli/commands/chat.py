@@ -306,8 +306,8 @@ def _converse(chat: Chat) -> None:
 
 
 def _confirm(call: ToolCall, memory: MemoryEntry | None) -> bool:
-    """Ask the user whether a tool call may run, and return the answer. `memory` is the entry that the call names by its
-    id. An empty answer means no."""
+    """Show a tool call, ask the user whether it may run, and return the answer. `memory` is the entry that the call
+    would change; it is shown too. An empty answer means no."""
     say(f"The model has read stored text, and wants to call {call.name}:", err=True)
     for name, value in [*call.arguments.items()][:_NAMES]:
         say(f"  {_one_line(name, _NAME)}: {_one_line(_json(value), _ARGUMENT)}", err=True)

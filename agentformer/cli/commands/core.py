@@ -119,7 +119,8 @@ def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> N
 
 @contextmanager
 def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """A context in which the message of a `NotFound` also names the existing core blocks."""
+    """Help the user who names a block that does not exist: the message of a `NotFound` in the `with` block also names
+    the existing core blocks."""
     try:
         yield
     except NotFound as error:

@@ -37,10 +37,9 @@ _TRY = "`agentformer doctor --repair` recovers the readable records"
 def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
-    Documents are counted in the namespace that --namespace selects, and everything else in the whole memory. Calls of
+    Documents are counted only in the namespace of --namespace. All other counts are of the whole memory. Calls of
     embedders and language models are counted only in this process. If the file `.env` and the environment have
-    different values of a variable, the command also names the value that is not used.
-    """
+    different values of a variable, the command also names the value that is not used."""
     with open_existing(**options) as af:
         state = af.status()
         documents = af.rag.documents(namespace=namespace)
@@ -109,7 +108,7 @@ def _listed(counts: Mapping[Any, int]) -> str:
 
 
 def _labelled(label: str, values: Sequence[str]) -> list[tuple[str, str]]:
-    """Return a line (label, value) for each value. Only the first line has the label; the label of the others is ""."""
+    """Return rows (label, value) of a table for several values with one label. Only the first row shows the label."""
     return [(label if not number else "", value) for number, value in enumerate(values)]
 
 

@@ -100,12 +100,11 @@ def ingest(
     A document is identified by the absolute path of its file. If the content of a file has changed since it was
     ingested, the new version replaces the former version, whose id is shown. If the content has not changed, nothing is
     stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If several files
-    have the same name, the names of their folders are added before it. Unreadable pages are reported and not indexed.
-    The exit code is 1 if a file cannot be read or has no usable text.
+    have the same name, each name begins with the names of further folders. Unreadable pages are reported and not
+    indexed. The exit code is 1 if a file cannot be read or has no usable text.
 
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
-    redirect. If the setting url_hosts is set, only its hosts are allowed.
-    """
+    redirect. If the setting url_hosts is set, only its hosts are allowed."""
     stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored}
     given |= {"password": password, "on_conflict": on_conflict}
@@ -260,8 +259,8 @@ def _print_stream(events: Iterable[AnswerEvent], as_json: bool) -> bool:
 
 def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
     """Remove the options that select the sources of an answer, and return them as arguments of `rag.query`. Without
-    --user, the memories of all users are used, as `recall` does. Raises `InvalidInput` if both --documents and
-    --memories are given."""
+    --user, the memories of all users are sources, because the command line belongs to the owner of the memory. Raises
+    `InvalidInput` if both --documents and --memories are given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
         raise InvalidInput("--documents", "cannot be combined with --memories; omit both options to use both")
@@ -287,8 +286,8 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print the mode of an answer (`llm`, `extractive` or `none`) as its last line. This is done only for an incomplete
-    answer without citations, so that the reader sees where its output ends."""
+    """End the output of an incomplete answer without citations: print the mode of the answer (`llm`, `extractive` or
+    `none`) as the last line. For other answers, print nothing."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 
@@ -301,10 +300,10 @@ def _ingest_all(
     *,
     allow_private: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Ingest the files and the URLs, show progress, and yield the result of each as JSON. `files` are the pairs that
-    `existing_files` returns, and `given` are options of `RAGTool.upload`. An error of one file becomes a result with
-    the status `failed`, so that the other files are still ingested. But `SpaceMismatch` is raised, because then no file
-    can be stored."""
+    """Ingest the files and the URLs, show progress, and yield the result of each as JSON. `files` are pairs: a file,
+    and the folder that contains it or None (see `existing_files`). `given` are options of `RAGTool.upload`. An error of
+    one file becomes a result with the status `failed`, so that the other files are still ingested. Only
+    `SpaceMismatch`, after which no file can be stored, is raised."""
     uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
     for (file, root), name in zip(files, names_of(files), strict=True):
         uploads.append((str(file), safe(file.name), functools.partial(_upload_file, af, file, root, name=name)))

@@ -145,9 +145,9 @@ def _refuse(options: Mapping[str, Any], target: str) -> None:
 
 
 def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Options, given: Mapping[str, Any]) -> None:
-    """Measure how well searches find the answers to questions, and print the results. The questions are those of a
-    folder, or are generated from its passages or, if `folder` is None, from the stored documents. `given` has the
-    settings of the command line."""
+    """Measure how well searches find the answers to questions, and print the results. The questions are those of the
+    folder, or with --synthetic, questions that are generated from its passages. If `folder` is None, they are generated
+    from the stored documents. `given` has the settings of the command line."""
     modes = options.compared
     if folder is None and options.synthetic is None:
         raise InvalidInput("PATH", "is missing; give a file of questions, a folder, or --synthetic")
@@ -193,9 +193,9 @@ def _measure_folder(folder: Path, options: _Options, modes: Sequence[Mode], give
 def _measure_stored(
     namespace: str, options: _Options, modes: Sequence[Mode], given: Mapping[str, Any]
 ) -> tuple[Evaluation, Part | None]:
-    """Measure questions that are generated from the documents of a namespace. In the first result, a hit is correct if
-    it is the right passage. In the second result, a hit is correct if it is on the right page; it covers only questions
-    with a page, and is None if there are none."""
+    """Measure questions that are generated from the documents of a namespace, in two ways. In the first result, a hit
+    is correct if it is the right passage. In the second result, a hit is correct if it is on the right page. The second
+    result is None if no question is about a page."""
     seed = options.seed or 0
     with open_existing(**given) as af:
         hint_namespaces(af, namespace)

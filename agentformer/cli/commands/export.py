@@ -186,13 +186,15 @@ def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) 
 
     A place is the index folder of a backend such as `faiss:indexes`, or the address of a PostgreSQL database. Entries
     keep their ids, times, versions, counts, links and former versions. Vectors are copied, so nothing is embedded
-    again. Uploaded files stay where they are. The claims of running processes (leases) are not copied.
+    again. Uploaded files stay where they are. Leases, the temporary locks of running processes, are not copied.
 
     The command repeats until the target equals the source, and prints a checksum of all entries. If the command was
-    interrupted, or if the source has changed since then, run it again: only the differences are copied. To move a
-    memory, run the command, stop all processes that write, run it again with --delete (the source may have removed
-    entries), and change the settings AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or AGENTFORMER_POSTGRES_URL. The
-    exit code is 1 if the target does not equal the source, because the source changed too often."""
+    interrupted, or if the source has changed since then, run it again: only the differences are copied. The exit code
+    is 1 if the target does not equal the source, because the source changed too often.
+
+    To move a memory, run the command, stop all processes that write, and run it again with --delete, because entries
+    may have been removed from the source. Then change the settings AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or
+    AGENTFORMER_POSTGRES_URL."""
     if options.pop("index_dir") is not None:
         raise InvalidInput("--index-dir", "is not used; give the index folders in --from and --to")
     one, other = (load_settings({**options, **address(*given)}) for given in (("--from", source), ("--to", target)))

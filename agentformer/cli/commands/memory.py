@@ -296,8 +296,8 @@ def _remembered_kinds(af: AgentFormer) -> tuple[str, ...]:
 
 
 def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options that select entries from `given`, and return them together with `place`, as arguments of a
-    search or a list."""
+    """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
+    --tier, --kind and --archived, which are removed from `given`."""
     archived = given.pop("archived")
     kept = {"include_archived": archived, "or_nobody": True}
     return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
@@ -327,8 +327,9 @@ def _check_message(values: Mapping[str, Any]) -> None:
 def _print_hits(
     hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
 ) -> None:
-    """Print hits, best first. With `as_json`, print the value that `to_json` returns for each hit. Otherwise print
-    text: with `explain`, also the ranks of each hit, and if there are no hits, the text `nothing`."""
+    """Print hits, best first. With `as_json`, print the value that `to_json` returns for each hit. Otherwise, print
+    text lines. With `explain`, these also contain the ranks of each hit. Print the text `nothing` if there are no hits.
+    """
     if as_json:
         found = [to_json(hit) for hit in hits]
         print_json({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})

@@ -85,7 +85,7 @@ def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Eve
 
 
 def _first_true(look: Callable[[], bool]) -> None:
-    """Call `look` repeatedly until it returns True, or until `_POLL_SECONDS` have passed. `look` must wait
+    """Wait until `look` returns True, but at most `_POLL_SECONDS`. `look` is called repeatedly, and must itself wait
     `_SLICE_SECONDS` before it returns False."""
     for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
         if look():

@@ -257,9 +257,9 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
 
 
 def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
-    """Return the folder for the measurements of these questions, inside the cache folder. For the questions of a file,
-    the name of the folder also depends on the memory and its namespace. Raises `InvalidInput` if there is no cache
-    folder."""
+    """Return the folder in the cache folder that keeps the measurements of these questions for the next run. Questions
+    of a file have another folder for each memory and namespace, because the answers are in the stored documents. Raises
+    `InvalidInput` if there is no cache folder."""
     if str(settings.cache_dir) == os.devnull:
         raise InvalidInput(
             "--work", "is required, because there is no cache folder; give a folder for the measurements"

@@ -129,7 +129,7 @@ def _summary(report: SyncReport) -> str:
 
 
 def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
-    """Return an iterator that yields when files of the folder have changed since this call. Changes in the folders
+    """Watch a folder for `--watch`. Each item of the iterator means that files have changed. Changes in the folders
     `own`, which contain the data of the memory, do not count. Raises `MissingExtra` if the extra `folders` is not
     installed, and `InvalidInput` if the path is not UTF-8."""
     try:

@@ -43,8 +43,8 @@ def work_folder(work: Path) -> Path:
 
 @contextmanager
 def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
-    """Replace an `OSError` of the `with` block by `StoreFull`. The message says that `path` cannot be `verb`, a
-    participle such as "written". It contains the reason and ends with `advice`."""
+    """Explain a failed write: replace an `OSError` of the `with` block by `StoreFull`. The message says that `path`
+    cannot be `verb`, such as "written", with the reason, and ends with `advice`."""
     try:
         yield
     except OSError as error:
@@ -158,8 +158,8 @@ class CachingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return a hexadecimal name of 16 characters for an embedding space. Different spaces have different names, but
-    two spaces that differ only in their token limit have the same name."""
+    """Return the hexadecimal name (16 characters) of the file with the vectors of an embedding space. The token limit
+    of the space does not change the name, because it does not change the vectors."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 

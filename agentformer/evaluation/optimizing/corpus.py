@@ -121,9 +121,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
     """Return a dataset with the name `name`: the pages of the documents, and the answerable questions about them.
-    `relevant` of a question contains no page here, but the text of a question: questions with a common correct page,
-    directly or through other questions, have the same text, so `halves` puts them into the same half. A question that
-    names only a document has its own text. `answered_passage` decides whether a hit answers a question."""
+
+    Questions with a common correct page, directly or through other questions, must be in the same half (see `halves`).
+    So they get the same value in `relevant`: the text of one of them, and not a page. A question that names only a
+    document gets its own text. `answered_passage` decides whether a hit answers a question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
@@ -151,8 +152,9 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
 
 
 def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the pages that answer a question. If the question names only a document, yield a name that no
-    other question has. `texts` maps the name of each page to its document and its text."""
+    """Yield the names of the pages that answer a question. Every page answers a question that names only a document, so
+    yield one name instead that belongs to this question alone. `texts` maps the name of each page to its document and
+    its text."""
     if question.document is not None and question.page is not None:
         yield page_name(question.document, question.page)
     elif question.answer is not None:
@@ -165,8 +167,9 @@ def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) ->
 
 
 def answered_passage(hit: Hit, question: Question) -> str:
-    """Return the relevant passage of the question if the hit is from the document and the page that the question names,
-    and contains the answer that the question gives. Otherwise, return the id of the entry."""
+    """Decide whether a hit answers a question: it is from the document and the page that the question names, and
+    contains the answer that the question gives. If so, return the relevant passage of the question, otherwise the id of
+    the entry."""
     expected = (question.meta[key] for key in _EXPECTED)
     return question.relevant[0] if is_correct(hit, *expected) else hit.entry.id
 
@@ -178,9 +181,9 @@ def with_documents(
     settings: Settings,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Return the dataset with the documents, so that they can be cut into chunks again. The memory does not store the
-    headings of a page, so the original files are read again. If an original file cannot be read, for example because it
-    is encrypted, its document is used without headings, and a note says so."""
+    """Add the documents to the dataset, so that an optimisation can try other sizes of chunks. The memory does not
+    store the headings of a page, so the original files are read again. If an original file cannot be read, for example
+    because it is encrypted, its document is used without headings, and a note says so."""
     limits = ReadLimits.from_settings(settings)
     texts: list[tuple[Document, DocumentText]] = []
     unread: list[str] = []

@@ -56,10 +56,11 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """The options of `optimize`. Settings named in `without` are not changed; if `only` is not empty, only these are.
-    `seed` changes how the questions are divided into halves. `budget` is a number of seconds. A measurement that would
-    probably exceed the budget is not started, and one that exceeds it is interrupted; its vectors are kept. A part of
-    the budget is reserved for the final measurements with the test half."""
+    """The options of `optimize`. Only the settings named in `only` are changed, or all settings if it is empty;
+    settings named in `without` are never changed. `seed` changes how the questions are divided into halves. `budget` is
+    a number of seconds. A measurement that would probably exceed the budget is not started, and one that exceeds it is
+    interrupted; its vectors are kept. A part of the budget is reserved for the final measurements with the test half.
+    """
 
     level: Level = "quick"
     metric: str = METRIC

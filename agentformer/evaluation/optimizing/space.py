@@ -113,8 +113,8 @@ def stored_key(settings: Settings, configuration: Configuration) -> str:
 
 
 def analyzer_names(settings: Settings) -> list[str]:
-    """Return one name for each kind of text analyzer. The name is "" if the settings select no analyzer of this
-    kind."""
+    """Return the names of the text analyzers that the settings select, one for each kind of analyzer. The name is "" if
+    no analyzer of this kind is selected."""
     chosen = choose_analyzers(settings)
     analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
     return [analyzer.name if analyzer else "" for analyzer in analyzers]
