@@ -150,7 +150,7 @@ class FetchRefused(FetchFailed):
 
 
 class EmbedderError(AgentFormerError):
-    """The embedder cannot compute vectors of these texts."""
+    """The embedder cannot compute vectors of the given texts."""
 
 
 class EmbedderUnavailable(EmbedderError):
@@ -187,7 +187,7 @@ class RerankerUnavailable(AgentFormerError):
 
 
 class StoreError(AgentFormerError):
-    """Records cannot be read or written."""
+    """The records of the store cannot be read or written."""
 
 
 class StoreBusy(StoreError):

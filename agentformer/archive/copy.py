@@ -225,8 +225,8 @@ def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple
 
 
 def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
-    """Return the uses to add to the target's entry so that it equals the source's entry. Return None if the entries
-    also differ in other fields, or if the target has more uses."""
+    """Return the uses to add to the target's entry so that it equals the source's entry: the entry then need not be
+    stored again. Return None if the entries also differ in other fields, or if the target has more uses."""
     entry, former = ours.entry, theirs.entry
     counts = {name: getattr(entry, name) for name in _COUNTED}
     if ours.history != theirs.history or replace(former, **counts) != entry or entry.last_accessed is None:

@@ -36,7 +36,7 @@ _INGEST_AGAIN = (
 
 
 class StoreParts(NamedTuple):
-    """The backend, the original files and the index folder of a memory."""
+    """The parts of a memory that `verify` checks: the backend, the original files and the index folder."""
 
     backend: MemoryBackend
     originals: Originals

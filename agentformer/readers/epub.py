@@ -71,7 +71,7 @@ def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Itera
 
 
 def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) -> dict[str, str]:
-    """Return the names of the chapters in the table of contents, by their paths. `items` are the entries of the
+    """Return a dictionary: path of a chapter -> its name in the table of contents. `items` are the entries of the
     manifest; their links are relative to `place`, the path of the manifest. A damaged table is ignored."""
     names: dict[str, str] = {}
     for item in items.values():

@@ -89,8 +89,8 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries with few statements, because each statement may need a round trip to a server. Return their row
-    numbers in the same order."""
+    """Insert entries with few statements, because each statement may wait for a server. Return their row numbers in the
+    same order."""
     if len(entries) == 1:
         return [_insert_one(connection, entries[0])]
     if _is_sqlite(connection):
@@ -227,7 +227,7 @@ def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Mem
 
 class Sample(NamedTuple):
     """The kind of an entry, the number of code points of its content, and the beginning of the content. A search can
-    rank its hits by samples, and does not need to read whole contents."""
+    read the samples of many hits faster than their whole contents."""
 
     kind: str
     length: int
@@ -243,7 +243,8 @@ def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int)
 
 
 def contents_after(connection: sqlite3.Connection, num: int, limit: int) -> list[tuple[int, str]]:
-    """Return the row numbers and contents of the next entries after row number `num`, in order of the numbers."""
+    """Return the row numbers and contents of at most `limit` entries whose row numbers are greater than `num`, in order
+    of these numbers."""
     query = "SELECT num, content FROM entries WHERE num > ? ORDER BY num LIMIT ?"
     return [(row[0], row[1]) for row in connection.execute(query, [num, limit])]
 
@@ -280,7 +281,8 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield each of these entries that is a message of a session. Damaged messages are skipped."""
+    """Yield each of these entries that is a message of a session, because its removal changes the neighbors of other
+    messages. Damaged messages are skipped."""
     for marks, group in in_groups(nums):
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
         for row in connection.execute(query, group):

@@ -217,7 +217,8 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
 
 
 class _Builder:
-    """Builds one value from the events of the parser."""
+    """Builds one JSON value from the events of the parser. A value that is too large is read to its end, but not
+    kept."""
 
     def __init__(self) -> None:
         self._size = 0

@@ -111,7 +111,8 @@ class Categories:
 
 
 def is_same_folder(one: str, other: str) -> bool:
-    """Return whether two names are the same folder on a file system that ignores case and Unicode forms."""
+    """Return whether two names are the same folder on a file system that ignores case and Unicode forms. A file with
+    the other spelling of a folder then need not be moved."""
     return normalize("NFC", one).casefold() == normalize("NFC", other).casefold()
 
 

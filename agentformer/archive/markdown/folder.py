@@ -235,7 +235,8 @@ class HomeFolder:
         return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
 
     def forget(self) -> None:
-        """Discard the record of the last sync. This is needed if the folder was synced with another memory."""
+        """Discard the record of the last sync, because it may describe another memory with which the folder was
+        synced."""
         self.records = {}
 
     def _state(self) -> str:

@@ -191,7 +191,8 @@ class HomeSync:
         return updates, both
 
     def _version(self, entry: MemoryEntry, version: int) -> MemoryEntry | None:
-        """Return a version of an entry, or None if it is not known."""
+        """Return the version of the entry with the number `version`: the entry itself or a former version from its
+        history. Return None if there is no such version."""
         if version in (entry.version, 0):
             return entry if version else None
         return next((former for former in self._backend.history(entry.id) if former.version == version), None)

@@ -54,7 +54,7 @@ class HomeReport:
 
 
 class HomeWriter:
-    """Writes the entries that have changed in the memory into their files, deletes files without an entry, and adds the
+    """Writes entries of the memory into their files in a memory home, deletes the files of other entries, and adds the
     names of these files to the report of the sync."""
 
     def __init__(self, folder: HomeFolder, report: HomeReport) -> None:

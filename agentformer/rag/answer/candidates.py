@@ -118,7 +118,8 @@ def other_period(question: Question, text: str, language: str) -> bool:
 
 def _has_measure(question: Question, text: str, language: str) -> bool:
     """Return whether a sentence contains a unit of the quantity that the question asks for, such as "km" for "How far".
-    Return True if the question or the language gives no units."""
+    Return False if its amounts are for another period (see `other_period`). Otherwise, return True if the question or
+    the language gives no units."""
     if other_period(question, text, language):
         return False
     units = pattern_of(question.measure, language) if question.measure else None

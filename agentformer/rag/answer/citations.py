@@ -123,8 +123,8 @@ def in_marks(quote: str) -> str:
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the fields of a citation that describe a cited memory, such as its kind and its speaker. A chunk of a
-    document has none of them."""
+    """Return the fields that describe a cited memory, such as its kind and its speaker. Return {} for a chunk of a
+    document, which a citation describes by its document and page."""
     if entry.source:
         return {}
     return {

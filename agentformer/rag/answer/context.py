@@ -174,7 +174,7 @@ class _Text:
 
 
 class _Texts:
-    """The texts from which the hits are taken. At the first hit of a document, all needed pages of the document are
+    """Reads the text from which each hit is taken. At the first hit of a document, all needed pages of the document are
     read."""
 
     def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:

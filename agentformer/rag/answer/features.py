@@ -349,8 +349,8 @@ class SentenceFeatures:
         return self._stems.held(self._first[id(self._sentences[n].passage)].stems)
 
     def _carried_shares(self) -> Iterator[float]:
-        """Yield for each sentence the share of the terms that it lacks and a sentence before it in the passage has.
-        Each sentence between them lowers the share."""
+        """Yield for each sentence the share of the question's terms that it lacks and that earlier sentences of the
+        passage contain. A more distant sentence counts less."""
         passage: Passage | None = None
         kept: dict[str, float] = {}
         for sentence in self._sentences:

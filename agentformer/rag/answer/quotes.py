@@ -151,8 +151,8 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
 
 
 def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) -> RankedSentence:
-    """Return the sentence, joined with its best neighbor among those of similar probability if both fit in one
-    quote."""
+    """Return the sentence as one quote, together with the best neighboring sentence of `alike` that fits in the quote.
+    `alike` are sentences of similar probability, best first. If none fits, the sentence is unchanged."""
     content = sentence.hit.entry.content
     for other in alike:
         first, last = sorted((sentence, other), key=lambda each: each.span)

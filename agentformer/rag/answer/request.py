@@ -142,8 +142,8 @@ class AnswerRequest:
         return [self.question, *(f"{e.source.name if e.source else ''}\n{e.content}" for e in entries)]
 
     def shares_terms(self) -> bool:
-        """Return True if at least one hit contains a term of the question. Also return True if the question has no
-        terms, such as "Who is it?"."""
+        """Return whether the hits may be about the question: at least one hit contains a term of the question, or the
+        question has no terms, such as "Who is it?"."""
         for passage in self.passages:
             terms = self.terms.terms([passage.language]).stems
             if not terms or not passage.stems.isdisjoint(terms):

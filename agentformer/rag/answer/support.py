@@ -149,8 +149,9 @@ class _Reader:
         return figures + [f"name {name}" for name in names if self._is_unknown_name(name, text)]
 
     def _unknown_figures(self, text: str) -> list[str]:
-        """Return the numbers and dates of the text that no passage contains. Most texts need only the lines of the
-        passages that contain their digits; if these do not state everything, all lines are read."""
+        """Return the numbers and dates of the text that no passage contains. To save time, only the lines of the
+        passages with the same digits are read first. All lines are read if the text names a month, or if these lines do
+        not contain everything."""
         in_month = any(months(word) for word in _WORD.findall(text))
         if not in_month and not any(find_numbers(text)):
             return []

@@ -58,10 +58,11 @@ _OF_SUFFIX = {suffix: language for language, suffixes in _SUFFIXES.items() for s
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A grammar of tree-sitter, and its nodes that have names. `module` contains the function `function`, which returns
-    the grammar. A node whose type is in `symbols` is a symbol. A node whose type is in `wrappers` encloses a symbol and
-    belongs to it, such as a definition with decorators. A node whose type is in `notes` precedes a symbol and describes
-    it. `names` are the fields that may contain the name of a node."""
+    """The grammar of tree-sitter for a language, and the nodes of its syntax trees from which symbols are read. The
+    Python module `module` contains the function `function`, which returns the grammar. A node whose type is in
+    `symbols` is a symbol. A node whose type is in `wrappers` encloses a symbol and belongs to it, such as a definition
+    with decorators. A node whose type is in `notes` precedes a symbol and describes it. `names` are the fields that may
+    contain the name of a node."""
 
     module: str
     symbols: frozenset[str]

@@ -80,8 +80,8 @@ def _blocks(parent: etree._Element, out: OutlineBuilder, depth: int) -> None:
 
 
 def _rows(table: etree._Element) -> Iterator[list[str]]:
-    """Yield the rows of a table. Covered cells are blank. A row or cell that is repeated more than 1,000 times is
-    yielded once, because it is the empty rest of a sheet."""
+    """Yield the rows of a table. Cells that a merged cell covers are included. A blank row, and a row or cell that is
+    repeated more than 1,000 times, is yielded once, because it is the empty rest of a sheet."""
     for row in table.iter(f"{_TABLE}table-row"):
         cells: list[str] = []
         for cell in row:

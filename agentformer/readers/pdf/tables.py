@@ -239,8 +239,8 @@ def _values(words: Sequence[Word]) -> list[_Cell]:
 
 
 def _blocks(rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
-    """Yield the indices of the first and the last row with numbers of each table. At most `_BETWEEN` rows without
-    numbers are between two rows with numbers."""
+    """Divide the lines of a page into tables. Yield two indices for each table: its first and its last row with
+    numbers. Between two rows with numbers, a table has at most `_BETWEEN` rows without numbers."""
     start = last = -1
     count = 0
     for n, row in enumerate(rows):

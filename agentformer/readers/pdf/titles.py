@@ -43,7 +43,8 @@ class _Style(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The usual style of the letters on a page, and the borders of its text."""
+    """The usual style of the letters on a page, and the borders of its text, with which each line is compared to find
+    titles."""
 
     width: float  # width of the sheet, in points
     left: float  # border of the text

@@ -90,8 +90,7 @@ def to_json(filter: Filter) -> dict[str, Any]:
 
 
 def both(one: Where | None, other: Where | None) -> Filter | None:
-    """Return a filter that matches only if both filters match, or None if both are None. If only one is None, return
-    the other one."""
+    """Combine two filters with "and". If only one is given, return it. Return None if both are None."""
     parts = tuple(part for part in (parse(one), parse(other)) if part is not None)
     return Group("and", parts) if len(parts) > 1 else parts[0] if parts else None
 

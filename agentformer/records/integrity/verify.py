@@ -38,7 +38,7 @@ SUPERSEDED = "each superseded entry leads to an entry that searches find, or tha
 
 
 class DamagedRow(NamedTuple):
-    """A damaged row, or a range of row numbers that contains unreadable rows."""
+    """A damaged row, or a range of row numbers with unreadable rows, as the key of a finding."""
 
     table: str
     num: int  # number of the entry, vector or space; in `history` the number of the entry
