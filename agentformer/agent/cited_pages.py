@@ -77,8 +77,8 @@ def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable
 
 
 def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) -> str:
-    """Return the answer without the mentions of the document `name` that were copied from the text of another document.
-    A mention is a copy if the words before it are copied, too."""
+    """Return the answer without those mentions of the document `name` that the model copied from another document,
+    because they do not count as citations. A mention is a copy if the words before it are copied, too."""
     pattern = re.compile(_NAMED.replace("{name}", re.escape(name)), re.IGNORECASE)
     others = [_letters(text) for cited, text in texts if cited.document != name and pattern.search(text)]
     if not others:

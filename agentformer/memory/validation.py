@@ -253,8 +253,8 @@ def checked(scope: Scope) -> Scope:
 
 
 def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Check the owner in `values`, and return an owner with all keys. If a key is missing, its value is None; the
-    default of the namespace is "default". Raises `InvalidInput` for an invalid value."""
+    """Check the owner in `values`, and return it with all keys of `Place`. A missing key is None; the default of the
+    namespace is "default". Raises `InvalidInput` for an invalid value."""
     check_known(values, Place.__annotations__)
     return {"namespace": DEFAULT_NAMESPACE, **dict.fromkeys(_OWNERS), **_checked_fields(values)}
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:  # commands such as --help start without SQLite
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store, with the numbers of checked, wrong and repaired items. The store has no
-    damage left if every wrong item was repaired (`found == mended`) in all checks."""
+    """The result of one check of a store: how many items were examined (`looked_at`), how many of them were wrong
+    (`found`), and how many wrong items were repaired (`mended`). If `found == mended` in all checks, the store has no
+    damage left."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # the checked condition in plain words; it holds if nothing is wrong

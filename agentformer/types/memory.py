@@ -170,7 +170,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Uses of one entry that are not yet counted in the store."""
+    """The uses of one entry that the store has not counted yet: how many searches found it (`matches`), how often a
+    person or a model read it (`reads`), and how often it was requested by its id (`others`)."""
 
     id: str
     at: datetime  # time of the last use

@@ -292,8 +292,8 @@ class _Lease(NamedTuple):
 
 
 class Leases:
-    """The leases of all processes that use the folder. A lease reserves a task, which has a name, for one holder for a
-    limited time."""
+    """The leases of all processes that use the folder. A lease lets one holder do a named task for a limited time, such
+    as the cleaning of a session."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder

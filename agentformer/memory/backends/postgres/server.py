@@ -197,7 +197,7 @@ class Connection:
 
 
 class _Result:
-    """A cursor over rows that were read before."""
+    """A cursor over rows that are already in memory, so that a statement whose result is known needs no round trip."""
 
     def __init__(self, rows: list[Any]) -> None:
         self._rows = iter(rows)
