@@ -20,7 +20,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -325,6 +325,8 @@ class Killing:
         errors = Path(f"{log}.err").read_text() if Path(f"{log}.err").exists() else ""
         died = code == -signal.SIGKILL and (seconds is not None or more.get("die_at", -1) >= 0)
         assert died or code == 0, (do, work, code, errors[-3000:])
+        if died:
+            _wait_for_group(pid)
         return died
 
     def _answer(self) -> str:
@@ -338,6 +340,15 @@ def _kill_group(pid: int) -> None:
         with_group(pid, signal.SIGKILL)
     except ProcessLookupError:  # it has no group of its own yet
         os.kill(pid, signal.SIGKILL)
+
+
+def _wait_for_group(pid: int) -> None:
+    """Wait until the other processes of a killed group have ended. Until then, they may hold locks of files."""
+    deadline = time.monotonic() + 5
+    with suppress(ProcessLookupError, PermissionError):
+        while time.monotonic() < deadline:
+            os.killpg(pid, 0)
+            time.sleep(0.01)
 
 
 def _copied(source: Path, target: Path) -> Path:

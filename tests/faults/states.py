@@ -82,6 +82,8 @@ def _of_records(folder: Path) -> Held:
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(MIGRATIONS):
             return Held([], {"schema": "of a former version"})
         entries = list(_entries(connection))
+        if not entries:  # a slow model may store vectors, and with them their space, before the first entry
+            return Held([], {})
         spec = connection.execute("SELECT description FROM spaces WHERE active = 1").fetchall()
         about = {
             "space": json.loads(spec[0][0])["dimension"] if spec else 0,

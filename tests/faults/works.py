@@ -168,7 +168,9 @@ def _upload(name: str, data: bytes) -> Step:
 def _upload_pdf(desk: Desk) -> None:
     path = desk.folder / "paper.pdf"
     if not path.exists():
-        _pdf(path, 2)
+        part = path.with_suffix(".part")  # a kill must not leave a part of a file under the name
+        _pdf(part, 2)
+        part.replace(path)
     desk.af.rag.upload(path)
 
 
