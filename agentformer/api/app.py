@@ -93,7 +93,7 @@ def close_app(app: Flask) -> None:
 
 def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: bool) -> None:
     """Add the endpoints of the memory `af` below the path `prefix`. If `whole` is true, the application has no other
-    pages, so the checks of `guard` and the error handlers also apply to unknown paths."""
+    pages. Then the checks of `guard` and the error handlers also apply to unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
     queue = uploads.upload_jobs(af.ready())
     try:

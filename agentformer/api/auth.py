@@ -199,8 +199,8 @@ class _RequestInfo:
 
 
 def _request_info(request_id: str = "") -> _RequestInfo:
-    """Return the data of the current request. The first call for a request creates the data. The new data have the id
-    `request_id`, or a new id if `request_id` is empty."""
+    """Return the data of the current request, for the access log. The first call for a request creates the data, with
+    the id `request_id`, or with a new id if `request_id` is empty."""
     info = request.environ.get(_KEY)
     if not isinstance(info, _RequestInfo):
         info = request.environ[_KEY] = _RequestInfo(request_id or new_id())

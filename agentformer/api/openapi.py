@@ -71,8 +71,8 @@ def openapi_document(operations: Sequence[Operation]) -> Schema:
 
 
 class _Schemas:
-    """The JSON Schemas of all models. `shared` contains the schemas of bodies and responses. The schemas of query
-    strings and forms are not in `shared`, because the document lists their fields in each endpoint."""
+    """The JSON Schemas of all models, for the OpenAPI document. `shared` contains the schemas of bodies and responses,
+    to which the endpoints refer by name. The fields of query strings and forms are listed in each endpoint instead."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
         errors = dict.fromkeys(_error_model(operation) for operation in operations)
@@ -251,8 +251,8 @@ def docs(service: Service) -> Response:
 
 
 def _document(service: Service) -> Schema:
-    """Return the OpenAPI document. The field `servers` of the document contains the base path of the current
-    request."""
+    """Return the OpenAPI document. Its field `servers` contains the path under which the current request reached the
+    API, because a proxy or a host application may add a prefix."""
     return {**service.document(), "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}]}
 
 

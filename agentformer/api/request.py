@@ -208,7 +208,8 @@ def _is_list(model: type[BaseModel], name: str) -> bool:
 
 
 def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -> InvalidInput:
-    """Return an `InvalidInput` for the first error that pydantic has found. `place` is `body`, `query` or `form`."""
+    """Return an `InvalidInput` that describes the most useful error of a validation by pydantic. `place` is the part of
+    the request that is not valid: `body`, `query` or `form`."""
     details = _most_specific(error.errors(include_url=False))
     path = [str(part) for part in details["loc"]]
     kind, name = details["type"], path[0] if path else place

@@ -45,8 +45,8 @@ def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str
 
 
 def reply_to_reader(grant: Grant, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return a response with status 200 and the value, or with status 204 and no content if the grant has no right to
-    read."""
+    """Return a response with the value as JSON and status 200. If the grant has no right to read, the response is 204
+    without content."""
     return reply(value, 200, headers) if grant.may("read") else Response(status=204, headers=headers)
 
 
@@ -159,7 +159,8 @@ class _End:
 
 
 def _produce(items: Generator[T, None, None], queue: Queue[T | _End], cancelled: threading.Event) -> None:
-    """Put all items into the queue, and then an `_End`. If `cancelled` is set, stop after the next item."""
+    """Put all items of the generator into the queue for a reader in another thread, and at the end an `_End`. If the
+    reader sets `cancelled`, stop after the next item."""
     error: Exception | None = None
     try:
         with closing(items):

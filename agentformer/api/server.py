@@ -242,7 +242,8 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend by the name of the backend. A backend with two names is returned once."""
+    """Return the status of each backend by the name of the backend. A backend that also has a second name is listed
+    once."""
     status = af.backend.status()
     backends = status.get("backends")
     if not backends:

@@ -132,8 +132,7 @@ class Loader:
 
 
 def passage_of(hit: Hit) -> str:
-    """Return the id of the passage that the entry of the hit was made from. The entry contains the whole passage or a
-    chunk of the passage."""
+    """Return the id of the passage that a hit found. The entry of the hit contains the passage or a chunk of it."""
     return str(hit.entry.metadata.get(PASSAGE, hit.entry.id))
 
 
@@ -163,7 +162,8 @@ def is_message(passage: Passage) -> bool:
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first key of `names` that `meta` has, or None if `meta` has none of these keys."""
+    """Return a value of `meta` that may have several keys: the value of the first key of `names` that `meta` has, or
+    None."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 

@@ -204,7 +204,7 @@ def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit
 
 
 def _has_more(stream: Any, limit: _Limit) -> bool:
-    """Return whether the server sends more bytes after its answer, although it should close the connection."""
+    """Return whether the server sends more bytes after its answer, which is then longer than announced."""
     limit.silence = _REST_SECONDS
     try:
         return bool(stream.peek(1))

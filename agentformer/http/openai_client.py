@@ -131,8 +131,8 @@ class FirstThatAnswers:
 
     @property
     def has_fallback(self) -> bool:
-        """True if another server may replace the chosen one: there are several servers, and one of them was chosen
-        because it has answered a test request."""
+        """True if another server may replace the chosen one. This is so if there are several servers, and one of them
+        was chosen because it has answered a test request."""
         return len(self._servers) > 1 and self._chosen is not None
 
     @property
@@ -258,7 +258,7 @@ def _is_connection(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return the exception, the exception that caused it, and so on, down to the first cause, such as an error of the
+    """Return the exception and all exceptions that led to it, down to the first cause, such as an error of the
     operating system."""
     causes = [error]
     while (cause := causes[-1].__cause__) and cause not in causes:

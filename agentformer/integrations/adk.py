@@ -100,7 +100,7 @@ class AgentFormerMemoryService(BaseMemoryService):
 
 
 def _text(event: Any) -> str:
-    """Return the text of an event; a thought of the model is not part of it."""
+    """Return the text of an event, without the thoughts of the model."""
     parts = (event.content.parts or ()) if event.content else ()
     text = "\n".join(part.text for part in parts if part.text and not part.thought)
     return text if text.strip() else ""

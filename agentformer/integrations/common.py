@@ -25,8 +25,8 @@ def owned(
     where: Where | None = None, *, has: Sequence[str] = (), user_id: str | None = None, project: str | None = None
 ) -> dict[str, Any]:
     """Return the filters of a search for entries of exactly this owner. Without a user, only entries that belong to no
-    user are found, and without a project, only those of no project. Each key of `has` must be in the metadata of an
-    entry. Raises `InvalidInput` for an invalid filter `where`."""
+    user are found, and without a project, only those of no project. An entry must match the filter `where`, and its
+    metadata must have each key of `has`. Raises `InvalidInput` for an invalid filter `where`."""
     owner = {"user_id": user_id, "project": project}
     conditions: list[Filter] = [Condition("exists", f"${name}", False) for name in owner if owner[name] is None]
     conditions += [Condition("exists", key, True) for key in has]

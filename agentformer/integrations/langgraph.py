@@ -158,7 +158,8 @@ def _lines(value: Any, name: str = "") -> list[str]:
 
 
 def _is_item(entry: MemoryEntry) -> bool:
-    """Return whether the entry is an item of a store, and not an entry of the same type of another program."""
+    """Return whether the entry is an item of LangGraph. Another program may have stored an entry with the same source
+    type."""
     path, key = entry.metadata.get("path"), entry.metadata.get("key")
     return isinstance(path, list) and all(isinstance(name, str) for name in path) and isinstance(key, str)
 

@@ -158,7 +158,8 @@ def _decoded(content: str) -> Any:
 
 
 def _message(item: Any) -> dict[str, Any] | None:
-    """Return the role and the text of a message of a user or an assistant, or None for another item."""
+    """Return the message to remember that an item contains: its role (user or assistant) and its text. Return None if
+    it contains none."""
     if not isinstance(item, dict) or item.get("role") not in ("user", "assistant"):
         return None
     content = item.get("content")

@@ -324,7 +324,7 @@ class _TimeoutProtocol(H11Protocol):
         self.loop.call_later(MCP.linger, self.transport.abort)
 
     def _end_call(self) -> None:
-        """Report to the application that the client has disconnected."""
+        """Tell the application that the client has disconnected, so that it stops waiting for the client."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

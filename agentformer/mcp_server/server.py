@@ -89,8 +89,8 @@ class LazyMemory:
 
 
 class MemoryServer:
-    """The handlers of an MCP server. Each call runs in its own thread, because it may wait for the disk or for a model;
-    at most `threads` calls run at the same time. A call that has begun always finishes, even if the client cancels it
+    """The handlers of an MCP server. Each call runs in its own thread, because it may wait for the disk or for a model.
+    At most `threads` calls run at the same time. A call that has begun always finishes, even if the client cancels it
     or disconnects, so that no change stays incomplete."""
 
     def __init__(self, memory: LazyMemory, caller: Caller, threads: int) -> None:

@@ -124,8 +124,8 @@ class StoredDocuments:
         return entries[0]
 
     def _with_state(self, document: Document) -> Document:
-        """Return the document. If a part of the document still waits for the embedder, the status in the result is
-        `pending`."""
+        """Return the document with its current status: `pending` if a part of the document still waits for the
+        embedder."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
         replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
@@ -350,16 +350,15 @@ class RAGTool(StoredDocuments):
         of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, the hits up to the
         fifth may be quoted too, if they are from the same documents; they then belong to the hits of the answer.
 
-        A language model receives as many passages as `context` returns or, if `top_k` is given, only passages of these
-        hits. `max_tokens` (1..4096) limits its answer. If `extractive` is true, no language model is called, and the
-        answer consists of quotes.
+        A language model receives as many passages as `context` returns. If `top_k` is given, it receives only passages
+        of the best `top_k` hits. `max_tokens` (1..4096) limits its answer. If `extractive` is true, no language model
+        is called, and the answer consists of quotes.
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
         period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
         Memories are facts, messages, summaries and other entries. Memories that belong to a user are used only if this
-        user is `user_id`. Raises `InvalidInput` for an empty question, and for an invalid filter.
-        """
+        user is `user_id`. Raises `InvalidInput` for an empty question, and for an invalid filter."""
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
     def stream(

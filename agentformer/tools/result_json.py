@@ -238,7 +238,7 @@ def context_json(context: Context) -> dict[str, Any]:
 
 
 def report_json(report: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as JSON."""
+    """Return the fields of a dataclass, such as a report, as JSON."""
     return {field.name: _plain(getattr(report, field.name)) for field in dataclasses.fields(report)}
 
 
@@ -288,7 +288,7 @@ def _scores(hit: Hit) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON. A dataclass becomes an object, and a time becomes a text in ISO 8601."""
+    """Convert a value of a dataclass to JSON. A dataclass becomes an object, and a time becomes a text in ISO 8601."""
     if dataclasses.is_dataclass(value):
         return report_json(value)
     if isinstance(value, Mapping):

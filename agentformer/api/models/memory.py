@@ -46,8 +46,7 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 def _entry_fields() -> dict[str, Any]:
-    """Return the fields of a pydantic model of an entry. Each key is the name of a field, and each value is its type
-    with its description."""
+    """Return the fields from which the model `Entry` is made: name -> its type and its description."""
     types = get_type_hints(MemoryEntry)
     limits: dict[str, Any] = {"version": {"ge": 1}}
     return {

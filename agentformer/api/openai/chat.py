@@ -152,8 +152,8 @@ class _Turn:
             yield rest
 
     def _remember(self) -> bool:
-        """Store the turn at the first call. It is not stored if `place.remember` is false, if the answer failed, or if
-        the client has left. Return whether the turn is stored; further calls return the same result."""
+        """Store the turn, unless an earlier call has decided about it already. It is not stored if `place.remember` is
+        false, if the answer failed, or if the client has left. Return whether the turn is stored."""
         if not self._decided:
             self._decided = True
             wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)

@@ -200,7 +200,8 @@ def share_processors(workers: int) -> None:
 
 
 def _give_slot(arbiter: Arbiter, worker: _Worker) -> None:
-    """Give a new worker a slot for the count of its connections. gunicorn calls this function before the fork."""
+    """Give a new worker its slot in the shared memory, in which it counts its connections. gunicorn calls this function
+    before the fork."""
     worker.slot = worker.app.connections.free_slot({other.slot for other in arbiter.WORKERS.values()})
     worker.app.connections.set(worker.slot, 0)
 

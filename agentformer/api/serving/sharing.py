@@ -34,7 +34,7 @@ class ConnectionCounts:
         self._counts[slot] = count
 
     def leave(self, slot: int) -> None:
-        """Record that the worker in this slot accepts no more connections."""
+        """Record that the worker in this slot accepts no more connections, so that others leave none to it."""
         self._counts[slot] = _UNUSED
 
     def should_defer(self, slot: int) -> bool:

@@ -13,8 +13,8 @@ __all__ = ["main"]
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """A mapping from names to commands, in the order of the help. The names are known before the commands are
-    imported."""
+    """A mapping from names to commands, in the order of the help. A command is imported when it is looked up; its name
+    is known before."""
 
     def __init__(self) -> None:
         self._commands: dict[str, click.Command] = {}

@@ -107,15 +107,16 @@ def chat(
 
 
 def _grant(af: AgentFormer, read_only: bool, without: tuple[str, ...]) -> Grant:
-    """Return the rights of the model. Raises `InvalidInput` if `without` contains an unknown tool."""
+    """Return the rights of the model in this chat: only reading if `read_only` is true, and not the tools `without`.
+    Raises `InvalidInput` if `without` contains an unknown tool."""
     check_tools("--without", without, _tool_names(af))
     rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
     return Grant(frozenset(rights), without=frozenset(without))
 
 
 def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
-    """Return the tools that may change data even after the model has read stored text. Raises `InvalidInput` if `allow`
-    contains an unknown tool."""
+    """Return the tools that may change data without a question to the user, even after the model has read stored text:
+    those of --allow and of a setting. Raises `InvalidInput` if `allow` contains an unknown tool."""
     check_tools("--allow", allow, _tool_names(af))
     return {*allow, *af.settings.agent_permit.split()}
 

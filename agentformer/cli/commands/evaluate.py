@@ -218,8 +218,8 @@ def _measure_stored(
 
 
 def _select(dataset: Dataset, options: _Options) -> Dataset:
-    """Return the dataset with the questions of the chosen half, and with at most the chosen number of questions. Raises
-    `InvalidInput` if no question is left."""
+    """Return the dataset with the questions that the options select: those of the half `--half`, and at most `--sample`
+    questions. Raises `InvalidInput` if no question is left."""
     questions = dataset.questions
     if not dataset.answerable:
         raise InvalidInput("questions", "have no relevant passage; add ids of passages to their field `relevant`")

@@ -158,8 +158,8 @@ class CachingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return the hexadecimal name (16 characters) of the file with the vectors of an embedding space. The token limit
-    of the space does not change the name, because it does not change the vectors."""
+    """Return a hexadecimal name (16 characters) for an embedding space, which is used in the names of files. Two spaces
+    that differ only in their token limit have the same name; all other spaces have different names."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 
@@ -226,8 +226,8 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
-    """Return (header, measurements, number of bytes of the valid lines). The header is the first line of the file. If
-    the file is missing or is not a journal, the header is empty."""
+    """Read a journal. Return (header, measurements, number of bytes of the valid lines). The header is the first line
+    of the file; it is empty if the file is missing or is not a journal."""
     try:
         data = read_file(path)
     except FileNotFoundError:

@@ -198,7 +198,8 @@ class Optimizer:
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
         """Return one score for each question of the half that is used to choose settings. Return None if the
-        configuration cannot run. Raises `OutOfTime` if too little time is left for the measurement."""
+        configuration cannot run on this machine. Raises `InvalidInput` if the current settings cannot run, and
+        `OutOfTime` if too little time is left for the measurement."""
         if configuration != self._current and self._find(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)
@@ -207,8 +208,8 @@ class Optimizer:
         return None if measured.skipped else self._scores(configuration, self._chooses)
 
     def _final_scores(self, configuration: Configuration) -> dict[Half, list[float]]:
-        """Return the scores of a configuration for each half of the questions. If the time is over before a half is
-        measured, this half is left out."""
+        """Return the scores of the current or the chosen settings for each half of the questions, for the final
+        comparison. If the time is over before a half is measured, this half is left out."""
         scores: dict[Half, list[float]] = {}
         for half in self._questions:
             with suppress(OutOfTime):

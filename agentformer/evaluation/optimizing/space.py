@@ -1,15 +1,14 @@
 """The settings that an optimisation may change, and the search for the best settings. A configuration is a set of
 values for these settings.
 
-Settings that this version does not have are skipped. If the values of a setting are names, all of these names are
-tried.
+Settings that this version does not have are skipped. If a setting has a fixed list of allowed names, such as those of
+analyzers, all of them are tried.
 
 The search is a coordinate descent within a time budget. It changes one setting at a time and tries the values of this
 setting while all other settings stay the same. The best value is chosen if it is an improvement: its gain must exceed
 one standard error of the paired difference over the questions (after the one-standard-error rule of Breiman et al.
 1984), because among many values some look better by chance. The level `full` goes through all settings up to three
-times, until a pass changes nothing.
-"""
+times, until a pass changes nothing."""
 
 from __future__ import annotations
 
@@ -162,8 +161,8 @@ class Space:
         return not parameter.language or parameter.language in self.facts.languages
 
     def _values(self, parameter: Parameter, configuration: Configuration) -> Sequence[Value]:
-        """Return the values to try for a setting. All chunk sizes above the length of the longest passage have the same
-        effect, so only one of these sizes is tried."""
+        """Return the values to try for a setting in this configuration. Chunk sizes above the length of the longest
+        passage all have the same effect, so only one of these sizes is tried."""
         values = (parameter.quick if self.level == "quick" else ()) or parameter.full
         longest, chunk = self.facts.longest, int(configuration["chunk_tokens"])
         if parameter.name == "chunk_tokens":
