@@ -118,7 +118,8 @@ class _Turn:
         self._stored = False
 
     def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
-        """Return a response that contains the complete answer, after its turn was stored."""
+        """Return the complete answer as a response, or an error response if the server refused the request. The turn is
+        stored first."""
         data = response.read()
         if isinstance(data, Refusal):
             return _error(data)
