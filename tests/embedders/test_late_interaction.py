@@ -45,6 +45,11 @@ def test_what_answers_the_interrogative_is_no_word_of_the_question() -> None:
     assert [each.asked for each in found.values()] == [1.0, 0.0, 0.0]
 
 
+def test_the_interrogative_may_stand_inside_the_question() -> None:
+    found = compared("And who built the crane?", "Anna built the crane.", "The crane was bought.")
+    assert [each.asked for each in found.values()] == [1.0, 0.0]
+
+
 def test_the_baseline_of_unrelated_texts_is_nought() -> None:
     found = compared("Who built the crane?", "Anna built the crane.", "The crane.", baseline=0.5)
     assert found[0].alike == 1.0 and found[1].alike == 0.0 and found[1].least == -1.0

@@ -36,7 +36,14 @@ from tests.records import damaged_rows
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NAMESPACES = ("default", "other")
-TO_DO = ("agentformer doctor", "backup", "upgrade agentformer", "disk space", "choose another folder")
+TO_DO = (
+    "agentformer doctor",
+    "backup",
+    "upgrade agentformer",
+    "disk space",
+    "choose another folder",
+    "delete the folder",
+)
 _PAGE = 4_096
 _PAGES = 100  # of a list: more can only be a loop
 _ENTRIES = 200

@@ -20,8 +20,8 @@ def opened(folder: Path) -> AgentFormer:
 
 
 def name_of(number: int) -> str:
-    """Return a word that only the entries of this batch contain."""
-    return "lot" + "".join(chr(ord("a") + int(digit)) for digit in str(number))
+    """Return a word that only the entries of this batch contain, also after its ending is taken off."""
+    return "lot" + "".join("bdfgklmnpr"[int(digit)] for digit in str(number)) + "ax"
 
 
 def load(af: AgentFormer, log: Path) -> None:

@@ -303,6 +303,17 @@ def test_contracts_with_vendors_are_no_vendored_code(af: agentformer.AgentFormer
     assert af.rag.sync(root).added == ("vendor/contract.txt",)
 
 
+def test_a_text_of_exactly_the_most_bytes_is_read(tmp_path: Path, root: Path) -> None:
+    write(root, "fits.txt", "The gate closes at ten.".ljust(1_024))
+    write(root, "longer.txt", "The gate opens at nine.".ljust(1_025))
+    with agentformer.connect(
+        index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", sync_text_bytes=1_024
+    ) as af:
+        report = af.rag.sync(root)
+    assert report.added == ("fits.txt",)
+    assert report.skipped == (("longer.txt", "a text of more than 1024 bytes (setting sync_text_bytes)"),)
+
+
 def test_a_log_of_200_megabytes_is_not_read(tmp_path: Path, root: Path) -> None:
     path = write(root, "server.log", "2026-11-24 started\n" * 1_000)
     write(root, "a.txt", "The gate closes at ten.")
