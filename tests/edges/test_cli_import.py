@@ -148,7 +148,10 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a session too long": (lambda out: changed(out, FACT, session_id="x" * 201), "session_id"),
     "working memory of no session": (lambda out: changed(out, FACT, tier="working"), "session_id is missing"),
     "half a reference": (lambda out: changed(out, FACT, source_type="ticket"), "given together"),
-    "a document of another name": (lambda out: changed(out, DOCUMENT, content="other.txt"), "differs from its content"),
+    "a document of another name": (
+        lambda out: changed(out, DOCUMENT, content="other.txt"),
+        "is not the name of the document",
+    ),
     "a document of fewer than no pages": (lambda out: in_document(out, pages=-1), "pages of a document"),
     "a document path twice": (
         lambda out: (added(out, DOCUMENT, id="another", content="b.txt"), in_document(out, "another", name="b.txt")),

@@ -46,7 +46,7 @@ def test_windows_with_their_context_fit(
 ) -> None:
     embedder = CountingEmbedder()
     embedded = check(tmp_path_factory.mktemp("e"), embedder, (content + " ") * repeats, context * more)
-    assert max(len(HashingEmbedder().token_spans(text)) for text in embedded) <= 256
+    assert max((len(HashingEmbedder().token_spans(text)) for text in embedded), default=0) <= 256  # none if it is blank
 
 
 @pytest.mark.parametrize("repeats", [1, 30, 200])
