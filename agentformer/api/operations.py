@@ -34,7 +34,7 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Service:
-    """What the endpoints of one memory share: the memory, its upload jobs, the limits of requests, and its keys."""
+    """The objects that all endpoints of one memory use: the memory, its upload jobs, limits of requests, and keys."""
 
     af: AgentFormer
     jobs: Jobs

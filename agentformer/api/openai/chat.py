@@ -189,7 +189,7 @@ def _error_json(refusal: Refusal) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ChatPlace:
-    """Where the messages of a conversation are stored: the namespace, the session and the user. At most `tokens` tokens
+    """The place of the messages of a conversation: the namespace, the session and the user. At most `tokens` tokens
     of memories are added to a request. If `remember` is false, the turn is not stored."""
 
     namespace: str

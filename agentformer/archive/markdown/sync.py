@@ -96,8 +96,7 @@ class HomeSync:
         return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
 
     def _is_recorded_place(self, path: str) -> bool:
-        """Return whether the recorded file at this path has an error. Such a file is not gone, although no id was read
-        from it."""
+        """Return whether the recorded file at this path has an error. Such a file is not gone, but has no id."""
         return any(problem.name == path for problem in self._folder.failed)
 
     def _refuse_loss(self, gone: list[str]) -> None:
@@ -191,8 +190,7 @@ class HomeSync:
         return updates, both
 
     def _version(self, entry: MemoryEntry, version: int) -> MemoryEntry | None:
-        """Return the version of the entry with the number `version`: the entry itself or a former version from its
-        history. Return None if there is no such version."""
+        """Return this version of the entry, from its history if it is a former one, or None if there is none."""
         if version in (entry.version, 0):
             return entry if version else None
         return next((former for former in self._backend.history(entry.id) if former.version == version), None)

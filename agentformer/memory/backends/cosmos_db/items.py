@@ -101,13 +101,18 @@ def read_item(
         **({} if namespace is None else {"namespace": namespace}),
         **more,
     }
+    _check_size(item)
+    return item
+
+
+def _check_size(item: Item) -> None:
+    """Raise `TooLarge` if Cosmos DB cannot store the item."""
     if (size := item_bytes(item)) > MAX_ITEM_BYTES - _RESERVE:
         raise TooLarge(
             "cosmos_db",
             f"the text needs an item of {size} bytes, but Cosmos DB stores at most {MAX_ITEM_BYTES - _RESERVE}; store "
             "the text as several entries",
         )
-    return item
 
 
 def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
