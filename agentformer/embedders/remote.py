@@ -116,8 +116,8 @@ class RemoteEmbedder(ABC):
 
     @property
     def request_texts(self) -> int:
-        """The number of texts that the next request contains, without the probe text. This number is halved after a
-        timeout."""
+        """The largest number of texts in the next request. The probe text, a fixed text with which requests check
+        the model of the server, is not counted. The number is halved after a timeout."""
         return self._request_size.texts
 
     def token_spans(self, text: str) -> list[Span]:

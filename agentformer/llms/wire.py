@@ -124,8 +124,9 @@ class Capabilities:
 
     def learn(self, failure: Failure, sent: Mapping[str, Any]) -> str:
         """Find out from a failed request which option the server refused, and return its name, or "" if the server
-        refused no option that can be left out. The option is stored, so that later requests do not contain it. A JSON
-        format is not stored if it was refused only because of this schema. `sent` is the JSON of the request."""
+        refused no option that can be left out. The option is stored, so that later requests do not contain it. But if
+        the server refused only the JSON schema of this request, the JSON format is not stored, because the server may
+        accept it with another schema. `sent` is the JSON of the request."""
         if failure.kind != "rejected":
             return ""
         for name in ("max_tokens", "temperature", "stream_options"):

@@ -116,8 +116,8 @@ class MemoryManager(BatchOperations):
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
         """Store entries in one transaction, and return them in the order of `items`. An item is a text, or a mapping
-        with the arguments of `store`. `common` contains arguments for all items. Items with the same `source_type` and
-        `source_id` together replace the earlier entries of this record."""
+        with the arguments of `store`. `common` contains arguments for all items. The items whose `source_type` and
+        `source_id` name the same record together replace the entries of this record that are already stored."""
         entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         return _store_unique(self._backend, entries) if entries else []
 

@@ -93,8 +93,8 @@ def releases(changed: MemoryEntry) -> bool:
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry. This version has no successor, so searches find the entry
-    again."""
+    """Return a superseded entry without its successor, so that searches find the entry again. This is the same entry
+    with the next version number."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 

@@ -1,5 +1,6 @@
-"""Shared parts of the conformance suites: the base class of the tests, functions that make and compare entries, an
-exact reference in Python and NumPy, and fakes of embedders and rerankers."""
+"""Shared parts of the conformance suites: the base class of the tests, functions that make and compare entries, a
+slow, exact search in Python and NumPy with which the results of a backend are compared, and fakes of embedders and
+rerankers."""
 
 from __future__ import annotations
 

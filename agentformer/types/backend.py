@@ -123,10 +123,11 @@ class MemoryBackend(_Readable, Protocol):
 
     `superseded_by` of an entry is the id of its successor, which replaces the entry in searches. The successor exists,
     and has the same namespace and user. It may have a successor, too; the last entry of such a chain is live, or
-    archived by a summary. When a successor is removed, or moved to another namespace or user, the entry gets a new
-    version without a successor in the same transaction. When the last entry of a chain is archived, but not by a
-    summary, the nearest entry before it that is not archived becomes current in the same way. `store` removes a
-    `superseded_by` that breaks these rules."""
+    archived by a summary. When a successor is removed, or moved to another namespace or user, each entry that it
+    superseded gets a new version without a successor in the same transaction, so that searches find the entry again.
+    The same happens when the last entry of a chain is archived, but not by a summary. If an entry that has lost its
+    successor is itself archived, but not by a summary, the entries that it superseded lose their successor, too.
+    `store` removes a `superseded_by` that breaks these rules."""
 
     def store(
         self,

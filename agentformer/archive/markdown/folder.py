@@ -69,7 +69,8 @@ class HomeFile:
 
 
 class HomeFolder:
-    """An existing memory home. Its `records` are read by `locked`: change files only in `with folder.locked():`."""
+    """An existing memory home. `records` maps the id of each entry to the state of its file after the last sync. Use
+    `records` and change files only inside `with folder.locked():`, because `locked` reads `records` from the disk."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.resolve()

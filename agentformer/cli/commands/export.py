@@ -106,7 +106,7 @@ def export(
     --json, it prints one JSON object for each document, on one line.
     """
     if [text, folder is not None, markdown is not None].count(True) != 1:
-        raise InvalidInput("--to", "give one of --to with a new folder, --markdown with a folder, and --text")
+        raise InvalidInput("--to", "give exactly one of: --to with a new folder, --markdown with a folder, --text")
     with open_existing(**options) as af:
         if markdown is not None:
             export_home(af, markdown, namespace, as_json=as_json)

@@ -169,10 +169,10 @@ Half = Literal["development", "test"]
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The result of one configuration with the questions of one half. `ranks` has an item for each question, in order:
-    the ranks of its relevant passages, from 1; None for a passage after the tenth. `seconds` is the duration. If a
-    configuration cannot run on this machine, `ranks` is empty, and `skipped` is the reason; the journal does not store
-    this, because a missing package may be installed later."""
+    """The result of one configuration with the questions of `half`, one of the two halves of all questions. `ranks` has
+    an item for each question, in order: the ranks of its relevant passages, from 1; None for a passage after the tenth.
+    `seconds` is the duration. If a configuration cannot run on this machine, `ranks` is empty, and `skipped` is the
+    reason. The journal does not store such a result, because a missing package may be installed later."""
 
     configuration: Configuration
     half: Half

@@ -194,8 +194,8 @@ class _HashingWriter:
             self.write(np.ascontiguousarray(array[start : start + _BLOCK], kind).data)
 
     def sums(self) -> dict[str, Any]:
-        """Return the checksums for the description: the hash of the file for an exact index, or the checksum of each
-        part of the file for a trained index."""
+        """Return the checksums that are stored in the description of the snapshot (`rag_faiss_meta.json`): the hash of
+        the file for an exact index, or the checksum of each part of the file for a trained index."""
         return {_SUMS: self._sums} if self._hash is None else {_HASH: self._hash.hexdigest()}
 
     def write_index(self, index: Any) -> None:

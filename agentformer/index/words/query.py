@@ -354,9 +354,9 @@ def stem_rarities(
 
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
-    """Return how much of a query the best of some entries contains, 0..1: its sum in `held`, divided by the sum for the
-    whole query. Both sums add the weights (`rarities`) of stems. Each of the `languages` has its own stems of the query
-    and therefore its own sum for the whole query; the smallest one above 0 is used."""
+    """Return the largest share (0..1) of a query that one entry contains. `held` has for each entry the sum of the
+    weights (`rarities`) of the query's stems in the entry. The share is this sum, divided by the sum for all stems of
+    the query. Each of the `languages` has its own stems, and so its own sum; the smallest sum above 0 is used."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rarity in rarities.items():
         head, mark, _ = term.partition("~")

@@ -90,8 +90,8 @@ class _Sentence:
 
 def extract(entries: Sequence[MemoryEntry], max_tokens: int, count_tokens: CountTokens) -> str:
     """Return a summary of at most `max_tokens` tokens, which consists of the most valuable sentences. They have at most
-    half of the tokens of the entries, with two exceptions: if the entries have few tokens, all sentences with content
-    are kept, and decisions, errors and other entries of priority kinds may use more than half. Neighboring sentences
+    half of the tokens of the entries, with two exceptions. If the entries have few tokens, all sentences with content
+    are kept. Decisions, errors and other entries of priority kinds may use more than half. Neighboring sentences
     are on the same line, and each line begins with the speaker. The summary is empty only if `max_tokens` is too small
     for one word."""
     entries = sort_by_time(entries)

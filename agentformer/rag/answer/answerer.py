@@ -72,11 +72,12 @@ class Answerer:
         max_tokens: int | None = None,
         extractive: bool = False,
     ) -> Answer:
-        """Return an answer with citations. If the hits contain no answer, the `mode` of the answer is `none`. If the
-        model fails, the answer quotes the best sentences and has a warning with the reason. If `extractive` is true,
-        the model is not called. `given` are the passages that the model receives, with the numbers 1, 2 and so on; if
-        it is empty, the model receives the hits. `more` are the hits after `hits` in the ranking. An extractive answer
-        may also quote a hit of `more` from a document of `hits`; this hit is then added to the hits of the answer."""
+        """Return an answer with citations. `hits` are the best hits of the search. `given` are the passages that the
+        model receives, with the numbers 1, 2 and so on; if `given` is empty, the model receives `hits`. `more` are the
+        hits after `hits` in the ranking. An extractive answer may also quote a hit of `more` whose document also has a
+        hit in `hits`; the quoted hit is then added to the hits of the answer. If `extractive` is true, the model is not
+        called. If no hit contains an answer, the `mode` of the answer is `none`. If the model fails, the answer quotes
+        the best sentences and has a warning with the reason."""
         request = self._request(question, hits, given, more)
         if extractive:
             return self._extractive(request)

@@ -141,8 +141,9 @@ def find_date_ranges(
 ) -> list[DateRange]:
     """Return the date ranges that `text` names, in order. Two ranges overlap only if they are meanings of the same date
     ("7/5/2023"). Relative expressions are computed from the day `on`, or skipped without it. A date without a year
-    means the nearest such date to `on` or, with `past`, the last one that is not after it. If `years` is False, written
-    years and words such as "before" are ignored, because the word index does not need them."""
+    means the nearest such date to `on` or, with `past`, the last one that is not after it. If `years` is False, years
+    alone ("in 2019") and, without `on`, distances to a date ("two weeks before 7 May 2023") may be left out, and
+    `border` may be False although a word such as "before" precedes the date. The word index needs none of this."""
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
     if on is not None or years:

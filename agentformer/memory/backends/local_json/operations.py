@@ -187,7 +187,9 @@ def consolidate(
                 "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
             )
         if entry_id in summaries:
-            raise Conflict(f"{entry_id} is a summary of other entries and cannot be summarized; restore it first")
+            raise Conflict(
+                f"{entry_id} is a summary of other entries and cannot be summarized; restore its originals first"
+            )
         records[entry_id] = record.with_fields(archived_at=at, archived_by=summary.id)
     insert(records, summary)
 
@@ -222,7 +224,7 @@ def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mappi
     if (field := parting_field(entry, changes)) is None:
         return
     if entry.archived_by is not None:
-        raise InvalidInput(field, f"{entry.id} is replaced by a summary; restore the summary {entry.archived_by} first")
+        raise InvalidInput(field, f"{entry.id} is replaced by a summary; undo the summary {entry.archived_by} first")
     if any(record.entry.archived_by == entry.id for record in records.values()):
         raise InvalidInput(field, f"{entry.id} is a summary of other entries; restore the summary first")
 

@@ -163,9 +163,10 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
-    """Search the HNSW index for the vectors that are nearest to the query `half`, a vector of half precision, and
-    return those windows that are in the scope, best first. Return None if only a few of these vectors are in the
-    namespace or in the scope; the caller then compares all windows of the scope (`_exact`), which is faster."""
+    """Search the HNSW index for the vectors that are nearest to the query `half`, a vector of half precision. Return
+    the windows (embedded passages) of the scope that have one of these vectors, best first. Return None if only a few
+    of these vectors are in the namespace or in the scope; the caller then compares all windows of the scope (`_exact`),
+    which is faster."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2

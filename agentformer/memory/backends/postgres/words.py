@@ -168,8 +168,8 @@ def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
 
 
 def _array(numbers: Iterable[int]) -> str:
-    """Return an array as a PostgreSQL literal. A literal is needed because PostgreSQL has no arrays of arrays with
-    different lengths; it is also faster than a list for psycopg."""
+    """Return an array as a PostgreSQL literal. Several arrays are sent as a list of literals, because PostgreSQL has no
+    arrays of arrays with different lengths. A literal is also faster than a list for psycopg."""
     return f"{{{','.join(map(str, numbers))}}}"
 
 
