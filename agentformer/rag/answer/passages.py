@@ -1,10 +1,13 @@
-"""Passages: the hits of a search with their language, their sentences and their terms."""
+"""Passages: the hits of a search with their language, their sentences and their terms. Sentences are the units of
+quotes, so headings and tables of contents are left out."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.relevance import EntryLanguages
@@ -16,6 +19,20 @@ from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Hit, Span
 
 _NAMES = 2  # parts of the context line that name the document: its file and its title
+_MARKUP = " \t#*_>-=|"
+_NUMBERED = frozenset("§0123456789")
+_HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
+_TITLE = re.compile(r"[^\W\d_][^\d\n.!?:;,。]{2,58}[^\W\d_]")  # "Available Information"
+_CAPTION = re.compile(
+    r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
+    re.IGNORECASE,
+)
+_FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of contents, form fields, ruled lines
+_LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
+_PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line of a table of contents
+_LEAST_ENTRIES = 3
+_FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them has no content
+_DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 
@@ -137,3 +154,128 @@ def _outside(span: Span, tables: Iterable[TextTable], content: str) -> Iterator[
             at = content.index(bare, start)
             yield Span(at, at + len(bare))
         start = max(start, table.span.end) if table else start
+
+
+@dataclass(eq=False, slots=True)
+class Sentence:
+    """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
+    the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
+    are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers."""
+
+    passage: Passage
+    span: Span
+    terms: Terms
+    stems: frozenset[str]
+    before: Sentence | None = None
+    leads: bool = False
+    refers: bool = False
+    headings: frozenset[str] = frozenset()
+    row: TableRow | None = None
+
+    @property
+    def text(self) -> str:
+        """The text of the sentence."""
+        return self.passage.content[self.span.start : self.span.end]
+
+    @property
+    def naming(self) -> Sentence | None:
+        """The previous sentence. If several sentences in a row refer back ("Eva began. She moved. She sold."), the one
+        before them, which names the subject: a quote begins with it."""
+        former = self.before
+        while self.refers and former and former.refers and former.before:
+            former = former.before
+        return former
+
+
+def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
+    """Return the sentences of the passages without headings and without lines of dots, dashes or numbers. If the
+    passages consist only of these, return everything."""
+    everything = [list(_sentences_of(passage)) for passage in passages]
+    bodies = [_below_headings(sentences) for sentences in everything]
+    chosen = bodies if any(bodies) else everything
+    for sentences in chosen:
+        for former, sentence in pairwise(sentences):
+            sentence.before = None if sentence.row or former.row else former
+    return [sentence for sentences in chosen for sentence in sentences]
+
+
+def _sentences_of(passage: Passage) -> Iterator[Sentence]:
+    for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
+        yield Sentence(passage, span, terms, frozenset(terms.stems), row=passage.rows.get(span))
+
+
+def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
+    """Return the sentences that are not headings. Set the `headings` of each: the stems of the nearest heading before
+    it in the passage, or, before the first heading, those of the context line."""
+    body: list[Sentence] = []
+    headings: frozenset[str] | None = None
+    for sentence in sentences:
+        if not sentence.row and _is_heading(sentence):
+            headings = sentence.stems
+            continue
+        if not sentence.row and _is_filled(sentence):
+            continue
+        sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
+        if sentence.row:
+            sentence.headings |= sentence.passage.header_stems[sentence.span]
+        body.append(sentence)
+    return body
+
+
+def _is_filled(sentence: Sentence) -> bool:
+    """Return whether a sentence must not be quoted, because it is an entry of a table of contents, an empty form field,
+    a ruled line or a row of numbers."""
+    characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
+    if _is_contents(sentence.text):
+        return True
+    fillers = len(_FILLERS.findall(characters))
+    if fillers >= _FILLED and fillers >= _FILLED_SHARE * len(characters):
+        return True
+    if _LEADER.match(content, span.end - 1) or not any(map(str.isalnum, characters)):
+        return True
+    if any(map(str.isalpha, characters)):
+        return False
+    after_dots = _LEADER.match(content[max(0, span.start - _FILLED) : span.start].lstrip())  # a page number
+    return bool(after_dots) or sum(map(str.isdigit, characters)) > _DIGITS_ALONE
+
+
+def _is_contents(text: str) -> bool:
+    """Return whether a text consists of lines of a table of contents: most end with numbers that grow, and none has a
+    punctuation mark."""
+    lines = text.split("\n")
+    pages = [int(match[1]) for line in lines if (match := _PAGE_NUMBER.search(line))]
+    return len(pages) >= _LEAST_ENTRIES and 2 * len(pages) > len(lines) and pages == sorted(pages) and "," not in text
+
+
+def _is_heading(sentence: Sentence) -> bool:
+    text = sentence.text.strip(_MARKUP)
+    if not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR):
+        return True
+    if _CAPTION.match(text):
+        return True
+    if _is_title(sentence, text):
+        return True
+    if text[0] not in _NUMBERED or not text[-1].isalpha() or not _is_line(sentence):
+        return False
+    return all(_HEADING.fullmatch(line.strip(_MARKUP)) for line in text.splitlines())
+
+
+def _is_title(sentence: Sentence, text: str) -> bool:
+    """Return whether a sentence is a title: a short paragraph without digits and without punctuation at its end,
+    followed by a paragraph that ends with punctuation."""
+    content, span = sentence.passage.content, sentence.span
+    if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
+        return False
+    behind = content[span.end :]
+    paragraph = behind.strip().partition("\n\n")[0].rstrip()
+    alone = behind.lstrip(" \t\r").startswith("\n\n")
+    return alone and len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
+
+
+def _is_line(sentence: Sentence) -> bool:
+    """Return whether the sentence is alone in its line."""
+    content, span = sentence.passage.content, sentence.span
+    return content[: span.start].rstrip(" \t")[-1:] in ("", "\n") and content[span.end :].lstrip(" \t\r")[:1] in (
+        "",
+        "\n",
+    )

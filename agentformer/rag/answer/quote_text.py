@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from agentformer.rag.answer.features import Sentence
+from agentformer.rag.answer.passages import Sentence
 from agentformer.types import Span
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word

@@ -16,8 +16,8 @@ from agentformer.embedders.late_interaction import AskedTokens, least_alike, lik
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import Baselines, normalized_cosine
-from agentformer.rag.answer.features import Features, Sentence, SentenceFeatures, read_sentences
-from agentformer.rag.answer.passages import Passage
+from agentformer.rag.answer.features import Features, SentenceFeatures
+from agentformer.rag.answer.passages import Passage, Sentence, read_sentences
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.languages import FUNCTION_WORDS
