@@ -143,11 +143,20 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 
 def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, Any]) -> list[MemoryEntry]:
-    """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput` for an invalid
-    argument."""
+    """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput` for an invalid argument.
+    Its message names the item, if there are several."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
-    return [new_entry({**common, **(item if isinstance(item, Mapping) else {"content": item})}) for item in items]
+    entries, items = [], [*items]
+    for number, item in enumerate(items):
+        try:
+            entries.append(new_entry({**common, **(item if isinstance(item, Mapping) else {"content": item})}))
+        except InvalidInput as error:
+            if len(items) == 1:
+                raise
+            said = str(error).removeprefix(f"{error.field}: ")
+            raise InvalidInput(error.field, f"{said} (item {number} of the list, counted from 0)") from None
+    return entries
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:

@@ -43,6 +43,20 @@ def test_an_invalid_filter_is_refused_with_its_place(af: AgentFormer) -> None:
         af.memory.list(where={"type": "and", "filters": [{"type": "like", "key": "a", "value": 1}]})
 
 
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ("  ", r"content: is empty.* \(item 1 of the list, counted from 0\)"),
+        ({"kind": "fact"}, r"content: .* \(item 1 of the list"),
+        ({"content": "tea", "colour": "green"}, r"colour: .* \(item 1 of the list"),
+    ],
+)
+def test_an_invalid_item_is_named_and_nothing_is_stored(af: AgentFormer, item: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        af.memory.store_many(["Aino prefers tea.", item, "Veli prefers coffee."])
+    assert af.memory.list() == []
+
+
 def test_get_many_and_remove_many_take_ids_and_source_ids(af: AgentFormer) -> None:
     plain = [af.memory.store(f"fact {n}") for n in range(4)]
     common = {"source_type": "page", "verbatim": True}

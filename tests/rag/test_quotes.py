@@ -66,6 +66,20 @@ def test_a_pronoun_after_a_pronoun_comes_with_the_sentence_that_names_the_subjec
     assert text[first.span.start : first.span.end] == first.quote
 
 
+@pytest.mark.parametrize(
+    ("question", "last"),
+    [
+        ("When did John Smith move the mill?", "He moved it in 1960."),
+        ("When did John Smith close the mill?", "He closed it in 1970."),
+        ("When did John Smith retire?", "He retired in 1980."),
+    ],
+)
+def test_in_a_row_of_pronouns_the_sentence_with_the_question_s_verb_is_quoted(question: str, last: str) -> None:
+    text = "John Smith bought the mill in 1950. He moved it in 1960. He closed it in 1970. He retired in 1980."
+    quote = ranked(question, hit(text, 1))[0].quote
+    assert quote.startswith("John Smith bought") and quote.endswith(last)
+
+
 def test_the_subject_of_a_far_pronoun_stands_before_the_quote() -> None:
     between = f"It was built by Anna Berg{' and by her brother' * 30}."
     text = f"The mill stands by the river. {between} It grinds rye for the bakery."
