@@ -80,6 +80,13 @@ def test_in_a_row_of_pronouns_the_sentence_with_the_question_s_verb_is_quoted(qu
     assert quote.startswith("John Smith bought") and quote.endswith(last)
 
 
+def test_pronouns_are_known_in_a_text_of_unknown_language() -> None:
+    passages = read_passages([hit("Karl Berg kom 1920. Hon gick.", 1), hit("The keys hang here. He has one.", 2)])
+    assert {passage.language for passage in passages} >= {""}
+    sentences = rank_sentences(analyze_query("Vem gick?"), [each for each in passages if not each.language])
+    assert all(each.quote.startswith(("Karl Berg kom", "The keys hang")) for each in sentences)
+
+
 def test_the_subject_of_a_far_pronoun_stands_before_the_quote() -> None:
     between = f"It was built by Anna Berg{' and by her brother' * 30}."
     text = f"The mill stands by the river. {between} It grinds rye for the bakery."

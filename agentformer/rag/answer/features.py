@@ -246,8 +246,10 @@ class SentenceFeatures:
 
 
 def _refers(sentence: Sentence) -> bool:
-    """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun."""
-    backward = question_words("backward").get(sentence.passage.language, frozenset())
+    """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun. In a text
+    of unknown language, the words of all languages count."""
+    lists, language = question_words("backward"), sentence.passage.language
+    backward = lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
     return not backward.isdisjoint(_words(sentence.text[:80])[:_FIRST])
 
 
