@@ -270,4 +270,4 @@ def test_nodes_need_a_shared_memory(tmp_path: Path) -> None:
         main, ["worker", "--index-dir", str(tmp_path)], env={"AGENTFORMER_BACKEND": "local_json"}
     )
     assert result.exit_code == 2
-    assert "the backend is local_json" in result.output
+    assert "only the backend postgres has nodes" in result.output
