@@ -11,9 +11,20 @@ from typing import Any
 from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
-from agentformer.api import console, documents, entries, jobs, memory, openapi, server, tools, uploads
-from agentformer.api.admin import checks, keys
+from agentformer.api import openapi
 from agentformer.api.auth import Guard
+from agentformer.api.endpoints import (
+    checks,
+    console,
+    documents,
+    entries,
+    jobs,
+    keys,
+    memory,
+    server,
+    tools,
+    uploads,
+)
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openai import chat, embeddings, files, store_files, vector_stores
 from agentformer.api.openapi import openapi_document

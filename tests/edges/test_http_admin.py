@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access.keys import KeyStore
-from agentformer.api.admin import checks, keys
 from agentformer.api.app import close_app, create_app
-from agentformer.api.console import Map
+from agentformer.api.endpoints import checks, keys
+from agentformer.api.endpoints.console import Map
 from agentformer.api.models.memory import Salience
 from agentformer.settings import load_settings
 from tests.edges.mounted import grant, mounted, shaped

@@ -16,7 +16,7 @@ from werkzeug.http import parse_options_header
 
 from agentformer.api import create_app
 from agentformer.api.app import close_app
-from agentformer.api.documents import attachment
+from agentformer.api.endpoints.documents import attachment
 from agentformer.api.response import reply
 from agentformer.settings import load_settings
 from tests.readers.conftest import make_pdf

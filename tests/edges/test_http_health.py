@@ -16,8 +16,8 @@ Flask = pytest.importorskip("flask", reason="the extra `server` is not installed
 
 import agentformer  # noqa: E402
 from agentformer.access.permissions import Grant  # noqa: E402
-from agentformer.api import server as models  # noqa: E402
 from agentformer.api.app import close_app, init_app  # noqa: E402
+from agentformer.api.endpoints import server as models  # noqa: E402
 from agentformer.errors import Unauthenticated  # noqa: E402
 from tests.edges.mounted import Mounted, grant, mounted, shaped  # noqa: E402
 

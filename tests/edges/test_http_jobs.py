@@ -20,8 +20,8 @@ from flask import Flask
 
 from agentformer.access.permissions import Grant
 from agentformer.api import create_app, init_app
-from agentformer.api import jobs as api_jobs
 from agentformer.api.app import close_app
+from agentformer.api.endpoints import jobs as api_jobs
 from agentformer.settings import load_settings
 from tests.readers.conftest import make_pdf
 

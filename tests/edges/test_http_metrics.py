@@ -16,9 +16,9 @@ parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metr
 
 from agentformer.access.permissions import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
+from agentformer.api.endpoints.server import router  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
-from agentformer.api.server import router  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field  # noqa: E402
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType  # noqa: E402
 
 from agentformer.api import request as api_request  # noqa: E402
-from agentformer.api.jobs import JobsParameters  # noqa: E402
+from agentformer.api.endpoints.jobs import JobsParameters  # noqa: E402
 from agentformer.api.models import documents, requests  # noqa: E402
 from agentformer.api.request import BoundedBody, ParameterModel, RequestModel, body_of, query_of  # noqa: E402
 from agentformer.errors import InvalidInput  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access.permissions import EVERYTHING, Grant
-from agentformer.api import tools as models
+from agentformer.api.endpoints import tools as models
 from tests.edges.mounted import Mounted, grant, mounted, shaped
 
 READ, WRITE = grant("read"), grant("write")

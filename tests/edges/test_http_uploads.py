@@ -18,8 +18,8 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 import flask
 
 from agentformer.api import create_app, init_app
-from agentformer.api import uploads as models
 from agentformer.api.app import close_app
+from agentformer.api.endpoints import uploads as models
 from agentformer.settings import load_settings
 from tests.edges.mounted import Mounted, grant, mounted
 from tests.readers.conftest import make_pdf

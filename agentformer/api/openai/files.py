@@ -10,7 +10,8 @@ from typing import Any, BinaryIO, cast
 from flask import Response
 
 from agentformer.access.permissions import Grant
-from agentformer.api.documents import attachment
+from agentformer.api.endpoints.documents import attachment
+from agentformer.api.endpoints.uploads import file_name, files_of_request, read_multipart
 from agentformer.api.openai import models
 from agentformer.api.openai.lookup import (
     NAMESPACE_HEADER,
@@ -25,7 +26,6 @@ from agentformer.api.openai.lookup import (
 )
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
-from agentformer.api.uploads import file_name, files_of_request, read_multipart
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.rag.kept_files import KeptFiles
 from agentformer.rag.uploads import Origin, read_upload

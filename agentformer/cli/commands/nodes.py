@@ -60,7 +60,7 @@ def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
     """Continue the upload jobs of all servers until `closing` is closed. Without the extra `server`, log a warning
     instead."""
     try:
-        from agentformer.api.uploads import upload_jobs
+        from agentformer.api.endpoints.uploads import upload_jobs
     except ImportError as error:
         log.warning("this worker does not continue upload jobs, because the extra `server` is not installed: %s", error)
         return

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from flask import Response
 
 from agentformer.access.permissions import Grant
-from agentformer.api.entries import (
+from agentformer.api.endpoints.entries import (
     MEMORY,
     entries_json,
     entry_response,

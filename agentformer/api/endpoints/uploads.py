@@ -17,8 +17,8 @@ from werkzeug.formparser import FormDataParser
 
 from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.auth import FORM_BYTES
-from agentformer.api.jobs import JOB
-from agentformer.api.jobs import Job as JobModel
+from agentformer.api.endpoints.jobs import JOB
+from agentformer.api.endpoints.jobs import Job as JobModel
 from agentformer.api.models import Namespace, ResponseModel
 from agentformer.api.models.documents import Document as DocumentModel
 from agentformer.api.operations import Router, Service

@@ -1,1 +1,0 @@
-"""Endpoints for administrators: the keys, and the checks of the stored data."""
