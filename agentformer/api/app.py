@@ -11,11 +11,11 @@ from typing import Any
 from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
-from agentformer.api import openapi
 from agentformer.api.auth import Guard
 from agentformer.api.endpoints import (
     checks,
     console,
+    docs,
     documents,
     entries,
     jobs,
@@ -58,7 +58,7 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     server.router,
     checks.router,
     keys.router,
-    openapi.router,
+    docs.router,
 )
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)
 
