@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import binascii
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, TooLarge
 from agentformer.http.redaction import redact_url
 from agentformer.memory.backends.cosmos_db import CosmosAddress
+from agentformer.memory.backends.cosmos_db.items import PARTITION_KEY, Item, check_size
 
 if TYPE_CHECKING:
     from azure.cosmos import ContainerProxy, CosmosClient
 
-Item = dict[str, Any]
-
-PARTITION_KEY = "pk"
-CONTROL = "control"  # the partition of all items that belong to no namespace
-MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the fields that the service adds
-_MAX_PARTITION_BYTES = 2_000  # of 2,048
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
 _THROTTLED_TRIES = 60  # never reached, because `CosmosAddress.patience` ends before so many attempts
@@ -160,27 +154,3 @@ class Container:
             )
         reason = " ".join(str(error).split())[:200]
         return StoreError(f"the Cosmos DB account at {self.name} answered with status {status}: {reason}")
-
-
-def check_size(item: Mapping[str, Any]) -> None:
-    """Raise `TooLarge` if the item has more bytes than Cosmos DB stores in one item."""
-    if (size := item_bytes(item)) > MAX_ITEM_BYTES:
-        raise TooLarge(
-            "cosmos_db",
-            f"the item {item['id']} has {size} bytes; Cosmos DB stores at most {MAX_ITEM_BYTES} bytes in one item; "
-            "store the text as several entries",
-        )
-
-
-def item_bytes(value: Mapping[str, Any] | Sequence[Any]) -> int:
-    """Return the number of bytes of a JSON value in a request."""
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
-
-
-def partition_of(namespace: str) -> str:
-    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge` if the
-    name of the namespace is too long."""
-    partition = f"ns:{namespace}"
-    if len(partition.encode("utf-8", "surrogatepass")) > _MAX_PARTITION_BYTES:
-        raise TooLarge("namespace", f"Cosmos DB allows at most {_MAX_PARTITION_BYTES} bytes; choose a shorter name")
-    return partition

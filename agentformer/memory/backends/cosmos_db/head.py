@@ -24,15 +24,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError
-from agentformer.memory.backends.cosmos_db.container import (
-    CONTROL,
-    PARTITION_KEY,
-    Changed,
-    Container,
-    Exists,
-    Item,
-    item_bytes,
-)
+from agentformer.memory.backends.cosmos_db.container import Changed, Container, Exists
+from agentformer.memory.backends.cosmos_db.items import CONTROL, PARTITION_KEY, Item, item_bytes
 from agentformer.types import new_id
 
 log = logging.getLogger("agentformer")

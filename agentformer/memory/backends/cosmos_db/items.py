@@ -1,4 +1,5 @@
-"""Conversion of rows of the local copy to items of the container, and back.
+"""The items of a container: their partitions, their size, and the conversion of rows of the local copy to items and
+back.
 
 Each item contains one row: an entry (original text, metadata, times, and its row in the embedding queue), a former
 version of an entry, or a window of an entry with its vector. These items are in the partition of their namespace. Rows
@@ -10,22 +11,20 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import sqlite3
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.errors import TooLarge
-from agentformer.memory.backends.cosmos_db.container import (
-    CONTROL,
-    MAX_ITEM_BYTES,
-    PARTITION_KEY,
-    Item,
-    item_bytes,
-    partition_of,
-)
-from agentformer.memory.backends.cosmos_db.server_mode import searched_fields
 
+Item = dict[str, Any]
+
+PARTITION_KEY = "pk"
+CONTROL = "control"  # the partition of all items that belong to no namespace
+_MAX_PARTITION_BYTES = 2_000  # of 2,048
+_MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the fields that the service adds
 GONE_SECONDS = 30 * 24 * 3600
 TABLES: Mapping[str, str] = {  # type of an item -> table of its row
     "entry": "entries",
@@ -47,6 +46,20 @@ KEYS: Mapping[str, tuple[str, ...]] = {
 }
 QUEUES = ("pending", "moving")  # tables with a row for each waiting entry; this row is stored in the item of the entry
 LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe only the local file
+# Columns of an entry that a search compares. A scope compares those of `EQUAL` by equality.
+EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
+_COMPARED = (
+    "num",
+    "tier",
+    "kind",
+    "category",
+    "page",
+    *EQUAL,
+    "occurred_at",
+    "salience",
+    "archived_at",
+    "superseded_by",
+)
 _EXACT = 2**53  # larger integers lose digits, because JSON numbers of Cosmos DB are floats
 _RESERVE = 10_000  # bytes that the item of a change needs in addition until the change is written
 
@@ -101,18 +114,8 @@ def read_item(
         **({} if namespace is None else {"namespace": namespace}),
         **more,
     }
-    _check_size(item)
+    check_size(item, _RESERVE)
     return item
-
-
-def _check_size(item: Item) -> None:
-    """Raise `TooLarge` if Cosmos DB cannot store the item."""
-    if (size := item_bytes(item)) > MAX_ITEM_BYTES - _RESERVE:
-        raise TooLarge(
-            "cosmos_db",
-            f"the text needs an item of {size} bytes, but Cosmos DB stores at most {MAX_ITEM_BYTES - _RESERVE}; store "
-            "the text as several entries",
-        )
 
 
 def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
@@ -122,12 +125,39 @@ def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any
     if key.type == "entry":
         query = "SELECT EXISTS (SELECT 1 FROM windows WHERE entry = ?)"
         has_window = connection.execute(query, [row["num"]]).fetchone()[0]
-        return {} if has_window else searched_fields(row, row["content"], None)
+        return {} if has_window else _searched_fields(row, row["content"], None)
     entry = connection.execute("SELECT * FROM entries WHERE num = ?", [row["entry"]]).fetchone()
     query = "SELECT data FROM vectors WHERE id = (SELECT vector FROM windows WHERE id = ?)"
     (data,) = connection.execute(query, [row["id"]]).fetchone()
     vector = struct.unpack(f"<{len(data) // 4}f", data)
-    return searched_fields(entry, entry["content"][row["span_start"] : row["span_end"]], vector)
+    return _searched_fields(entry, entry["content"][row["span_start"] : row["span_end"]], vector)
+
+
+def _searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[float] | None) -> Item:
+    """Return the fields of an item with which Cosmos DB searches: a passage of an entry with its vector, or the whole
+    entry without a vector, and the values that a scope can compare. `entry` is a row of the table `entries`."""
+    metadata = json.loads(entry["metadata"])
+    scope = {
+        **{name: entry[name] for name in _COMPARED},
+        "happened_at": entry["created_at"] if entry["occurred_at"] is None else entry["occurred_at"],
+        "metadata": [metadata_pair(key, value) for key, value in metadata.items()],
+    }
+    text = "\n".join(part for part in (entry["title"], entry["context"], passage) if part)
+    return {"scope": scope, "text": text, **({} if vector is None else {"embedding": list(vector)})}
+
+
+def metadata_pair(key: str, value: Any) -> str:
+    """Return a text for a key and a value of metadata, so that a query can compare the two together. Equal pairs have
+    the same text, also if they have equal numbers of different types, such as 1 and 1.0."""
+    return json.dumps([key, _plain(value)], sort_keys=True)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def gone_item(key: RowKey, partition: str, seq: int, change: int) -> Item:
@@ -163,3 +193,27 @@ def _encode(value: Any) -> Any:
 def _queued(connection: sqlite3.Connection, queue: str, num: int) -> Item | None:
     row = connection.execute(f"SELECT * FROM {queue} WHERE entry = ?", [num]).fetchone()
     return {name: _encode(row[name]) for name in row.keys() if name != "entry"} if row else None  # noqa: SIM118
+
+
+def check_size(item: Item, reserve: int = 0) -> None:
+    """Raise `TooLarge` if the item has more bytes than Cosmos DB stores in one item, less `reserve`."""
+    if (size := item_bytes(item)) > _MAX_ITEM_BYTES - reserve:
+        raise TooLarge(
+            "cosmos_db",
+            f"the item {item['id']} has {size} bytes; Cosmos DB stores at most {_MAX_ITEM_BYTES - reserve} bytes in "
+            "one item; store the text as several entries",
+        )
+
+
+def item_bytes(value: Mapping[str, Any] | Sequence[Any]) -> int:
+    """Return the number of bytes of a JSON value in a request."""
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def partition_of(namespace: str) -> str:
+    """Return the partition key of a namespace. It differs from `CONTROL` for every namespace. Raises `TooLarge` if the
+    name of the namespace is too long."""
+    partition = f"ns:{namespace}"
+    if len(partition.encode("utf-8", "surrogatepass")) > _MAX_PARTITION_BYTES:
+        raise TooLarge("namespace", f"Cosmos DB allows at most {_MAX_PARTITION_BYTES} bytes; choose a shorter name")
+    return partition

@@ -1,17 +1,17 @@
-"""The search of the mode `server`, in which Cosmos DB ranks the passages: the policies of the container, the fields of
-the items, and the queries. A query compares the namespace twice, as the partition key and as a field, and contains
-values only as parameters. Cosmos DB returns passages, and their entries are read from the local copy."""
+"""The search of the mode `server`, in which Cosmos DB ranks the passages: the policies of the container, and the
+queries. A query compares the namespace twice, as the partition key and as a field, and contains values only as
+parameters. Cosmos DB returns passages, and their entries are read from the local copy."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.index.embedding.active import embedder_for
-from agentformer.memory.backends.cosmos_db.container import PARTITION_KEY, Container, Item, partition_of
+from agentformer.memory.backends.cosmos_db.container import Container
+from agentformer.memory.backends.cosmos_db.items import EQUAL, PARTITION_KEY, metadata_pair, partition_of
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.records.database import Database
@@ -22,19 +22,6 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, Hit, Hits, Query, Scop
 LANGUAGE = "en-US"  # language in which the service analyzes words
 MAX_ROWS = 1_000  # the client refuses a longer hybrid search
 _MAX_TERMS = 30
-_EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
-_COPIED = (
-    "num",
-    "tier",
-    "kind",
-    "category",
-    "page",
-    *_EQUAL,
-    "occurred_at",
-    "salience",
-    "archived_at",
-    "superseded_by",
-)
 _READ = ("pk", "seq", "type", "namespace")  # indexed fields that other queries use
 _MAX_AMONG = 20_000  # maximum entry numbers in a query, because its text and parameters may have at most 512 kB
 _PASSAGES = 4  # requested passages for each wanted entry; an entry can have several
@@ -71,19 +58,6 @@ def server_properties(dimension: int) -> dict[str, Any]:
             "fullTextPaths": [{"path": "/text", "language": LANGUAGE}],
         },
     }
-
-
-def searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[float] | None) -> Item:
-    """Return the fields of an item with which Cosmos DB searches: a passage of an entry with its vector, or the whole
-    entry without a vector, and the values that a scope can compare. `entry` is a row of the table `entries`."""
-    metadata = json.loads(entry["metadata"])
-    scope = {
-        **{name: entry[name] for name in _COPIED},
-        "happened_at": entry["created_at"] if entry["occurred_at"] is None else entry["occurred_at"],
-        "metadata": [_pair(key, value) for key, value in metadata.items()],
-    }
-    text = "\n".join(part for part in (entry["title"], entry["context"], passage) if part)
-    return {"scope": scope, "text": text, **({} if vector is None else {"embedding": list(vector)})}
 
 
 def words_of(text: str) -> list[str]:
@@ -129,7 +103,7 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the condition that an item with `searched_fields` is in the scope, and the parameters of the condition.
+    """Return the condition that an item is in the scope, and the parameters of the condition.
     Two parts of the scope are missing. `min_salience` is compared with the salience before decay, so some results are
     not in the scope, and the caller must test them. `where` is not included: the caller passes the numbers of the
     matching entries to `search_query` as `among`."""
@@ -145,7 +119,7 @@ def scope_condition(scope: Scope) -> ServerQuery:
             add(f"ARRAY_CONTAINS(@{name}, c.scope.{column})", name, list(allowed))
     excluded = sorted({*scope.except_kinds, *UNSEARCHED_KINDS})
     add("NOT ARRAY_CONTAINS(@except_kinds, c.scope.kind)", "except_kinds", excluded)
-    for name in _EQUAL:
+    for name in EQUAL:
         if (value := getattr(scope, name)) is not None:
             free = scope.or_nobody and name in OWNERS
             equal = f"c.scope.{name} = @{name}"
@@ -159,7 +133,7 @@ def scope_condition(scope: Scope) -> ServerQuery:
         if (bound := getattr(scope, name)) is not None:
             add(f"(IS_NUMBER(c.scope.{column}) AND c.scope.{column} {sign} @{name})", name, to_micros(bound))
     for number, (key, value) in enumerate(scope.metadata.items()):
-        add(f"ARRAY_CONTAINS(c.scope.metadata, @metadata{number})", f"metadata{number}", _pair(key, value))
+        add(f"ARRAY_CONTAINS(c.scope.metadata, @metadata{number})", f"metadata{number}", metadata_pair(key, value))
     if scope.min_salience > 0:
         add("c.scope.salience >= @min_salience", "min_salience", scope.min_salience)
     if not scope.include_archived:
@@ -175,20 +149,6 @@ def _indexing(paths: Sequence[str]) -> dict[str, Any]:
         "includedPaths": [{"path": path} for path in included],
         "excludedPaths": [{"path": "/*"}],
     }
-
-
-def _pair(key: str, value: Any) -> str:
-    """Return a text for a key and a value of metadata, so that a query can compare the two together. Equal pairs have
-    the same text, also if they have equal numbers of different types, such as 1 and 1.0."""
-    return json.dumps([key, _plain(value)], sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 class ServerSearch:
