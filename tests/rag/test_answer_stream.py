@@ -7,8 +7,7 @@ from typing import Any
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.nothing_found import NOTHING_FOUND
-from agentformer.rag.answer.prompts import NO_ANSWER
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND
 from agentformer.types import Answer, AnswerFault, AnswerPiece, ChatMessage
 from tests.rag.models import HITS, Scripted
 

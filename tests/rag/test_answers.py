@@ -10,9 +10,8 @@ import numpy as np
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.nothing_found import NOTHING_FOUND
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.prompts import NO_ANSWER, messages
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS

@@ -23,8 +23,8 @@ from agentformer.rag.answer.confidence import (
     confidence_features,
     normalized_cosine,
 )
-from agentformer.rag.answer.nothing_found import NOTHING_FOUND, nothing_found
 from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.prompts import NOTHING_FOUND, nothing_found
 from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query

@@ -14,7 +14,6 @@ from agentformer.rag.answer.confidence import (
     QuoteFeatures,
 )
 from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visible_text, why_cut
-from agentformer.rag.answer.nothing_found import nothing_found
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quotes import (
     RankedSentence,
@@ -262,7 +261,7 @@ class Answerer:
         )
 
     def _nothing(self, request: AnswerRequest, warnings: Sequence[str] = ()) -> Answer:
-        text = nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
+        text = prompts.nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
         return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=request.confidence)
 
     def _extractive(self, request: AnswerRequest, warnings: tuple[str, ...] = ()) -> Answer:
