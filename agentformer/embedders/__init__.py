@@ -122,10 +122,7 @@ class GuardedEmbedder(Guarded[Embedder]):
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return the number of tokens of each text. If the embedder counts the tokens of several texts in one call,
         this is faster than `token_spans`."""
-        embedder: object = self.provider()
-        if isinstance(embedder, TokenCounter):
-            return embedder.token_counts(texts)
-        return [len(self.token_spans(text)) for text in texts]
+        return token_counts(self.provider(), texts)
 
     @property
     def request_texts(self) -> int:
@@ -193,6 +190,13 @@ def token_spans(embedder: Embedder) -> Callable[[str], list[Span]]:
             return estimated_spans(text)
 
     return spans
+
+
+def token_counts(embedder: Embedder, texts: Sequence[str]) -> list[int]:
+    """Return the number of tokens of each text, in one call of the embedder if it is a `TokenCounter`."""
+    if isinstance(embedder, TokenCounter):
+        return embedder.token_counts(texts)
+    return [len(embedder.token_spans(text)) for text in texts]
 
 
 def token_counter(embedder: Embedder) -> Callable[[str], int]:

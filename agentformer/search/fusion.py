@@ -11,10 +11,13 @@ from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from itertools import count
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.types import Vote
+
+if TYPE_CHECKING:
+    from agentformer.settings import Settings
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -34,6 +37,19 @@ class FusionOptions(NamedTuple):
     dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time
     code_weight: float = 3.0  # only for "adaptive": factor of the vectors if a question in plain words finds code
     long_weight: float = 2.0  # only for "adaptive": factor of the vectors if the best passages are long
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> FusionOptions:
+        """Return the options in the settings."""
+        return cls(
+            settings.fusion,
+            settings.dense_weight,
+            settings.rrf_k,
+            settings.statements,
+            settings.dated,
+            settings.code_weight,
+            settings.long_weight,
+        )
 
 
 class RankedList(NamedTuple):

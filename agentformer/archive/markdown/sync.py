@@ -93,10 +93,10 @@ class HomeSync:
         """Return the ids of the entries whose files are recorded but gone."""
         records, present = self._folder.records, {*found.entries, *found.unusable}
         ids = (entry_id for entry_id, record in records.items() if record.version and entry_id not in present)
-        return [entry_id for entry_id in ids if not self._is_recorded_place(records[entry_id].path)]
+        return [entry_id for entry_id in ids if not self._has_error(records[entry_id].path)]
 
-    def _is_recorded_place(self, path: str) -> bool:
-        """Return whether the recorded file at this path has an error. Such a file is not gone, but has no id."""
+    def _has_error(self, path: str) -> bool:
+        """Return whether the file at this path could not be read or parsed. Such a file is not gone."""
         return any(problem.name == path for problem in self._folder.failed)
 
     def _refuse_loss(self, gone: list[str]) -> None:

@@ -20,11 +20,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from agentformer.embedders import token_counts
 from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
 from agentformer.records import vectors as store
 from agentformer.records.vectors import HASH_BYTES, Rows, Window
 from agentformer.text.splitting import windows
-from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span, TokenCounter
+from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
 Progress = Callable[[int, int], None]  # windows done, windows in all
 Positions = NDArray[np.int64]
@@ -163,7 +164,7 @@ class WindowCutter:
             for entry in entries
         ]
         counted = [entry.content for entry, limit in zip(entries, limits, strict=True) if _is_long(entry, limit)]
-        counts = iter(self._counts(counted))
+        counts = iter(token_counts(self._embedder, counted))
         for entry, limit in zip(entries, limits, strict=True):
             if not limit:
                 yield []
@@ -173,11 +174,6 @@ class WindowCutter:
                 bare = entry.content.strip()
                 start = entry.content.find(bare)
                 yield [Span(start, start + len(bare))] if bare else []
-
-    def _counts(self, texts: Sequence[str]) -> list[int]:
-        if isinstance(self._embedder, TokenCounter):
-            return self._embedder.token_counts(texts)
-        return [len(self._embedder.token_spans(text)) for text in texts]
 
     def _context(self, entry: MemoryEntry) -> tuple[str, int]:
         """Return the context line that is added before each window, and its number of tokens. The line is shortened if

@@ -56,15 +56,14 @@ def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
     start, first = sentence.span.start, sentence.before if sentence.leads else None
     while first and end - first.span.start <= MAX_QUOTE:
         start, first = first.span.start, first.before if first.refers else None
-    if first is None or not sentence.refers:
+    naming = sentence.naming if first and sentence.refers else None
+    if naming is None:
         return start, ""
-    while first.before and first.refers:
-        first = first.before
     content = sentence.passage.content
     for begin in (start, sentence.span.start):
         room = min(_NAMED, MAX_QUOTE - len(OMITTED) - (end - begin))
-        if room >= min(_LEAST_NAMED, first.span.end - first.span.start):
-            return begin, content[slice(*shortened(content, first.span, room))] + OMITTED
+        if room >= min(_LEAST_NAMED, naming.span.end - naming.span.start):
+            return begin, content[slice(*shortened(content, naming.span, room))] + OMITTED
     return start, ""
 
 

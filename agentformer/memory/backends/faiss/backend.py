@@ -155,15 +155,7 @@ def search_options(settings: Settings) -> FaissOptions:
     reranker = named_reranker(settings)
     return FaissOptions(
         fanout=settings.fanout,
-        fusion=FusionOptions(
-            settings.fusion,
-            settings.dense_weight,
-            settings.rrf_k,
-            settings.statements,
-            settings.dated,
-            settings.code_weight,
-            settings.long_weight,
-        ),
+        fusion=FusionOptions.from_settings(settings),
         index=IndexOptions(target_recall=settings.target_recall),
         window_tokens=settings.window_tokens,
         reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
