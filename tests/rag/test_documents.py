@@ -15,6 +15,7 @@ import pytest
 
 import agentformer
 from agentformer.errors import InvalidInput, NotFound, StoreFull
+from agentformer.readers.ocr import ocr_unavailable
 from agentformer.types import Scope
 from tests.readers.conftest import make_pdf
 
@@ -191,7 +192,13 @@ def test_a_question_without_any_hit_is_answered_in_its_own_language(af: agentfor
         ("text.pdf", b"../../docs/paper.pdf", "failed", "rename the file to .txt"),
         ("cut.pdf", make_pdf([[KEYS]])[:300], "failed", "damaged"),
         ("noise.bin", bytes(range(256)) * 40, "failed", ""),
-        ("picture.png", b"\x89PNG\r\n\x1a\n" + bytes(200), "failed", "damaged"),
+        pytest.param(
+            "picture.png",
+            b"\x89PNG\r\n\x1a\n" + bytes(200),
+            "failed",
+            "damaged",
+            marks=pytest.mark.skipif(bool(ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed"),
+        ),
         ("picture.gif", b"GIF89a" + bytes(200), "failed", "PDF"),
     ],
 )
