@@ -21,7 +21,9 @@ from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors import follower, training
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
+from agentformer.index.vectors.flat import Flat
 from agentformer.index.vectors.index import VectorIndex
+from agentformer.index.vectors.ivf import Ivf
 from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
@@ -111,6 +113,23 @@ def test_a_mapped_index_asks_for_a_new_snapshot_after_enough_changes(tmp_path: P
         model.drop(index, entry)
     with index.image():  # sweeps
         assert index.wants_mapping()
+
+
+def test_a_snapshot_is_better_if_it_saves_more_unmapped_rows_than_its_changes(tmp_path: Path, mapping: None) -> None:
+    index, model, rng = grown(300)
+    index = restored(index, tmp_path)
+    model.add(index, 1000, unit(rng, 30))  # not mapped
+    trained = index.status()["trained_rows"]
+    assert index.is_behind(Ivf.name, trained, 29)
+    assert not index.is_behind(Ivf.name, trained, 30)
+    assert index.is_behind(Ivf.name, 2 * trained, 30) and not index.is_behind(Ivf.name, 2 * trained - 1, 30)
+    assert not index.is_behind(Flat.name, 2 * trained, 0)
+
+
+def test_a_snapshot_of_a_small_index_is_better_after_a_training_with_twice_the_rows() -> None:
+    index, _, _ = grown(300)
+    trained = index.status()["trained_rows"]
+    assert index.is_behind(Ivf.name, 2 * trained, 10_000) and not index.is_behind(Ivf.name, 2 * trained - 1, 0)
 
 
 def test_training_by_steps_finds_what_is_near(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
-from agentformer.types import Hit, MemoryEntry, Source
+from agentformer.types import Answer, Hit, MemoryEntry, Source
 
 QUARTER = """Three Months Ended
 2023 2022
@@ -121,3 +122,21 @@ def test_a_question_for_a_ratio_has_its_items_in_the_context(af: AgentFormer) ->
     context = af.rag.context("What is the gross margin of the plan?", max_tokens=200)
     assert "Cost of sales were 410" in context.text
     assert "net sales were 2." not in context.text
+
+
+def test_without_top_k_five_hits_may_be_quoted_and_three_are_shown(
+    af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "\n\n".join(f"Boat house {n}: the boat house has boats and number {n} and much paint." for n in range(9))
+    af.rag.upload(text.encode(), name="boats.txt")
+    given: list[tuple[int, int]] = []
+    answer = Answerer.answer
+
+    def counted(answerer: Answerer, question: str, hits: Sequence[Hit], **options: Any) -> Answer:
+        given.append((len(hits), len(options["more"])))
+        return answer(answerer, question, hits, **options)
+
+    monkeypatch.setattr(Answerer, "answer", counted)
+    for top_k in (None, 1, 7):
+        af.rag.query("Which number has the boat house?", top_k=top_k)
+    assert given == [(3, 2), (1, 0), (7, 0)]

@@ -224,6 +224,29 @@ def test_one_word_of_a_short_question_is_no_reason_to_keep_a_long_text_or_one_of
     assert kept("writing habits of whales", hits_of({**FACTS, "brief": ("", "The writing is kept apart.")})) == []
 
 
+LONG = "birds nest near rivers, gardens, orchards, meadows, valleys, hills, forests, lakes, fields and harbours."
+
+
+def scored(rows: dict[str, tuple[str, float]]) -> Hits:
+    """Hits found by words alone, each with its text and BM25 score; the hit `redis` has the title "Redis"."""
+    titles = {"redis": "Redis"}
+    entries = [MemoryEntry(id=name, content=text, title=titles.get(name, "")) for name, (text, _) in rows.items()]
+    scores = [score for _, score in rows.values()]
+    return Hits([Hit(entry, 0.5, lexical_score=score) for entry, score in zip(entries, scores, strict=True)])
+
+
+@pytest.mark.parametrize(("score", "best", "ids"), [(6.0, 10.0, ["rare"]), (5.9, 6.0, []), (6.0, 10.1, [])])
+def test_one_word_of_a_long_question_is_enough_if_its_score_is_high(score: float, best: float, ids: list[str]) -> None:
+    rows = {"best": ("The ferry leaves.", best), "rare": (f"Quetzal {LONG}", score)}
+    assert kept("museum feathers quetzal opening prices tickets", scored(rows)) == ids
+
+
+def test_a_high_score_that_a_name_may_have_given_is_not_enough() -> None:
+    question = "Redis feathers quetzal opening prices tickets"
+    for text, ids in ((f"Quetzal {LONG}", ["redis", "other"]), (f"Redis quetzal {LONG}", ["redis"])):
+        assert kept(question, scored({"redis": (f"Redis {LONG}", 9.0), "other": (text, 9.0)})) == ids
+
+
 def test_a_short_or_misspelt_word_is_not_the_beginning_of_another_word() -> None:
     facts = {"a": ("", "Category theory is hard."), "b": ("", "It rained."), "c": ("Range", "Of a list.")}
     assert kept("cat", hits_of(facts)) == []
