@@ -44,10 +44,10 @@ def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str
     return Response(body, status, headers, content_type="application/json")
 
 
-def reply_to_reader(grant: Grant, value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+def reply_to_reader(grant: Grant, value: Mapping[str, Any]) -> Response:
     """Return a response with the value as JSON and status 200. If the grant has no right to read, the response is 204
     without content."""
-    return reply(value, 200, headers) if grant.may("read") else Response(status=204, headers=headers)
+    return reply(value) if grant.may("read") else Response(status=204)
 
 
 def reply_page(name: str, items: Sequence[Mapping[str, Any]], limit: int) -> Response:

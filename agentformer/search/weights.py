@@ -162,12 +162,6 @@ class LanguageCoverage:
         nearest = [self.of([text]) for text in by_vectors()]
         return max(together, alone * sum(nearest) / len(nearest)) if nearest else together
 
-    def fertility(self, text: str) -> float:
-        """Return the mean number of tokens per word, which is higher for a language that the model does not know.
-        Return 1.0 for a text without words."""
-        ((tokens, words),) = self._counts([text])
-        return tokens / words if words else 1.0
-
     def _counts(self, texts: Sequence[str]) -> list[tuple[int, int]]:
         """Return two counts for each text: the number of tokens of its words, and the number of its words. The results
         are cached, because many searches find the same passages. New words of all texts are counted in one call."""

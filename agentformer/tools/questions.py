@@ -117,7 +117,7 @@ class Questions:
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None, extractive: bool
     ) -> Answer:
         """Return an answer. `RAGTool.query` describes the parameters and errors."""
-        max_tokens = _checked_tokens("max_tokens", max_tokens, _MAX_TOKENS)
+        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
         found = self._find(question, filters, top_k, extractive=extractive)
         given = found.context.hits if found.context else ()
         answer = self._answerer().answer(
@@ -129,12 +129,12 @@ class Questions:
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None
     ) -> Generator[AnswerEvent, None, None]:
         """Return a generator of the pieces of an answer. `RAGTool.stream` describes the parameters and errors."""
-        max_tokens = _checked_tokens("max_tokens", max_tokens, _MAX_TOKENS)
+        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
         return self._events(question, self._find(question, filters, top_k, extractive=False), max_tokens)
 
     def context(self, question: str, filters: ChunkFilters, *, max_tokens: int | None) -> PassageContext:
         """Return the passages for a question. `RAGTool.context` describes the parameters and errors."""
-        budget = _checked_tokens("max_tokens", max_tokens, MAX_CONTEXT_TOKENS) or self._limits.context_tokens
+        budget = _checked_tokens(max_tokens, MAX_CONTEXT_TOKENS) or self._limits.context_tokens
         hits = self._search(question, filters, self._contexts().candidates)
         context = self._contexts().build(question, self._with_items(question, filters, hits), budget)
         self._usage.count(dict.fromkeys(id_ for passage in context.passages for id_ in passage.entry_ids), reads=1)
@@ -218,12 +218,12 @@ class Questions:
         )
 
 
-def _checked_tokens(name: str, value: Any, most: int) -> int | None:
-    """Return the token limit that the caller gave, or None if the caller gave no limit. Raises `InvalidInput` for an
-    invalid limit."""
+def _checked_tokens(value: Any, most: int) -> int | None:
+    """Return `max_tokens` as the caller gave it, or None if the caller gave none. Raises `InvalidInput` for an invalid
+    limit."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
         return value
-    raise InvalidInput(name, f"must be a whole number in 1..{most}, got {value!r:.80}")
+    raise InvalidInput("max_tokens", f"must be a whole number in 1..{most}, got {value!r:.80}")
 
 
 def _check_question(question: Any, max_chars: int) -> None:

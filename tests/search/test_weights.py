@@ -74,13 +74,13 @@ def test_coverage_falls_from_1_6_to_2_tokens_per_word() -> None:
 def test_token_counts_are_cached_for_one_space(monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Splits(4)
     coverage = LanguageCoverage(embedder)
-    assert coverage.fertility("aaaa bbbbbbbb") == 1.5
+    assert coverage.of(["aaaa bbbbbbbb bbbbbbbb bbbbbbbb"]) == pytest.approx(0.625)
     read = embedder.token_spans
     monkeypatch.setattr(embedder, "token_spans", lambda text: pytest.fail("not cached") if "a" in text else read(text))
-    assert coverage.fertility("aaaa cccc dddddddd") == pytest.approx(4 / 3)
+    assert coverage.of(["aaaa dddddddd dddddddd dddddddd dddddddd"]) == pytest.approx(0.5)
     monkeypatch.undo()
     embedder.size = 2
-    assert coverage.fertility("aaaa bbbbbbbb") == 3.0
+    assert coverage.of(["aaaa bbbbbbbb"]) == 0.0
 
 
 FLAT = [0.5 - 0.001 * n for n in range(100)]
@@ -127,7 +127,7 @@ def test_the_weight_of_the_vectors_depends_on_the_nearest_entry_and_on_the_words
 def test_a_model_that_declares_none_is_judged_by_its_tokens() -> None:
     # The hashing embedder makes one token of most words, so to it every language is known.
     assert LanguageCoverage(Declares("")).of([ENGLISH]) == 1.0
-    assert LanguageCoverage(Declares("")).fertility("12 34") == 1.0
+    assert LanguageCoverage(Declares("")).of(["12 34"]) == 1.0
 
 
 CODE = 'def read_rows(path):\n    """Return the rows."""\n    table = open(path)\n    return table.split()\n'
