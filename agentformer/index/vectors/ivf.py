@@ -192,7 +192,6 @@ class Ivf:
         return np.concatenate([part.list_of for part in self.parts])
 
     def _open_part(self) -> Lists:
-        """Return the last part, or a new one if the last one is fixed."""
         if self.parts[-1].fixed:
             self.parts.append(Lists(empty_lists(self.index), self.size))
         return self.parts[-1]
@@ -213,7 +212,6 @@ class Ivf:
         return found[0] if len(found) == 1 else _best(found, count)
 
     def _nearest_lists(self, row: Matrix, count: int) -> IntArray:
-        """Return the numbers of the `count` lists that are nearest to the query `row`, nearest first."""
         lists: IntArray = self._centroids.assign(row, count)[0]
         return lists
 

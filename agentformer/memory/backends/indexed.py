@@ -143,7 +143,6 @@ class IndexedBackend(StoredRecords):
 
     @property
     def _indexes(self) -> BackendIndexes:
-        """The embedding queue and the search."""
         raise NotImplementedError
 
     def store(

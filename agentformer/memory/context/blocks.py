@@ -107,8 +107,6 @@ def _is_event(entry: MemoryEntry) -> bool:
 
 
 def _code_item(entry: MemoryEntry) -> str:
-    """Return the text of a code entry for a prompt: the path and the lines of its file, and below them the source
-    code."""
     assert entry.source is not None  # see `_is_code`
     place = place_name(entry.source.name, entry.source.page, entry.source.label)
     return _item(entry, {"kind": entry.kind}, f"{' '.join(place.split())}\n{entry.content}")

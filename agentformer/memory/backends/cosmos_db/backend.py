@@ -159,8 +159,6 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         self._container.close()
 
     def _begin_move(self, holder: str) -> None:
-        """Take the lease for a move of the store to another embedding space. Raises `Conflict` if another node holds
-        this lease."""
         if not self.lease(_MOVE, holder, _MOVE_SECONDS):
             raise Conflict("another node is re-embedding this store; wait until it has finished, or stop that node")
 

@@ -143,8 +143,8 @@ class FaissMemoryBackend(IndexedBackend):
         self._secure_delete.note(connection)
 
     def _after_removal(self, removed: int) -> None:
-        """Delete the index files if all entries of a scope were removed, because the files may still contain the
-        removed text. The next search creates them again. `removed` is the number of removed entries."""
+        """Delete the index files, and empty the write-ahead log, if they may contain removed text. `removed` is the
+        number of removed entries."""
         self._secure_delete.run()
         if removed:
             self._secure_delete.truncate_wal()
