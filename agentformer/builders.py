@@ -285,7 +285,7 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     if not settings.llm_model:
         return None
     from agentformer.http.guarded import Breaker
-    from agentformer.llms import GuardedModel
+    from agentformer.llms.guarded import GuardedModel
 
     provider, model = model_spec(settings)
     llm: LanguageModel = lookup("llms", provider)(model, settings)
