@@ -15,10 +15,10 @@ from typing import Any, Literal
 from agentformer.errors import Busy, Conflict, NotFound, StoreError
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
+from agentformer.types import FINDABLE
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
-_USABLE = ("ready", "pending")  # statuses of documents that searches can find
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
 _ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
 _RETRY_SECONDS = 5  # about the time for one document
@@ -112,7 +112,7 @@ class Job:
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
     """Return whether a search can find at least one of these documents. Each document is the JSON outcome of a file."""
-    return any(document["status"] in _USABLE for document in documents)
+    return any(document["status"] in FINDABLE for document in documents)
 
 
 class JobStore:

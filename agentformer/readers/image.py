@@ -20,7 +20,6 @@ DRAFT_SECONDS = 20.0
 MIN_LETTERS = 3
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP")
 _LONGER, _LARGEST_FACTOR = 3_500, 3  # pixels of the longer side of A4 at 300 dpi: smaller images are enlarged
-_USABLE = ("good", "doubtful")
 _DAMAGED = "the image is damaged or cut off; save it again"
 _TOO_LARGE = f"the image has more than {MAX_IMAGE_PIXELS:,} pixels; make it smaller"
 
@@ -87,7 +86,7 @@ def _prepared(image: Any) -> Any:
 
 def _page(number: int, text: str, reason: str) -> Page:
     quality = assess(text)
-    if quality.letters >= MIN_LETTERS and quality.verdict in _USABLE:
+    if quality.letters >= MIN_LETTERS and quality.is_usable:
         return Page(number, text, str(number), method="tesseract")
     return Page(number, "", str(number), status="no_text", reason=f"the page is an image; {reason}")
 

@@ -65,6 +65,10 @@ class Quality:
     verdict: Verdict
     reason: str = ""
 
+    @property
+    def is_usable(self) -> bool:
+        return self.verdict in ("good", "doubtful")
+
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
     """Return the quality of the text of a page, before it is normalised. `unmapped` is the share of the characters,

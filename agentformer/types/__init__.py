@@ -14,6 +14,7 @@ from agentformer.types.backend import MemorySnapshot as MemorySnapshot
 from agentformer.types.backend import RecordStore as RecordStore
 from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
+from agentformer.types.documents import FINDABLE as FINDABLE
 from agentformer.types.documents import Answer as Answer
 from agentformer.types.documents import AnswerEvent as AnswerEvent
 from agentformer.types.documents import AnswerFault as AnswerFault

@@ -11,6 +11,7 @@ from agentformer.types.memory import Hit, Span
 
 # `stored`: the file is kept and not read.
 DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
+FINDABLE: frozenset[DocumentStatus] = frozenset({"ready", "pending"})  # searches find the text of such documents
 PageStatus = Literal["text", "no_text", "garbled", "failed"]
 
 

@@ -35,12 +35,11 @@ from agentformer.rag.kept_files import KeptFiles
 from agentformer.rag.uploads import Origin
 from agentformer.records.filters import parse
 from agentformer.settings import Settings
-from agentformer.types import Hit, MemoryEntry, Scope
+from agentformer.types import FINDABLE, Hit, MemoryEntry, Scope
 
 _STORE = "/v1/vector_stores/{vector_store_id}"
 _FILES = f"{_STORE}/files"
 _FILE = f"{_FILES}/{{file_id}}"
-_USABLE = ("ready", "pending")
 
 router = Router("openai vector stores")
 
@@ -190,7 +189,7 @@ def _find(service: Service, grant: Grant, vector_store_id: str, id: str) -> Memo
 
 
 def _status(document: MemoryEntry) -> str:
-    return "completed" if document.metadata["status"] in _USABLE else "failed"
+    return "completed" if document.metadata["status"] in FINDABLE else "failed"
 
 
 def _file_json(settings: Settings, document: MemoryEntry) -> dict[str, Any]:

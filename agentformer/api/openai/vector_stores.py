@@ -34,12 +34,11 @@ from agentformer.errors import Conflict, Forbidden
 from agentformer.memory.backends import all_entries
 from agentformer.rag.uploads import unchanged
 from agentformer.records import fields
-from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope, new_id
+from agentformer.types import FINDABLE, UNSEARCHED_KIND, MemoryEntry, Scope, new_id
 
 _STORES = "/v1/vector_stores"
 _STORE = f"{_STORES}/{{vector_store_id}}"
 _NUMBER = 12  # characters of a number after a name
-_USABLE = ("ready", "pending")
 
 router = Router("openai vector stores")
 
@@ -164,7 +163,7 @@ def _store_json(service: Service, namespace: str) -> dict[str, Any]:
     if birth is None:  # deleted by another client in the meantime
         raise no_store(store_id(namespace))
     found = store_documents(service, namespace)
-    completed = sum(document.metadata["status"] in _USABLE for document in found)
+    completed = sum(document.metadata["status"] in FINDABLE for document in found)
     return {
         "id": store_id(namespace),
         "object": "vector_store",

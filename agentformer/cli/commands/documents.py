@@ -46,12 +46,10 @@ from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
 from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
-from agentformer.types import Answer, AnswerEvent, AnswerPiece, Scope
+from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageContext
-
-_USABLE = ("ready", "pending")
 
 
 @main.command(
@@ -122,7 +120,7 @@ def ingest(
     states = Counter("unchanged" if result["unchanged"] else result["status"] for result in results)
     summary = ", ".join(f"{count} {state}" for state, count in states.items())
     print_result({"documents": results}, summary, as_json=as_json)
-    if any(result["status"] not in _USABLE for result in results):
+    if any(result["status"] not in FINDABLE for result in results):
         sys.exit(1)
 
 

@@ -33,7 +33,6 @@ MIN_OCR_LETTERS = 3
 DRAFT_SECONDS = 20.0
 DPI = 300  # the resolution of tesseract's training data
 MAX_IMAGE_PIXELS = 200_000_000  # pixels of an image inside the page, which rendering unpacks completely
-_USABLE = ("good", "doubtful")
 _NOTHING = Quality(0.0, 0, "empty")
 
 _LARGE_COUNT = re.compile(rb"/Count\s+(\d{7,20})")
@@ -148,7 +147,7 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
                 shifted = from_symbol_area(text)
                 draft = _better(draft, _Draft(shifted, "pdfium", assess(shifted)))
             draft.blank = not text and not fast.has_objects(number)
-            if draft.quality.verdict in _USABLE:
+            if draft.quality.is_usable:
                 draft.titles, draft.tables = titles, tables
             pages[number] = draft
         except Unreadable:
@@ -183,7 +182,7 @@ def _better(first: _Draft, second: _Draft) -> _Draft:
     if first.failed:
         return second
     if first.quality.verdict == "empty":
-        enough = second.quality.verdict in _USABLE and second.quality.letters >= MIN_HIDDEN_LETTERS
+        enough = second.quality.is_usable and second.quality.letters >= MIN_HIDDEN_LETTERS
         return second if enough else first
     if second.quality.letters * 2 < first.quality.letters:  # a higher score because most text is missing
         return first
@@ -210,12 +209,12 @@ def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions)
             continue
         pages[number].recognised = True
         quality = assess(text)
-        if quality.letters >= MIN_OCR_LETTERS and quality.verdict in _USABLE:
+        if quality.letters >= MIN_OCR_LETTERS and quality.is_usable:
             pages[number] = _Draft(text, "tesseract", quality)
 
 
 def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOptions) -> DocumentText:
-    texts = normalize_pages([d.raw if d.quality.verdict in _USABLE else "" for d in drafts], bodies)
+    texts = normalize_pages([d.raw if d.quality.is_usable else "" for d in drafts], bodies)
     spans = bodies(texts)
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
     outline = list(fast.outline()) if fast is not None else []
