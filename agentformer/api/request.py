@@ -109,7 +109,7 @@ def body_of(model: type[Model]) -> Model:
     except ValidationError as error:
         if name := _unusable_field(data):
             raise InvalidInput(
-                name, "contains half of a surrogate pair, or is nested too deep; send another value"
+                name[:_MAX_SHOWN], "contains half of a surrogate pair, or is nested too deep; send another value"
             ) from None
         raise _invalid_input(error, model, "body") from None
     except ValueError:
@@ -169,13 +169,25 @@ def form_of(model: type[Model]) -> Model:
 
 def _unusable_field(data: bytes) -> str | None:
     """Return the name of the first field of a JSON body that JSON allows but this package cannot store: its value
-    contains half of a surrogate pair or is nested too deep. Return None if there is no such field."""
+    contains half of a surrogate pair or is nested too deep. Return None if there is no such field. The field of an
+    object in a list is named like `items[0].content`."""
     try:
         value = json.loads(data)
-        fields = value if isinstance(value, dict) else {}
-        return next((str(name)[:_MAX_SHOWN] for name in fields if not _is_usable(fields[name])), None)
+        return next(_unusable_in(value, ""), None) if isinstance(value, dict) else None
     except (ValueError, RecursionError):
         return None
+
+
+def _unusable_in(fields: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, value in fields.items():
+        if not _is_usable(value):
+            items = enumerate(value) if isinstance(value, list) else ()
+            for n, item in items:
+                if isinstance(item, dict):
+                    yield from _unusable_in(item, f"{prefix}{name}[{n}].")
+                elif not _is_usable(item):
+                    yield f"{prefix}{name}[{n}]"
+            yield f"{prefix}{name}"
 
 
 def _is_usable(value: Any) -> bool:
@@ -211,26 +223,62 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
     """Return an `InvalidInput` that describes the most useful error of a validation by pydantic. `place` is the part of
     the request that is not valid: `body`, `query` or `form`."""
     details = _most_specific(error.errors(include_url=False))
-    path = [str(part) for part in details["loc"]]
-    kind, name = details["type"], path[0] if path else place
+    name, path = _field_of(details["loc"], place)
+    kind = details["type"]
     if kind == "json_invalid":
         return InvalidInput(place, f"is not JSON: {details['msg'].removeprefix('Invalid JSON: ')}")
-    if kind == "extra_forbidden" and len(path) == 1:
-        names = model.model_fields
-        similar = difflib.get_close_matches(name, names, 1)
-        hint = f"did you mean {similar[0]}?" if similar else f"the known names are {', '.join(sorted(names)) or 'none'}"
-        return InvalidInput(name[:_MAX_SHOWN], f"is not a known name; {hint}")
+    if kind == "extra_forbidden" and not path:
+        return InvalidInput(name[:_MAX_SHOWN], f"is not a known name{_known_names(details['loc'], model)}")
     if kind == "missing":
         return InvalidInput(name, "is missing")
     if kind == "model_type":
-        return InvalidInput(place, "must be a JSON object")
+        got = f", got {_shortened(details['input'])}" if details["loc"] else ""
+        return InvalidInput(name, f"must be a JSON object{_example(details['loc'], model)}{got}")
+    if kind == "too_short":
+        return InvalidInput(name, f"is empty; send at least one item{_example(details['loc'], model)}")
     message = _MESSAGES.get(kind) or details["msg"]
     if kind == "too_long":
         message = f"must have at most {details['ctx']['max_length']} items"
     if kind == "string_pattern_mismatch" and not any(map(str.isprintable, str(details["input"]).strip())):
         message = "is empty"
-    inner = f" (in {'.'.join(path[1:4])})" if len(path) > 1 else ""
+    inner = f" (in {'.'.join(path[:3])})" if path else ""
     return InvalidInput(name[:_MAX_SHOWN], f"{message}{inner}, got {_shortened(details['input'])}")
+
+
+def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
+    """Return the name of the field at a location that pydantic reports, such as `items[0].content`, and the location
+    inside of this field. If the location is empty, the name is `place`."""
+    if not loc:
+        return place, []
+    name, inside = str(loc[0]), [*loc[1:]]
+    while inside and isinstance(inside[0], int):
+        name += f"[{inside.pop(0)}]"
+        name += f".{inside.pop(0)}" if inside and isinstance(inside[0], str) else ""
+    return name, [str(part) for part in inside]
+
+
+def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
+    """Return the end of a message about an unknown field: a similar name, or all names. Return "" for a field of an
+    object in a list."""
+    if len(loc) > 1:
+        return ""
+    similar = difflib.get_close_matches(str(loc[0]), model.model_fields, 1)
+    if similar:
+        return f"; did you mean {similar[0]}?"
+    return f"; the known names are {', '.join(sorted(model.model_fields)) or 'none'}"
+
+
+def _example(loc: Sequence[str | int], model: type[BaseModel]) -> str:
+    """Return an example for the value at this location, as the end of a message: a body with its required fields, a
+    field, or an item of a field. Return "" if the model has no example."""
+    if loc:
+        examples = model.model_fields[str(loc[0])].examples or [None]
+        value = examples[0][0] if len(loc) > 1 and isinstance(examples[0], list) else examples[0]
+    else:
+        required = {name: field.examples for name, field in model.model_fields.items() if field.is_required()}
+        value = {name: examples[0] for name, examples in required.items() if examples}
+        value = value if len(value) == len(required) else None
+    return f", such as {json.dumps(value)}" if value else ""
 
 
 def _most_specific(errors: Sequence[Any]) -> Any:

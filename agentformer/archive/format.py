@@ -211,7 +211,7 @@ def _check_numbers(entry: MemoryEntry) -> None:
 def _check_kind(entry: MemoryEntry) -> None:
     """Raise `ValueError` or `KeyError` if an entry lacks a field that its kind or its tier requires."""
     if entry.kind != "page":  # a page may be empty, and longer than other entries
-        fields.content(entry.content)
+        fields.stored_content(entry.content)
     if entry.kind in ("page", "chunk") and (entry.source is None or entry.source.page is None):
         raise ValueError(f"a {entry.kind} needs a source with a page number")
     if entry.kind == "document":

@@ -243,9 +243,11 @@ def _cited_place(citation: Citation) -> str:
 
 
 def _print_nearest(answer: Answer) -> None:
-    """Print the place and the beginning of each passage that was found, so that the reader can judge the passages."""
-    sure = "" if answer.confidence is None else f" (confidence {answer.confidence:.2f})"
-    say(f"\nThe nearest passages{sure} probably do not answer the question:")
+    """Print the place and the beginning of each passage that was found, so that the reader can judge the passages. The
+    line above has the language of the answer."""
+    from agentformer.rag.answer.prompts import nearest_passages
+
+    say(f"\n{nearest_passages(answer.text, answer.confidence or 0.0)}")
     for hit in answer.hits:
         entry = hit.entry
         start, end = hit.span or (0, len(entry.content))

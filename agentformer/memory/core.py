@@ -88,7 +88,7 @@ class CoreMemory:
             if times != 1:
                 raise InvalidInput("old", f"occurs {times} times in core block {name!r}; give a text that occurs once")
             content = former.content.replace(old, new)
-            if not content.strip():
+            if fields.is_blank(content):
                 raise InvalidInput("new", f"would leave core block {name!r} empty; remove the block instead")
             return self._update(former, content)
 

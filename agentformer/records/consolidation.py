@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -58,18 +58,13 @@ def archive(
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
     """Make the archived originals of a summary active again, and archive the summary with the time `at`. If the summary
     superseded another entry, that other entry is current again. Return the originals in order of id. Raises `NotFound`
-    if there is no entry `summary_id`. Raises `InvalidInput` if the entry has no archived originals, or `Conflict` if it
-    is also archived itself, as a summary is after `restore`."""
+    if there is no entry `summary_id`, and the error of `restore_error` if the entry has no archived originals."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
     originals = _originals(connection, [summary_id])
-    if not originals and summary.archived_at is None:
-        raise InvalidInput(
-            "summary_id", f"entry {summary_id} is neither a summary nor superseded, so nothing can be restored"
-        )
     if not originals:
-        raise Conflict(f"the originals of the summary {summary_id} were already restored")
+        raise restore_error(summary)
     _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
@@ -77,6 +72,17 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
     if summary.superseded_by is None:
         supersession.release(connection, [summary_id])
     return sorted(records.by_num(connection, originals).values(), key=lambda entry: entry.id)
+
+
+def restore_error(entry: MemoryEntry) -> InvalidInput | Conflict:
+    """Return the error of `restore` for an entry without archived originals: `Conflict` if the entry is a summary that
+    was already restored, else `InvalidInput`."""
+    if entry.kind != "summary":
+        problem = f"entry {entry.id} is a {entry.kind} and not a summary, so it has no originals to restore"
+        return InvalidInput("summary_id", problem)
+    if entry.archived_at is not None:
+        return Conflict(f"the originals of the summary {entry.id} were already restored")
+    return InvalidInput("summary_id", f"the summary {entry.id} has no archived originals, so nothing can be restored")
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
@@ -104,24 +110,23 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` if `changes` would separate a summary from its originals; see `check_together`."""
+    check_together(entry, changes, lambda: bool(_originals(connection, [entry.id])))
+
+
+def check_together(entry: MemoryEntry, changes: Mapping[str, Any], has_originals: Callable[[], bool]) -> None:
     """Raise `InvalidInput` if `changes` archive the entry, restore it or move it to another namespace, although it is a
-    summary with originals, or an original of a summary. Such a change would separate the summary from its originals."""
-    if (field := parting_field(entry, changes)) is None:
+    summary with archived originals (if `has_originals` returns True), or an original of a summary. A summary and its
+    originals must have the same namespace, and either the summary or its originals must be archived, but not both."""
+    moves = changes.get("namespace", entry.namespace) != entry.namespace
+    field = "archived_at" if "archived_at" in changes else "namespace" if moves else None
+    if field is None:
         return
     if entry.archived_by is not None:
         problem = f"entry {entry.id} was archived for a summary; restore the summary {entry.archived_by} first"
         raise InvalidInput(field, problem)
-    if _originals(connection, [entry.id]):
+    if has_originals():
         raise InvalidInput(field, f"entry {entry.id} is a summary; restore the summary to get back its originals")
-
-
-def parting_field(entry: MemoryEntry, changes: Mapping[str, Any]) -> str | None:
-    """Return the first field in `changes` that would separate a summary from its originals, or None if there is none. A
-    summary and its originals must have the same namespace, and either the summary or its originals must be archived,
-    but not both."""
-    if "archived_at" in changes:
-        return "archived_at"
-    return "namespace" if changes.get("namespace", entry.namespace) != entry.namespace else None
 
 
 def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:

@@ -4,6 +4,7 @@ raises `InvalidInput` with the name of the wrong field."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
@@ -18,6 +19,12 @@ _MAX_DEPTH = 100
 _MAX_KEYS = 100  # maximum number of metadata keys; in a filter, each key is one condition
 MAX_SOURCE_ID = 1_000  # code points of the id of a record of the host application, such as a URL
 MAX_NAME = 200  # code points of a namespace, kind or session id
+# A character that is not blank in Python, in Rust, and in ECMAScript, which JSON Schema follows. Characters without a
+# width are blank: soft hyphens, joiners, direction marks, fillers and variation selectors.
+NOT_BLANK = (
+    r"[^\s\u0085\u001c-\u001f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]"
+)
 
 # Metadata keys that only this program sets, because it decides by their values who wrote a text.
 AFTER_RETRIEVED_TEXT = "after_retrieved_text"  # the agent had read documents before it stored this entry
@@ -31,6 +38,7 @@ RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED
 VECTOR_STORE = "openai_vector_store"  # the type of an entry that has the name and the metadata of a vector store
 RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE})
 
+_VISIBLE = re.compile(NOT_BLANK)
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
@@ -39,9 +47,22 @@ class ProgramMetadata(dict[str, Any]):
     in a request are a plain dict, so a caller cannot set these keys."""
 
 
+def is_blank(text: str) -> bool:
+    """Return whether a text consists of white space and of characters without a width."""
+    return _VISIBLE.search(text) is None
+
+
 def content(content: Any) -> str:
     """Return the content of an entry if it is a text that is not blank and has at most `MAX_CONTENT` code points.
     Raises `InvalidInput` otherwise."""
+    if isinstance(content, str) and is_blank(content):
+        raise InvalidInput("content", "is empty; it must contain the text to remember")
+    return stored_content(content)
+
+
+def stored_content(content: Any) -> str:
+    """Return the content of an entry from an archive; see `content`. A text of characters without a width is returned,
+    too, because earlier releases have stored such texts. Raises `InvalidInput` for an invalid content."""
     if not isinstance(content, str):
         raise InvalidInput("content", f"must be a string, got {type(content).__name__}")
     if not content.strip():

@@ -119,6 +119,8 @@ class Summaries(BackendCase):
         of a summary that was already restored."""
         backend, originals, summary = self.summarized(tmp_path)
         (plain,) = backend.store([make_entry("a plain fact of no tapir")])
+        with unchanged(backend, *(entry.id for entry in originals), summary.id), raises(InvalidInput):
+            backend.restore(originals[0].id)  # it is archived, and is not a summary
         backend.restore(summary.id)
         wrong: dict[str, type[Exception]] = {summary.id: Conflict, "missing": NotFound}
         for entry_id, error in {**wrong, plain.id: InvalidInput, originals[0].id: InvalidInput}.items():

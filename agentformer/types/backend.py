@@ -218,8 +218,8 @@ class MemoryBackend(_Readable, Protocol):
         """Undo a `consolidate`: make the originals live again, with their former content, and archive the summary.
         Return the originals in order of id.
 
-        Raises `NotFound` if there is no entry with this id. Raises `InvalidInput` if the entry is live but has no
-        archived originals. Raises `Conflict` if the summary was already restored.
+        Raises `NotFound` if there is no entry with this id. Raises `InvalidInput` if the entry is not a summary, or has
+        no archived originals. Raises `Conflict` if the summary was already restored.
         """
 
     def embed_pending(self, *, refused: bool = True) -> int:

@@ -94,6 +94,13 @@ def test_a_batch_is_stored_completely_or_not_at_all(host: Mounted) -> None:
     assert [entry.content for entry in host.af.memory.list()] == ["One."]
 
 
+def test_a_batch_of_texts_is_told_what_an_item_is(host: Mounted) -> None:
+    for body, field in (({"items": ["plain"]}, "items[0]"), ({"items": []}, "items"), (["plain"], "body")):
+        answer = host.post("/api/memory/batch", body)
+        assert (answer.status_code, answer.json["field"]) == (400, field)
+        assert '{"content": "Aino prefers tea."}' in answer.json["detail"]
+
+
 def test_a_batch_with_a_forbidden_namespace_stores_nothing(host: Mounted) -> None:
     items = [{"content": "One.", "namespace": "a"}, {"content": "Two.", "namespace": "b"}]
     assert host.post("/api/memory/batch", {"items": items}, ADMIN_A).status_code == 403

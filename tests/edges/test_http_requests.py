@@ -109,9 +109,35 @@ def test_a_blank_text_is_called_empty_and_another_pattern_is_shown() -> None:
     assert "should match pattern" in str(error_of(b'{"code": "7"}', Code))
 
 
-def test_a_nested_field_is_named_by_its_path() -> None:
-    error = error_of(b'{"items": [{"content": "x"}, {"content": 5}]}', requests.NewMemories)
-    assert (error.field, str(error)) == ("items", "items: must be text (in 1.content), got 5")
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b'{"items": [{"content": "x"}, {"content": 5}]}', "items[1].content: must be text, got 5"),
+        (
+            b'{"items": [{"content": "x"}, "plain"]}',
+            'items[1]: must be a JSON object, such as {"content": "Aino prefers tea."}, got \'plain\'',
+        ),
+        (b'{"items": [{"content": "x"}, {}]}', "items[1].content: is missing"),
+        (b'{"items": [{"content": "x", "tex": "y"}]}', "items[0].tex: is not a known name"),
+        (b'{"items": []}', 'items: is empty; send at least one item, such as [{"content": "Aino prefers tea."}]'),
+        (b'["plain"]', 'body: must be a JSON object, such as {"items": [{"content": "Aino prefers tea."}]}'),
+        (
+            b'{"items": [{"content": "x"}, {"content": "\\ud800"}]}',
+            "items[1].content: contains half of a surrogate pair, or is nested too deep; send another value",
+        ),
+        (
+            b'{"items": [{"content": "x"}, "\\ud800"]}',
+            "items[1]: contains half of a surrogate pair, or is nested too deep; send another value",
+        ),
+        (
+            b'{"items": [{"content": "x", "metadata": {"a": ["\\ud800"]}}]}',
+            "items[0].metadata: contains half of a surrogate pair, or is nested too deep; send another value",
+        ),
+    ],
+)
+def test_a_wrong_item_of_a_list_is_named_with_its_number_and_an_example(data: bytes, message: str) -> None:
+    error = error_of(data, requests.NewMemories)
+    assert (error.field, str(error)) == (message.partition(":")[0], message)
 
 
 def test_a_long_value_is_shortened() -> None:
@@ -215,7 +241,8 @@ def test_models_refuse_values_out_of_their_constraints() -> None:
         body(json.dumps(valid).encode(), model)
         for field, values in invalid.items():
             for value in values:
-                assert error_of(json.dumps({**valid, field: value}).encode(), model).field == field, (field, value)
+                named = error_of(json.dumps({**valid, field: value}).encode(), model).field
+                assert named.partition("[")[0] == field, (field, value)
 
 
 def test_the_largest_allowed_values_are_accepted() -> None:

@@ -47,6 +47,7 @@ def test_an_invalid_filter_is_refused_with_its_place(af: AgentFormer) -> None:
     ("item", "message"),
     [
         ("  ", r"content: is empty.* \(item 1 of the list, counted from 0\)"),
+        ("\u200b\ufeff", r"content: is empty.* \(item 1 of the list, counted from 0\)"),
         ({"kind": "fact"}, r"content: .* \(item 1 of the list"),
         ({"content": "tea", "colour": "green"}, r"colour: .* \(item 1 of the list"),
     ],

@@ -124,6 +124,12 @@ def test_a_superseded_entry_can_be_brought_back(memory: MemoryManager) -> None:
     assert {hit.entry.id for hit in memory.search("alarm code")} == {old.id, new.id}
 
 
+def test_an_entry_without_originals_is_told_so_when_it_is_restored(memory: MemoryManager) -> None:
+    fact = memory.store("Alarm code is 1111.")
+    with pytest.raises(InvalidInput, match=f"entry {fact.id} is a fact and not a summary, so it has no originals"):
+        memory.restore(fact.id)
+
+
 def test_a_superseded_entry_is_found_again_when_its_successor_is_gone(memory: MemoryManager) -> None:
     old = memory.store("Alarm code is 1111.")
     new = memory.store("Alarm code is 2222.", source_type="note", source_id="7")

@@ -11,7 +11,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages, nearest_passages
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
@@ -161,6 +161,8 @@ def test_a_model_that_cites_after_all_is_heard() -> None:
 def test_there_is_a_sentence_for_every_language_with_a_stemmer() -> None:
     assert set(STEMMERS) <= set(NOTHING_FOUND)
     assert len(set(NOTHING_FOUND.values())) == len(NOTHING_FOUND)
+    assert nearest_passages(NOTHING_FOUND["fi"], 0.05) == "Lähimmät kohdat (varmuus 0.05):"
+    assert len({nearest_passages(text, 0.05) for text in NOTHING_FOUND.values()}) >= len(NOTHING_FOUND) - 1
 
 
 class Judge(HashingEmbedder):

@@ -25,7 +25,11 @@ def nested(levels: int) -> dict[str, Any]:
 
 def test_values_are_accepted_up_to_each_limit() -> None:
     cases: list[tuple[Callable[[Any], Any], list[Any], list[Any]]] = [  # function, accepted values, refused values
-        (fields.content, ["x", "x" * 1_000_000], ["", " ", "x" * 1_000_001, None, 1, "\ud800"]),
+        (
+            fields.content,
+            ["x", "\u200bx", "x" * 1_000_000],
+            ["", " ", "\u200b", " \u00ad\u2060\ufe0f", "x" * 1_000_001, None, 1, "\ud800"],
+        ),
         (lambda value: fields.text("t", value, 3), ["", "xyz"], ["wxyz", None, "\ud800"]),
         (lambda value: fields.text("t", value, None), ["x" * 1_000_001], [1]),
         (lambda value: fields.name("n", value), ["x", "x" * 200], ["", " ", "x" * 201, None]),

@@ -7,12 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 
-from agentformer.records.fields import MAX_NAME
+from agentformer.records.fields import MAX_NAME, NOT_BLANK
 
 MAX_LISTED = 200  # items in one page of a list
 
-# A character that is not blank in Python, in Rust, and in ECMAScript, which JSON Schema follows.
-NOT_BLANK = r"[^\s\u0085\u001c-\u001f\ufeff]"
 Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK)]
 Namespace = Annotated[
     Name | None,

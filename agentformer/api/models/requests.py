@@ -141,7 +141,10 @@ class NewMemory(_NewEntry):
 class NewMemories(RequestModel):
     """Memories to store in one transaction."""
 
-    items: Annotated[list[NewMemory], Field(min_length=1, max_length=_MOST_ITEMS)]
+    items: Annotated[
+        list[NewMemory],
+        Field(min_length=1, max_length=_MOST_ITEMS, examples=[[{"content": "Aino prefers tea."}]]),
+    ]
 
 
 class NewMessage(_NewEntry):

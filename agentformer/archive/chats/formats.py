@@ -88,7 +88,7 @@ def _chatgpt(value: Mapping[str, Any]) -> Chat:
         role, text = _role_of(message), _chatgpt_text(message.get("content"))
         hidden = message.get("weight") == 0 or _object(message, "metadata").get("is_visually_hidden_from_conversation")
         to_tool = message.get("recipient") not in (None, "all")
-        if role not in ("user", "assistant") or not text.strip() or hidden or to_tool:
+        if role not in ("user", "assistant") or fields.is_blank(text) or hidden or to_tool:
             skipped += 1
             continue
         started = _time(message.get("create_time")) or started
@@ -149,7 +149,7 @@ def _claude(value: Mapping[str, Any]) -> Chat:
         text = _joined(message.get("content")) or _text(message, "text")
         files = [*_list(message, "attachments"), *_list(message, "files")]
         names = tuple(clean(each["file_name"]) for each in files if isinstance(each, dict) and each.get("file_name"))
-        if role not in ("user", "assistant") or not text.strip():
+        if role not in ("user", "assistant") or fields.is_blank(text):
             skipped += 1
             continue
         at = _time(message.get("created_at")) or at
@@ -165,7 +165,7 @@ def _plain(value: Mapping[str, Any]) -> Chat:
         raise InvalidInput("role", f"must be user, assistant, system or tool, got {str(value.get('role'))[:80]!r}")
     content = next((value[name] for name in _CONTENTS if name in value), None)
     text = clean(content) if isinstance(content, str) else _joined(content)
-    if not text.strip():
+    if fields.is_blank(text):
         return Chat(PLAIN, clean(session), skipped=1)
     at = next((_time(value[name], name) for name in _TIMES if value.get(name) is not None), None)
     speaker = _text(value, "speaker") or _text(value, "name")

@@ -73,6 +73,47 @@ NOTHING_FOUND = {
     "uk": "У документах не знайшлося відповіді на це.",
     "zh": "在文档中没有找到答案。",
 }
+_NEAREST = {
+    "en": "The nearest passages (confidence {:.2f}):",
+    "ar": "أقرب المقاطع (الثقة {:.2f}):",
+    "bg": "Най-близките откъси (увереност {:.2f}):",
+    "ca": "Els passatges més propers (confiança {:.2f}):",
+    "cs": "Nejbližší pasáže (jistota {:.2f}):",
+    "da": "De nærmeste afsnit (sikkerhed {:.2f}):",
+    "de": "Die nächstliegenden Stellen (Sicherheit {:.2f}):",
+    "el": "Τα πλησιέστερα αποσπάσματα (βεβαιότητα {:.2f}):",
+    "es": "Los pasajes más cercanos (confianza {:.2f}):",
+    "et": "Lähimad lõigud (kindlus {:.2f}):",
+    "fa": "نزدیک‌ترین بخش‌ها (اطمینان {:.2f}):",
+    "fi": "Lähimmät kohdat (varmuus {:.2f}):",
+    "fr": "Les passages les plus proches (confiance {:.2f}) :",
+    "ga": "Na sleachta is gaire (muinín {:.2f}):",
+    "he": "הקטעים הקרובים ביותר (ביטחון {:.2f}):",
+    "hi": "निकटतम अंश (विश्वास {:.2f}):",
+    "hu": "A legközelebbi szövegrészek (bizonyosság {:.2f}):",
+    "hy": "Ամենամոտ հատվածները (վստահություն {:.2f})՝",
+    "id": "Bagian terdekat (keyakinan {:.2f}):",
+    "is": "Nálægustu kaflarnir (vissa {:.2f}):",
+    "it": "I passi più vicini (confidenza {:.2f}):",
+    "ja": "最も近い箇所（確信度 {:.2f}）：",
+    "ko": "가장 가까운 구절 (신뢰도 {:.2f}):",
+    "lt": "Artimiausios ištraukos (tikrumas {:.2f}):",
+    "ne": "निकटतम अंशहरू (विश्वास {:.2f}):",
+    "nl": "De dichtstbijzijnde passages (zekerheid {:.2f}):",
+    "no": "De nærmeste avsnittene (sikkerhet {:.2f}):",
+    "pl": "Najbliższe fragmenty (pewność {:.2f}):",
+    "pt": "As passagens mais próximas (confiança {:.2f}):",
+    "ro": "Cele mai apropiate pasaje (încredere {:.2f}):",
+    "ru": "Ближайшие отрывки (уверенность {:.2f}):",
+    "sr": "Најближи одломци (поузданост {:.2f}):",
+    "sv": "De närmaste avsnitten (säkerhet {:.2f}):",
+    "ta": "மிக நெருக்கமான பகுதிகள் (நம்பிக்கை {:.2f}):",
+    "th": "ข้อความที่ใกล้ที่สุด (ความเชื่อมั่น {:.2f}):",
+    "tr": "En yakın bölümler (güven {:.2f}):",
+    "uk": "Найближчі уривки (впевненість {:.2f}):",
+    "zh": "最接近的段落（置信度 {:.2f}）：",
+}
+_LANGUAGES = {text: language for language, text in NOTHING_FOUND.items()}
 _TELLING = 3  # words needed to detect a language: a few words often belong to several ("Door code?" has a Dutch word)
 
 
@@ -129,3 +170,9 @@ def nothing_found(query: QueryTerms, language: str = "") -> str:
     alike = likelier_of_alike(query.text)
     alike = language if {alike, language} == {"da", "no"} else alike
     return NOTHING_FOUND.get(own or alike or language, NOTHING_FOUND["en"])
+
+
+def nearest_passages(text: str, confidence: float) -> str:
+    """Return the line above the list of the nearest passages, with the confidence of the answer. The line has the
+    language of `text`, which is a result of `nothing_found`."""
+    return _NEAREST[_LANGUAGES.get(text, "en")].format(confidence)

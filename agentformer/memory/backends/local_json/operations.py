@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import is_live, with_changes
 from agentformer.memory.backends.local_json.file_format import Record, checked
 from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records import supersession
-from agentformer.records.consolidation import parting_field
+from agentformer.records.consolidation import check_together, restore_error
 from agentformer.records.duplicates import KnownEntries, comparable
 from agentformer.records.history import history_problem
 from agentformer.records.integrity import Findings
@@ -202,13 +202,8 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
     originals = [entry_id for entry_id, record in records.items() if record.entry.archived_by == summary_id]
-    if not originals and summary.entry.archived_at is None:
-        raise InvalidInput(
-            "summary_id",
-            f"entry {summary_id} is a {summary.entry.kind} without archived originals, so nothing can be restored",
-        )
     if not originals:
-        raise Conflict(f"the originals of the summary {summary_id} were already restored")
+        raise restore_error(summary.entry)
     for entry_id in originals:
         records[entry_id] = records[entry_id].with_fields(archived_at=None, archived_by=None)
     records[summary_id] = summary.with_fields(archived_at=at)
@@ -218,15 +213,9 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if `changes` archive the entry, restore it or move it to another namespace, although it is a
-    live summary, or an original of one (an entry that the summary has replaced). Such a change would separate the
-    summary from its originals."""
-    if (field := parting_field(entry, changes)) is None:
-        return
-    if entry.archived_by is not None:
-        raise InvalidInput(field, f"{entry.id} is replaced by a summary; undo the summary {entry.archived_by} first")
-    if any(record.entry.archived_by == entry.id for record in records.values()):
-        raise InvalidInput(field, f"{entry.id} is a summary of other entries; restore the summary first")
+    """Raise `InvalidInput` if `changes` would separate a summary from its originals (the entries that it has replaced);
+    see `check_together`."""
+    check_together(entry, changes, lambda: any(record.entry.archived_by == entry.id for record in records.values()))
 
 
 def check_history(records: Mapping[str, Record]) -> Findings:
