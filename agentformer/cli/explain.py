@@ -13,6 +13,7 @@ _RANKED_BY = {
     "vectors": "meaning",
     "document": "its document",
     "mentions": "names in the query or the best hits",
+    "identifiers": "codes in the query",
     "period": "time",
     "statements": "what it states",
     "reranker": "reranker",

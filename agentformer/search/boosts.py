@@ -1,4 +1,4 @@
-"""Boosts: additional ranked lists of hits, which raise hits by their document, title or date.
+"""Boosts: additional ranked lists of hits, which raise hits by their document, title, codes or date.
 
 A boost contains only entries that the search by words or vectors has found. It changes the order of these entries, and
 it never adds or removes an entry. The weights were chosen with one half of the development questions
@@ -31,6 +31,9 @@ _TITLE_HEAD = 3  # number of hits that are searched for titles
 _TITLE_LENGTHS = range(4, 101)  # code points
 _TITLE_OWNERS = 2  # if more entries share a title, it names a document or a subject, not an entry
 _TITLE_TEXT = 4_000  # code points of a hit that are searched for titles
+_IDENTIFIER_WEIGHT = 1.0  # or the weight of the vectors, if it is larger: they do not know codes
+_IDENTIFIER_OWNERS = 2  # if more entries contain a code, it tells the entries apart no better than a word
+_IDENTIFIER_TEXT = 20_000  # code points of a hit that are searched for codes
 _DATE_WEIGHT = 0.3
 _DATE_READ = 50  # number of hits that are searched for dates, in addition to the hits in the date range
 _CANDIDATES = 200  # hits considered by the document boost and the title boost
@@ -148,6 +151,24 @@ def _has_words(text: str, phrase: str) -> bool:
     return False
 
 
+def identifier_boost(
+    connection: sqlite3.Connection, nums: Sequence[int], identifiers: Sequence[str], weight: float = 0.0
+) -> RankedList:
+    """Return a ranked list that raises the entries with a code of the query, such as "9f3ac01b7e", if at most two of
+    the hits `nums` contain this code. `identifiers` are the codes of the query (`QueryTerms.identifiers`). `weight` is
+    the weight of the vectors. The list has at least this weight, so that an entry with another code, which the vectors
+    cannot tell apart, is not ranked before it."""
+    found: set[int] = set()
+    if identifiers:
+        query = f"SELECT num, title || ' ' || context || ' ' || substr(content, 1, ?) {_IN_NUMS}"
+        rows = connection.execute(query, [_IDENTIFIER_TEXT, json.dumps([*nums[:_CANDIDATES]])]).fetchall()
+        texts = {num: text.casefold() for num, text in rows}
+        for identifier in identifiers:
+            owners = [num for num, text in texts.items() if _has_words(text, identifier)]
+            found.update(owners if len(owners) <= _IDENTIFIER_OWNERS else ())
+    return RankedList("identifiers", [num for num in nums if num in found], max(_IDENTIFIER_WEIGHT, weight))
+
+
 @dataclass(frozen=True, slots=True)
 class QueryDates:
     """The dates that a query names, such as "last week". `bool(dates)` is False if the query names no date."""
@@ -206,15 +227,20 @@ def all_boosts(
     connection: sqlite3.Connection,
     hits: Sequence[tuple[int, float]],
     dates: QueryDates,
-    known: Mapping[int, Derived] = NONE,
-    query: str = "",
+    known: Mapping[int, Derived],
+    query: QueryTerms,
+    weight: float,
 ) -> list[RankedList]:
-    """Return the document boost, the title boost and the date boost, without empty lists. `hits` contains entry numbers
-    with scores in 0..1, best first. `dates` contains the dates that the query names. `known` contains the derived rows
-    (table `derived`) of some of the entries, which save work."""
+    """Return all boosts, without empty lists. `hits` contains entry numbers with scores in 0..1, best first. `dates`
+    contains the dates that the query names. `known` contains the derived rows (table `derived`) of some of the entries,
+    which save work. `weight` is the weight of the vectors."""
     nums = [num for num, _ in hits]
-    titles = title_boost(connection, nums, known, query)
-    lists = document_boost(connection, hits, known), titles, date_boost(connection, nums, dates, known)
+    lists = (
+        document_boost(connection, hits, known),
+        title_boost(connection, nums, known, query.text),
+        identifier_boost(connection, nums, query.identifiers, weight),
+        date_boost(connection, nums, dates, known),
+    )
     return [ranked for ranked in lists if ranked.items]
 
 

@@ -312,7 +312,7 @@ class RankedSearch:
         fusion, connection = Fusion(), reads.connection
         order = fusion.add(lists)
         known = self._derived(reads, request, [num for num, _ in order[:_DERIVED]])
-        if boosts := all_boosts(connection, order, request.dates, known, request.query.text):
+        if boosts := all_boosts(connection, order, request.dates, known, request.terms, weight):
             lists, order = [*lists, *boosts], fusion.add(boosts)
         ranking = Ranking(lists, options, order)
         if options.statements or options.dated:

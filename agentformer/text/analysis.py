@@ -9,6 +9,7 @@ without spaces. A match of a surface form has a lower weight.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -24,6 +25,15 @@ from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes, lexemes_of_par
 COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
+
+_LETTER = r"[^\W\d_]"
+# A code: letters and digits that alternate ("9f3ac01b7e"), a long one of two parts, a long number, or a code with
+# hyphens, which begins with a letter. "FY2022", "python3" and "18th-century" are words.
+_IDENTIFIER = re.compile(
+    rf"(?=\w{{6}})(?:{_LETTER}+\d+{_LETTER}[^\W_]*|\d+{_LETTER}+\d[^\W_]*)|\d{{6,}}"
+    rf"|(?=\w{{8}})(?:{_LETTER}+\d{{3,}}|\d{{3,}}{_LETTER}+)"
+    rf"|(?=.{{6}})(?=.*\d{{3}}){_LETTER}[^\W_]*(?:-[^\W_]+)+"
+)
 
 _CACHED_PARTS = 24_576  # of each language, and as many older ones: together at most 20 MB
 _CACHED_LANGUAGES = 4  # the parts of more languages are not cached
@@ -216,6 +226,15 @@ class QueryTerms:
         if (language := self._derived.get("language")) is None:
             language = self._derived["language"] = detect_language(self.text)
         return str(language)
+
+    @property
+    def identifiers(self) -> tuple[str, ...]:
+        """The codes of the query as they are written, such as "9f3ac01b7e", "INV-2024-0032" or "4711023", in lower
+        case."""
+        folded = self.text.casefold()
+        codes: Iterable[str] = dict.fromkeys(code for token in self.tokens for code in token.codes)
+        codes = [code for code in codes if _IDENTIFIER.fullmatch(code)]
+        return tuple(code for code in codes if re.search(rf"(?<![^\W_]){re.escape(code)}(?![^\W_])", folded))
 
     def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
         """Return the terms to look up in texts of these `languages`. "" means texts of unknown language.

@@ -200,7 +200,7 @@ class Vote(NamedTuple):
     """The contribution of one ranked list to the ranking of a hit: the rank of the hit in this list, and the weight of
     the list."""
 
-    name: str  # name of the list: "vectors", "words", "document", "mentions", "period", "statements", "reranker"
+    name: str  # the list: "vectors", "words", "document", "mentions", "identifiers", "period", "statements", "reranker"
     rank: int  # rank of the hit in the list; starts at 1
     weight: float  # weight of the list in this search, at least 0
 

@@ -251,6 +251,12 @@ def test_batches_that_are_computed_at_the_same_time_have_the_rows_of_one_after_a
         list(several.rows_of([batches[0], []]))
     assert several._requests.qsize() == 3
     assert equal(several.rows_of(batches))
+    uploaded = several.rows_of(batches)
+    next(iter(uploaded))  # the batches of an upload use all of its requests
+    assert several._requests.empty()
+    with ThreadPoolExecutor(1) as threads:
+        rows = threads.submit(several.rows, batches[0]).result(timeout=60)
+    assert np.allclose(rows, alone[0], atol=1e-6)
 
 
 def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,16 @@ def test_a_message_is_cited_with_its_speaker_and_date(af: AgentFormer) -> None:
     assert (first.kind, first.speaker, first.at.isoformat() if first.at else "") == ("message", "Maija", moment)
 
 
+@pytest.mark.parametrize("date", ["20 November 2026", "20.11.2026", "November 20, 2026"])
+def test_the_day_of_a_message_and_its_speaker_count_as_said_in_it(af: AgentFormer, date: str) -> None:
+    said = {18: "The boat needs a new engine.", 20: "I booked the ferry to Tallinn.", 22: "My sister visits us."}
+    for day, text in said.items():
+        af.memory.add_message("s", "user", text, speaker="Aino", occurred_at=f"2026-11-{day}T12:00:00+00:00")
+    answer = af.rag.query(f"What did Aino say on {date}?")
+    assert (answer.mode, [citation.quote for citation in answer.citations][:1]) == ("extractive", [said[20]])
+    assert af.rag.query("What did Aino say on 3 November 2026?").mode == "none"
+
+
 def test_a_summary_is_cited_with_its_originals(af: AgentFormer) -> None:
     said = ["The boat goes on land in October.", "The crane lifts the boat at ten.", "The mast is stored in the shed."]
     ids = [af.memory.add_message("s", "user", text, speaker="Aino").id for text in said]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from agentformer.rag.answer.confidence import (
     confidence_features,
     normalized_cosine,
 )
-from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.passages import dates_of, read_passages
 from agentformer.rag.answer.prompts import NOTHING_FOUND, nothing_found
 from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
@@ -385,6 +386,22 @@ def test_a_file_name_a_heading_and_a_speaker_name_what_the_passage_is_about() ->
         {"source": named}, {"context": "Tesla, annual report"}, {"title": "Tesla"}, {"speaker": "Tesla"}
     ):  # fmt: skip
         assert unknown_in_question(question, read_passages([Hit(dataclasses.replace(entry, **known), 1.0)])) == []
+
+
+@pytest.mark.parametrize(
+    ("question", "unknown"),
+    [
+        ("Who gave the keys to Matti on 5 November 2026?", []),
+        ("Who gave the keys to Matti in November 2026?", []),
+        ("Who gave the keys to Matti on 6 November 2026?", ["date 6 November 2026", "name November"]),
+    ],
+)
+def test_the_words_for_the_day_of_a_memory_are_known(question: str, unknown: list[str]) -> None:
+    moment = datetime(2026, 11, 5, 12, tzinfo=UTC)
+    entry = dataclasses.replace(hit("The keys were given to Matti by Aino.", 1).entry, occurred_at=moment, context="")
+    passages = read_passages([Hit(entry, 1.0)], "en", dates_of(analyze_query(question)))
+    assert unknown_in_question(question, passages) == unknown
+    assert ("en~novemb" in passages[0].context_terms.stems) == (not unknown)
 
 
 def test_vectors_of_sentences_are_kept_for_the_next_question() -> None:

@@ -8,16 +8,15 @@ from datetime import datetime
 
 import pytest
 
-from agentformer.search.boosts import QueryDates, document_boost, title_boost
+from agentformer.search.boosts import QueryDates, document_boost, identifier_boost, title_boost
 from agentformer.text.dates.expressions import Period
 
 
 @pytest.fixture
 def connection() -> Iterator[sqlite3.Connection]:
     connection = sqlite3.connect(":memory:")
-    columns = (
-        "num INTEGER PRIMARY KEY, document_id, title DEFAULT '', content DEFAULT '', span_start, page, occurred_at"
-    )
+    texts = ", ".join(f"{name} DEFAULT ''" for name in ("title", "context", "content"))
+    columns = f"num INTEGER PRIMARY KEY, document_id, {texts}, span_start, page, occurred_at"
     connection.execute(f"CREATE TABLE entries ({columns})")
     yield connection
     connection.close()
@@ -51,6 +50,21 @@ def test_every_hit_at_the_head_must_be_of_a_long_document(connection: sqlite3.Co
     assert document_boost(connection, [*hits[:4], *hits[4:6]]).items == [1, 3, 5, 2, 4, 6]
     assert document_boost(connection, hits[:5]).items == []  # two passages of b are too few
     assert document_boost(connection, [hits[0], hits[2], hits[4]]).items == []  # one document alone
+
+
+def test_entries_with_a_code_of_the_query_are_boosted_if_few_have_it(connection: sqlite3.Connection) -> None:
+    add_facts(
+        connection,
+        ("", "Ticket 9f3ac01b7e is open."),
+        ("INV-2024-0032", "Paid."),
+        ("", "Ticket 9F3AC01B7E, again."),
+        ("", "Ticket 29f3ac01b7e is another."),
+        *[("", "Part 471102 is in use.")] * 3,
+    )
+    boost = identifier_boost(connection, [7, 6, 5, 4, 3, 2, 1], ["9f3ac01b7e", "inv-2024-0032", "471102"], 0.7)
+    assert (boost.name, boost.items, boost.weight) == ("identifiers", [3, 2, 1], 1.0)
+    assert identifier_boost(connection, [1], ["9f3ac01b7e"], 2.5).weight == 2.5
+    assert identifier_boost(connection, [1], []).items == []
 
 
 def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connection: sqlite3.Connection) -> None:

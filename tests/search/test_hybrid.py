@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -189,6 +190,17 @@ def test_a_first_line_is_a_title_and_one_that_many_have_is_none(af: AgentFormer)
         af.memory.store(f"Blue Heron\nLog {n} of the yard.")
     hits = af.backend.search(Query("sea trials in May by the crew of the yard"))
     assert len(hits) == 5 and all("mentions" not in votes(hit) for hit in hits)
+
+
+@pytest.mark.parametrize("form", ["{}", "What do we know about {}?", "Which of the things here belongs to {} today?"])
+def test_a_code_that_one_entry_has_finds_it_first(af: AgentFormer, form: str) -> None:
+    chosen = random.Random(3)
+    codes = [f"{chosen.getrandbits(40):010x}" for _ in range(60)]
+    things = ("The pump has the serial number {}.", "Order {} contains a lift and a door.", "Device {} is here today.")
+    af.memory.store_many([things[n % 3].format(code) for n, code in enumerate(codes)])
+    for code in codes[::6]:
+        (first, *_) = af.backend.search(Query(form.format(code)))
+        assert code in first.entry.content and votes(first)["identifiers"][0] == 1
 
 
 # ------------------------------------------------------------------ passages of one document

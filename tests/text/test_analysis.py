@@ -96,6 +96,13 @@ def test_codes_numbers_and_joined_words_are_kept_whole_and_split() -> None:
         assert stems(text) == expected
 
 
+def test_codes_of_a_query_are_what_no_word_or_year_looks_like() -> None:
+    written = "Is 9F3AC01B7E, cd80680348, INV-2024-0032 or 4711023 newer than A4 of 2024-05-06?"
+    assert QueryTerms.of(written).identifiers == ("9f3ac01b7e", "cd80680348", "inv-2024-0032", "4711023")
+    words = "FY2022 python3 18th-century 1980-luvulla covid-19 200 000 internet2 20.11.2026 3rd-and-9 facade12"
+    assert QueryTerms.of(words).identifiers == ()
+
+
 def test_a_case_ending_behind_a_colon_is_dropped() -> None:
     for language in ["fi", "sv", "en"]:
         assert stems("EU:n tv:ssä 3:n", language) == [f"{language}~eu", f"{language}~tv", "3"]

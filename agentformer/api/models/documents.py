@@ -274,8 +274,8 @@ class Vote(ResponseModel):
     by words and the results by vectors."""
 
     name: str = Field(
-        description="The list: `words`, `vectors`, `document`, `mentions`, `period`, `statements` or `reranker`. "
-        "docs/RETRIEVAL.md explains them."
+        description="The list: `words`, `vectors`, `document`, `mentions`, `identifiers`, `period`, `statements` or "
+        "`reranker`. docs/RETRIEVAL.md explains them."
     )
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
     weight: float = Field(

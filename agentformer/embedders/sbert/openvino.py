@@ -138,18 +138,18 @@ class OpenVinoRuntime(FastTokenizer):
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
-        request = self._requests.get()
+        request = self._short.get()
         try:
             return np.array(request.infer(self._inputs(batch), share_inputs=True, share_outputs=True)[0], np.float32)
         finally:
-            self._requests.put(request)
+            self._short.put(request)
 
     def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
         """Yield the vectors of each batch, in order, as `TorchRuntime.rows_of` describes. Several batches are computed
         at the same time, each in one thread."""
         if len(batches) == 1:
             return iter([self.rows(batches[0])])
-        return (rows for (rows,) in self._computed(batches, 1))
+        return (rows for (rows,) in self._computed(batches, 1, self._requests))
 
     def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]] | None:
         """Yield the vectors of the texts of each batch and of their tokens, in order. Return None if the export has no
@@ -163,39 +163,33 @@ class OpenVinoRuntime(FastTokenizer):
                 inner_tokens(vectors[n], item.offsets, tokens[n], item.special_tokens_mask)
                 for n, item in enumerate(batch)
             ]
-            for batch, (vectors, tokens) in zip(encoded, self._computed(items, 2), strict=True)
+            for batch, (vectors, tokens) in zip(encoded, self._computed(items, 2, self._short), strict=True)
         )
 
     def _inputs(self, batch: Sequence[Tokenized]) -> dict[str, NDArray[np.int64]]:
         return self.arrays(batch, self.padded(max(item.length for item in batch)))
 
-    def _computed(self, batches: Sequence[Sequence[Tokenized]], count: int) -> Iterator[list[Matrix]]:
+    def _computed(
+        self, batches: Sequence[Sequence[Tokenized]], count: int, requests: queue.SimpleQueue[Any]
+    ) -> Iterator[list[Matrix]]:
         """Yield the first `count` outputs of the model (arrays) for each batch, in order. Several batches are computed
-        at the same time, each by one inference request of OpenVINO, as long as there are free requests."""
+        at the same time, each by one inference request of OpenVINO, as long as `requests` has free ones."""
         running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
             for inputs in map(self._inputs, batches):
-                if (request := self._free_request(wait=not running)) is None:
+                if (request := _free_request(requests, wait=not running)) is None:
                     yield _outputs(running[0][0], count)
                     request = running.popleft()[0]
                 running.append((request, inputs))
                 request.start_async(inputs, share_inputs=True)
             while running:
                 yield _outputs(running[0][0], count)
-                self._requests.put(running.popleft()[0])
+                requests.put(running.popleft()[0])
         finally:
             for request, _ in running:  # after an error, or if the caller does not need the rest
                 with suppress(Exception):  # the error of this batch, which the caller does not need either
                     request.wait()
-                self._requests.put(request)
-
-    def _free_request(self, *, wait: bool) -> Any:
-        """Return an inference request that no thread uses. If all are in use, wait for one if `wait` is True, otherwise
-        return None. Do not wait in a thread that already has a request: two such threads would wait for each other."""
-        try:
-            return self._requests.get(block=wait)
-        except queue.Empty:
-            return None
+                requests.put(request)
 
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. In a batch of texts with the same
@@ -219,9 +213,11 @@ class OpenVinoRuntime(FastTokenizer):
         for kind in ("bf16", "f32") if has_bf16() else ("f32",):
             compiled = core.compile_model(folder / MODEL, "CPU", {**options, "INFERENCE_PRECISION_HINT": kind})
             self._has_tokens = len(compiled.outputs) > 1
-            self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
-            for _ in range(streams + _SPARE):
-                self._requests.put(compiled.create_infer_request())
+            self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for the batches of documents
+            self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions: an upload has none of these
+            for requests, number in ((self._requests, streams + _SPARE), (self._short, streams)):
+                for _ in range(number):
+                    requests.put(compiled.create_infer_request())
             cosine = mean_cosine(self.rows(probes), reference)
             if cosine >= least:
                 _delete_old_compiled(folder, compiled_before)
@@ -238,6 +234,15 @@ def _streams(dimension: int, processors: int) -> tuple[int, int]:
     if dimension > _SMALL:
         return 1, processors
     return (streams := min(processors, _MOST_STREAMS)), streams
+
+
+def _free_request(requests: queue.SimpleQueue[Any], *, wait: bool) -> Any:
+    """Return an inference request that no thread uses. If all are in use, wait for one if `wait` is True, otherwise
+    return None. Do not wait in a thread that already has a request: two such threads would wait for each other."""
+    try:
+        return requests.get(block=wait)
+    except queue.Empty:
+        return None
 
 
 def _outputs(request: Any, count: int) -> list[Matrix]:

@@ -4,14 +4,17 @@ quotes, so headings and tables of contents are left out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 from functools import cached_property
 from itertools import pairwise
 
 from agentformer.rag.chunks import CARRIED
+from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
-from agentformer.text.analysis import Terms, text_terms
+from agentformer.text.analysis import QueryTerms, Terms, text_terms
+from agentformer.text.dates.phrases import DateRange
 from agentformer.text.languages import likelier_of_alike
 from agentformer.text.places import SEPARATOR
 from agentformer.text.sentences import sentence_spans
@@ -35,15 +38,18 @@ _FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them
 _DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
+NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
+
 
 class Passage:
     """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
     then kept."""
 
-    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str = "") -> None:
+    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str = "", dates: NamedDates = ()) -> None:
         self.hit = hit
         self._languages = languages
         self._likely = likely
+        self._dates = dates
 
     @property
     def content(self) -> str:
@@ -127,21 +133,37 @@ class Passage:
 
     @cached_property
     def context_terms(self) -> Terms:
-        """The terms of the context line of the passage. The context line consists of the title of the document and the
-        headings above the passage."""
-        return text_terms(self.hit.entry.context, self.language)
+        """The terms of the context line of the passage, of its speaker, and of the question's words for its time. The
+        context line consists of the title of the document and the headings above the passage."""
+        entry = self.hit.entry
+        speaker = "" if entry.speaker in entry.context else entry.speaker
+        return text_terms(" ".join(filter(None, (entry.context, speaker, *self.named_dates))), self.language)
+
+    @cached_property
+    def named_dates(self) -> list[str]:
+        """The question's words for the day on which the entry happened, in UTC or in the local time zone."""
+        if not self._dates or not (at := self.hit.entry.occurred_at):
+            return []
+        days = {at.astimezone(UTC).date(), at.astimezone().date()}
+        return [words for words, named in self._dates if any(named.first <= day <= named.last for day in days)]
 
 
-def read_passages(hits: Iterable[Hit], likely: str = "") -> list[Passage]:
-    """Return a `Passage` for each hit. If the passages are too short to detect a language, `likely`, the language of
-    the question, is assumed. If this language is unknown, too, as for a question of one word, a passage that is Danish,
-    Norwegian or Swedish has the likeliest of these languages."""
+def dates_of(query: QueryTerms) -> NamedDates:
+    """Return the dates that a question names: the words for each date, and its days."""
+    return [(query.text[days.start : days.end], days) for days in query_dates(query).days]
+
+
+def read_passages(hits: Iterable[Hit], likely: str = "", dates: NamedDates = ()) -> list[Passage]:
+    """Return a `Passage` for each hit. `dates` are the dates that the question names; see `dates_of`. If the passages
+    are too short to detect a language, `likely`, the language of the question, is assumed. If this language is unknown,
+    too, as for a question of one word, a passage that is Danish, Norwegian or Swedish has the likeliest of these
+    languages."""
     languages = EntryLanguages()
     if not likely:
-        return [Passage(hit, languages, likelier_of_alike(hit.entry.content)) for hit in hits]
-    passages = [Passage(hit, languages) for hit in hits]
+        return [Passage(hit, languages, likelier_of_alike(hit.entry.content), dates) for hit in hits]
+    passages = [Passage(hit, languages, dates=dates) for hit in hits]
     if not any(passage.language for passage in passages):
-        return [Passage(passage.hit, languages, likely) for passage in passages]
+        return [Passage(passage.hit, languages, likely, dates) for passage in passages]
     return passages
 
 

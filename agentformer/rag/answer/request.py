@@ -20,7 +20,7 @@ from agentformer.rag.answer.confidence import (
     covered_share,
     normalized_cosine,
 )
-from agentformer.rag.answer.passages import Passage, read_passages
+from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.questions import classify
@@ -60,9 +60,10 @@ class AnswerRequest:
         """Return the request. `more` are the hits after `hits` in the ranking; those that belong to a document of
         `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
         terms = analyze_query(question)
-        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language)
+        dates = dates_of(terms)
+        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language, dates)
         passages = quotable[: len(hits)]
-        given_passages = read_passages(given, terms.language) if given else passages
+        given_passages = read_passages(given, terms.language, dates) if given else passages
         return cls(question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors)
 
     @property

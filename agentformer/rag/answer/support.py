@@ -64,9 +64,10 @@ def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]
     """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
     Tesla". Return an empty list for a question of more than 25 words.
 
-    Title, headings, file name and speaker count as parts of a passage. A name of several words counts as contained if
-    one of its words or a similar word is contained. An abbreviation counts as contained if a passage writes it out, and
-    "the 80s" if a passage has a year such as 1984. The first word of a sentence is not compared."""
+    Title, headings, file name, speaker and the question's words for its time count as parts of a passage. A name of
+    several words counts as contained if one of its words or a similar word is contained. An abbreviation counts as
+    contained if a passage writes it out, and "the 80s" if a passage has a year such as 1984. The first word of a
+    sentence is not compared."""
     return _Reader(passages, "", question).unknown()
 
 
@@ -211,9 +212,11 @@ class _Reader:
     def _sources(self, numbers: Iterable[int]) -> list[str]:
         """Return the texts that state facts: the question, and the texts of the passages with these numbers."""
         sources = [self._question]
-        for entry in (self._passages[n - 1].hit.entry for n in numbers):
+        for passage in (self._passages[n - 1] for n in numbers):
+            entry = passage.hit.entry
             name = f"{entry.source.name}\n{entry.source.label}" if entry.source else ""
             sources += [strip_hidden(entry.content), entry.context, entry.title, entry.speaker, name]
+            sources += passage.named_dates
         return [*sources, _spelled_numbers(sources)]
 
     def _letters_of(self, numbers: tuple[int, ...]) -> str:
