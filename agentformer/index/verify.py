@@ -38,7 +38,6 @@ from agentformer.types import UNSEARCHED_KINDS, Matrix
 _BUSY_SECONDS = 120.0  # seconds to wait for a commit; an index that is being rebuilt is not verified
 _SAMPLE = 1_000  # number of entries whose terms are all looked up
 _PAGE = 100_000  # entry numbers read from the word index at a time
-_ENTRIES = 100  # entries read at a time
 _ROWS = 4_096  # vectors compared at a time
 _MIN_COSINE = 0.99  # minimum cosine of a vector and its code; codes of 8 bits per dimension are well above
 _TRIES = 3  # attempts to read the snapshot, because another process may be replacing it

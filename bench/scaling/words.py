@@ -19,7 +19,7 @@ from agentformer.factory import trial
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, weighted_terms
 from agentformer.index.words.query import WordHits
-from agentformer.memory.backends.postgres.connection import native
+from agentformer.memory.backends.postgres.server import native
 from agentformer.records import entries as records
 from agentformer.settings import load_settings
 from agentformer.text.analysis import QueryTerms

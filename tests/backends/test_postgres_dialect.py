@@ -10,8 +10,8 @@ import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
 from agentformer.http.problems import problem_of
-from agentformer.memory.backends.postgres import connection, dialect, schema
-from agentformer.memory.backends.postgres.server import ServerUnreachable
+from agentformer.memory.backends.postgres import dialect, schema
+from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection, store_error
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
 from agentformer.settings import Settings
 
@@ -64,7 +64,7 @@ def test_an_error_of_the_server_says_what_to_do(
     class ServerError(Exception):
         sqlstate = state
 
-    error = connection.store_error(ServerError(text))
+    error = store_error(ServerError(text))
     assert type(error) is kind and advice in str(error) and text in str(error)
     # Over HTTP, a client is told when to try again.
     assert (problem_of(error).status == 503, "Retry-After" in problem_of(error).headers) == (
@@ -90,9 +90,9 @@ def test_the_address_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch)
     settings = Settings(backend="postgres", postgres_url="postgresql://me:geheim@db:5432/x")
     assert "geheim" not in repr(settings)
     with pytest.raises(InvalidInput, match="postgres_url"):
-        connection.open_connection("db.example.org geheim")
+        open_connection("db.example.org geheim")
     with pytest.raises(InvalidInput, match="postgres_schema"):
         Settings(postgres_schema='x"; DROP')
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(MissingExtra, match=r"agentformer\[postgres\]"):
-        connection.open_connection("postgresql://db/x")
+        open_connection("postgresql://db/x")

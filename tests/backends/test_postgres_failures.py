@@ -11,9 +11,10 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreError, StoreFull
-from agentformer.memory.backends.postgres import connection, scopes, vectors
+from agentformer.memory.backends.postgres import scopes, vectors
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.server import open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
 from agentformer.types import Query, Scope
@@ -27,7 +28,7 @@ def _open(url: str, folder: Path) -> PostgresMemoryBackend:
 
 
 def _execute(url: str, statement: str) -> None:
-    with connection.open_connection(url) as raw:
+    with open_connection(url) as raw:
         raw.execute(statement.encode())
 
 
@@ -110,8 +111,8 @@ def test_a_server_without_free_connections_is_named(postgres_url: str, tmp_path:
     role = schema_of(tmp_path)
     _execute(postgres_url, f"CREATE ROLE {role} LOGIN CONNECTION LIMIT 1")
     url = postgres_url.replace("postgresql://postgres", f"postgresql://{role}")
-    with connection.open_connection(url), pytest.raises(StoreError, match="max_connections"):
-        connection.open_connection(url)
+    with open_connection(url), pytest.raises(StoreError, match="max_connections"):
+        open_connection(url)
 
 
 def test_a_large_space_is_searched_by_its_index(

@@ -16,7 +16,7 @@ from agentformer.errors import InvalidInput, StoreBusy, StoreError
 from agentformer.memory.backends.postgres import connection, pool
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.connection import PostgresDatabase
-from agentformer.memory.backends.postgres.server import ServerUnreachable
+from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
 from agentformer.types import Query
@@ -44,7 +44,7 @@ def _open(url: str, folder: Path, connections: int = 16) -> PostgresMemoryBacken
 
 
 def _execute(url: str, *statements: str) -> None:
-    with connection.open_connection(url) as raw:
+    with open_connection(url) as raw:
         for statement in statements:
             raw.execute(statement.encode())
 

@@ -11,8 +11,8 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict
 from agentformer.memory.backends.postgres import schema
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, open_connection
-from agentformer.memory.backends.postgres.server import Connection
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres.server import Connection, open_connection
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.testing.case import run_in_threads
 from agentformer.types import MemoryBackend, Query, Scope

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import StoreError
-from agentformer.memory.backends.postgres.connection import open_connection, translated_errors
+from agentformer.memory.backends.postgres.server import open_connection, translated_errors
 
 if TYPE_CHECKING:
     import psycopg

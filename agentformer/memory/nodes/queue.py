@@ -11,8 +11,9 @@ from typing import Any
 
 from agentformer.errors import StoreError
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, native
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.indexes import ServerQueue
+from agentformer.memory.backends.postgres.server import native
 from agentformer.memory.nodes.node import Node
 from agentformer.records import vectors as store
 

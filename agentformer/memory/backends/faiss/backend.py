@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
@@ -41,8 +41,6 @@ __all__ = ["DATABASE_FILE", "FaissMemoryBackend", "FaissOptions"]
 OpenIndexes = Callable[[Path, Database, Embedder, FaissOptions], "Indexes"]
 
 log = logging.getLogger("agentformer")
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class FaissMemoryBackend(IndexedBackend):

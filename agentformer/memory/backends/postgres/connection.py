@@ -22,13 +22,10 @@ from agentformer.memory.backends.postgres.pool import Connections
 from agentformer.memory.backends.postgres.server import (
     Connection,
     Ready,
-    ReadyKey,
     TransactionLost,
     as_connection,
     import_psycopg,
-    native,
     open_connection,
-    store_error,
     translated_errors,
 )
 from agentformer.records import change_feed
@@ -38,21 +35,6 @@ from agentformer.types import new_id
 
 if TYPE_CHECKING:
     import psycopg
-
-__all__ = [
-    "Connection",
-    "PostgresDatabase",
-    "Ready",
-    "ReadyKey",
-    "as_connection",
-    "drop_schema",
-    "has_store",
-    "native",
-    "open_connection",
-    "schema_of",
-    "store_error",
-    "translated_errors",
-]
 
 # If a node is lost during a transaction, the write lock stays held for this time.
 _LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"

@@ -16,9 +16,10 @@ from agentformer.index.embedding.migration import SpaceMigration
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, native
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.scopes import ServerScopes
 from agentformer.memory.backends.postgres.searching import SearchReads
+from agentformer.memory.backends.postgres.server import native
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
 from agentformer.records import change_feed

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits
-from agentformer.memory.backends.postgres.connection import Connection, ReadyKey
 from agentformer.memory.backends.postgres.scopes import WINDOWS_OF_ENTRIES, scope_condition
-from agentformer.memory.backends.postgres.server import KnownRows, row_type
+from agentformer.memory.backends.postgres.server import Connection, KnownRows, ReadyKey, row_type
 from agentformer.types import Matrix, Scope, Vector
 
 _MAX_BYTES = 128 << 20  # size of the vectors of all scopes; the least recently used scopes are dropped

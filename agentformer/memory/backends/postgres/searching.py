@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, Ready
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.scope_vectors import STATE
+from agentformer.memory.backends.postgres.server import Ready
 from agentformer.records.database import RecordsSnapshot
 from agentformer.types import RecordStore
 

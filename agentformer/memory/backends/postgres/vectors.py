@@ -20,11 +20,12 @@ from filelock import Timeout
 from agentformer.errors import AgentFormerError
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.index import VectorHits
-from agentformer.memory.backends.postgres.connection import Connection, PostgresDatabase, native
+from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.scope_vectors import ScopeVectors, nearest
 from agentformer.memory.backends.postgres.scopes import FEW, WINDOWS_OF_ENTRIES, ScopeRows, scope_condition
 from agentformer.memory.backends.postgres.searching import SearchReads
+from agentformer.memory.backends.postgres.server import Connection, native
 from agentformer.types import RecordStore, Vector
 
 log = logging.getLogger("agentformer")
