@@ -76,7 +76,10 @@ def escape_text(text: str) -> str:
 
 def strip_hidden(text: str) -> str:
     """Return the text without invisible characters."""
-    return _STRAY.sub("", _JOINERS.sub(r"\1", _HIDDEN.sub("", text)))
+    text = _HIDDEN.sub("", text)
+    if "\u200c" not in text and "\u200d" not in text:
+        return text
+    return _STRAY.sub("", _JOINERS.sub(r"\1", text))
 
 
 def escape_line(text: str) -> str:

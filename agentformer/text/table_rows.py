@@ -31,6 +31,7 @@ _PERIOD = re.compile(
 )
 _LENGTH = re.compile(r"\b(?:three|six|nine|twelve) months ended\b", re.IGNORECASE)
 _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a date in two lines
+_DIGIT = re.compile(r"\d")
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 _MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a page's table, and headers
 _DASHES = re.compile(r"[\s|:-]+")
@@ -123,7 +124,7 @@ def _lines(text: str) -> Iterator[_Line]:
 
 def _divided(line: str) -> tuple[str, tuple[str, ...]]:
     """Return the label of a line, and the amounts at its end."""
-    if not re.search(r"\d", _DAY.sub("", _PERIOD.sub("", line))) and re.search(r"\d", line):
+    if _DIGIT.search(line) and not _DIGIT.search(_DAY.sub("", _PERIOD.sub("", line))):
         return line, ()  # a line of dates is a header
     words = line.split()
     first = len(words)

@@ -21,16 +21,13 @@ _COMPOUNDING = COMPOUNDING | {"de"}
 def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
     """Return a dictionary: each term -> the other forms of the term in the vocabulary, with their similarity (0..1). A
     term is a stem with its language ("en~build"). Terms with digits have no other forms."""
-    beginnings: dict[str, list[str]] = {}
-    for other in vocabulary:
-        beginnings.setdefault(_beginning(other), []).append(other)
+    words = {term: term.partition("~")[::2] for term in terms}
+    words = {term: each for term, each in words.items() if each[1] and not any(map(str.isdigit, each[1]))}
+    near = _near(words.values(), vocabulary) if words else []
     forms: dict[str, dict[str, float]] = {}
-    for term in terms:
-        language, _, word = term.partition("~")
-        if not word or any(letter.isdigit() for letter in word):
-            continue
-        found = dict(_inflected(term, beginnings.get(_beginning(term), ())))
-        for other in _compounds(language, word, vocabulary):
+    for term, (language, word) in words.items():
+        found = dict(_inflected(language, word, near))
+        for other in _compounds(language, word, near):
             found[other] = max(found.get(other, 0.0), _COMPOUND)
         for other in same_meaning(language).get(term, frozenset()):
             found[other] = max(found.get(other, 0.0), _SYNONYM)
@@ -40,26 +37,31 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
     return forms
 
 
-def _inflected(term: str, others: Collection[str]) -> Iterator[tuple[str, float]]:
-    word = term.partition("~")[2]
+def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list[str]:
+    """Return the terms of the vocabulary that may be inflected forms or compounds of a word. `words` are pairs of a
+    language and a word."""
+    least = min(_BEGINNING, _LEAST_OF_COMPOUND)
+    starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
+    ends = tuple(word for language, word in words if language in _COMPOUNDING and len(word) >= least)
+    return [other for other in vocabulary if other.startswith(starts) or other.endswith(ends)]
+
+
+def _inflected(language: str, word: str, others: Iterable[str]) -> Iterator[tuple[str, float]]:
+    """Yield the terms that begin like a word, with their similarity."""
+    start = f"{language}~{word[:_BEGINNING]}"
     for other in others if len(word) >= _BEGINNING else ():
-        if (similarity := _similarity(word, other.partition("~")[2])) >= _SIMILAR:
+        if other.startswith(start) and (similarity := _similarity(word, other.partition("~")[2])) >= _SIMILAR:
             yield other, similarity
 
 
-def _compounds(language: str, word: str, vocabulary: Collection[str]) -> Iterator[str]:
+def _compounds(language: str, word: str, others: Iterable[str]) -> Iterator[str]:
     """Yield the compounds that begin or end with a word."""
     if language not in _COMPOUNDING or len(word) < _LEAST_OF_COMPOUND:
         return
     start = f"{language}~{word}"
-    for other in vocabulary:
+    for other in others:
         if other.startswith(start) or (other.endswith(word) and other.startswith(f"{language}~")):
             yield other
-
-
-def _beginning(term: str) -> str:
-    language, _, word = term.partition("~")
-    return f"{language}~{word[:_BEGINNING]}"
 
 
 def _similarity(word: str, other: str) -> float:
@@ -80,8 +82,9 @@ class WeightedTerms:
         forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
         names: Sequence[Collection[str]] = (),
     ) -> None:
-        holders = Counter(term for text in texts for term in text)
-        self._forms = forms(terms, holders) if forms else {}
+        self._forms = forms(terms, frozenset[str]().union(*texts)) if forms else {}
+        self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
+        holders = Counter(term for text in texts for term in self.known.intersection(text))
         rarity = {}
         for term in terms:
             times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
@@ -90,11 +93,12 @@ class WeightedTerms:
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
         most = sum(rarity.values()) or 1.0
         self._weights = {term: weight / most for term, weight in rarity.items()}
-        self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
+        self._weighted = frozenset(self._weights)
+        self._other = frozenset[str]().union(*self._forms.values())
 
     def held(self, text: Iterable[str]) -> frozenset[str]:
         """Return the terms of the question that a text contains."""
-        return frozenset(self._weights.keys() & text)
+        return self._weighted.intersection(text)
 
     def share(self, terms: Iterable[str]) -> float:
         """Return the sum of the weights of these terms, 0..1."""
@@ -104,6 +108,8 @@ class WeightedTerms:
         """Return how much of the question a text contains only in other forms, 0..1. Each such term adds its weight,
         multiplied by the similarity of its form in the text."""
         total = 0.0
+        if self._other.isdisjoint(text):  # true for most texts
+            return total
         for term, forms in self._forms.items():
             if term not in text and term in self._weights:
                 total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)

@@ -185,7 +185,8 @@ class SbertEmbedder:
             rows = self._encode(items)
         else:
             batches = _batches([item.length for item in items], self._batch_tokens)
-            rows = np.concatenate([self._encode([items[i] for i in batch]) for batch in batches])
+            found = self._runtime.rows_of([[items[i] for i in batch] for batch in batches])
+            rows = np.concatenate([self._checked(each) for each in found])
             rows = rows.mean(axis=0, keepdims=True)
         row: Vector = unit(rows)[0]
         return row
@@ -210,7 +211,7 @@ class SbertEmbedder:
         return items
 
     def _encode(self, items: Sequence[Tokenized]) -> Matrix:
-        return self._checked(self._runtime.rows(items))
+        return self._checked(self._runtime.query_rows(items))
 
     def _checked(self, rows: Matrix) -> Matrix:
         """Return the rows, scaled to the length 1. Raises `EmbedderUnavailable` if a number is not finite."""

@@ -9,7 +9,7 @@ import os
 import queue
 import sys
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,7 +29,7 @@ from agentformer.embedders.sbert.runtime import (
     replace_surrogates,
     usable_cpus,
 )
-from agentformer.types import Matrix
+from agentformer.types import Matrix, Vector
 
 # The files of an export.
 MODEL, TOKENIZER, FACTS, PROBE_ROWS = "model.xml", "tokenizer.json", "facts.json", "probes.npy"
@@ -39,6 +39,7 @@ _SAME_INT8 = 0.99
 _LENGTH_STEP = 8
 _SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than one
 _MOST_STREAMS = 8  # each stream has its own memory for the numbers between the layers
+_KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # queries whose tokens are kept, and tokens of each at most: 6 MB of MiniLM
 _SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
 _COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
@@ -124,6 +125,8 @@ class OpenVinoRuntime(FastTokenizer):
 
     def __init__(self, folder: Path, precision: str) -> None:
         ov = import_openvino()
+        self._kept: OrderedDict[tuple[int, ...], tuple[Vector, Matrix]] = OrderedDict()  # by the ids of a query
+        self._kept_lock = threading.Lock()
         try:
             facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
             super().__init__(folder / TOKENIZER, facts.pop("inputs"), facts.pop("pad_id"))
@@ -138,11 +141,21 @@ class OpenVinoRuntime(FastTokenizer):
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
-        request = self._short.get()
-        try:
-            return np.array(request.infer(self._inputs(batch), share_inputs=True, share_outputs=True)[0], np.float32)
-        finally:
-            self._short.put(request)
+        return self._infer(batch, 1)[0]
+
+    def query_rows(self, batch: Sequence[Tokenized]) -> Matrix:
+        """Return the vectors of queries, as `rows` does. The vectors of their tokens are kept for a while, because an
+        answer to the query needs them after the search."""
+        if not self._has_tokens:
+            return self.rows(batch)
+        vectors, tokens = self._infer(batch, 2)
+        for vector, rows, item in zip(vectors, tokens, batch, strict=True):
+            if item.length <= _KEPT_TOKENS:
+                with self._kept_lock:
+                    self._kept[tuple(item.content[0])] = vector.copy(), rows[: item.length].copy()
+                    if len(self._kept) > _KEPT_QUERIES:
+                        self._kept.popitem(last=False)
+        return vectors
 
     def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
         """Yield the vectors of each batch, in order, as `TorchRuntime.rows_of` describes. Several batches are computed
@@ -157,6 +170,9 @@ class OpenVinoRuntime(FastTokenizer):
         if not self._has_tokens:
             return None
         encoded = [self.encoded(texts) for texts in batches]
+        if len(encoded) == len(encoded[0]) == 1 and (kept := self._kept.get(tuple(encoded[0][0].ids))):
+            item = encoded[0][0]
+            return iter([[inner_tokens(kept[0], item.offsets, kept[1], item.special_tokens_mask)]])
         items = [[Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in batch] for batch in encoded]
         return (
             [
@@ -165,6 +181,15 @@ class OpenVinoRuntime(FastTokenizer):
             ]
             for batch, (vectors, tokens) in zip(encoded, self._computed(items, 2, self._short), strict=True)
         )
+
+    def _infer(self, batch: Sequence[Tokenized], count: int) -> list[Matrix]:
+        """Return the first `count` outputs of the model (arrays) for a batch."""
+        request = self._short.get()
+        try:
+            found = request.infer(self._inputs(batch), share_inputs=True, share_outputs=True)
+            return [np.array(found[n], np.float32) for n in range(count)]
+        finally:
+            self._short.put(request)
 
     def _inputs(self, batch: Sequence[Tokenized]) -> dict[str, NDArray[np.int64]]:
         return self.arrays(batch, self.padded(max(item.length for item in batch)))

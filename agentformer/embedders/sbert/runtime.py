@@ -100,6 +100,8 @@ class TorchRuntime:
         are not scaled to the length 1."""
         return self._encode([item.content for item in batch])
 
+    query_rows = rows
+
     def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
         """Yield the vectors of the texts of each batch, in order, as `rows` returns them."""
         return map(self.rows, batches)

@@ -158,7 +158,9 @@ def _time(text: str, language: str, known: Collection[str]) -> float:
     part of the day, and 0 if the text contains no time. If the only time is in brackets, as the dates of birth and
     death of a person are, the value is at most 0.6."""
     outside = _time_in(_BRACKETS.sub(" ", text), language, known)
-    return outside or min(_BRACKETED, _time_in(text, language, known))
+    if outside or "(" not in text:
+        return outside
+    return min(_BRACKETED, _time_in(text, language, known))
 
 
 def _time_in(text: str, language: str, known: Collection[str]) -> float:

@@ -274,7 +274,7 @@ def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
 def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
     language = passages[0].language
     terms = asked_stems(query, classify(query.text, language), [language])
-    return 1 - _held_share(terms, {stem for each in passages for stem in (*each.stems, *each.context_terms.stems)})
+    return 1 - _held_share(terms, set().union(*(each.stems for each in passages), *(each.context_terms.stems for each in passages)))
 
 
 def _held_share(terms: Collection[str], held: Collection[str]) -> float:
@@ -296,7 +296,8 @@ def _share(query: QueryTerms, passage: Passage) -> float:
     weights = {term: _length(term) for term in (*terms.stems, *terms.parts)}
     length = sum(_length(term) for term in set(terms.stems))
     enough = sum(weights.values()) * min(1.0, _LONG / length) if length else 0.0
-    held = {term for part in (passage.context_terms, *passage.sentence_terms) for term in (*part.stems, *part.parts)}
+    held = {*passage.stems, *passage.context_terms.stems, *passage.context_terms.parts}
+    held.update(*(part.parts for part in passage.sentence_terms))
     if passage.language in COMPOUNDING:
         compounds = [stem for stem in terms.stems if stem not in held and _is_in_compound(stem, held)]
         held |= {part for stem in compounds for part in (stem, *pieces_of_stem(stem))}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -108,7 +109,7 @@ class SentenceFeatures:
             [sentence.passage.name_stems for sentence in sentences],
         )
         pieces = {part for language in languages for part in query.terms([language]).parts}
-        self._pieces = WeightedTerms(pieces, [frozenset(sentence.terms.parts) for sentence in sentences])
+        self._pieces = WeightedTerms(pieces, [sentence.terms.parts for sentence in sentences])
         self._words = _words(query.text)
         self._pairs = set(pairwise(self._words))
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
@@ -118,7 +119,9 @@ class SentenceFeatures:
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._value = asked_value(self.question, query.text.casefold(), language)
         self._extreme = self._extremes(passages)
-        self._first = {id(sentence.passage): sentence for sentence in reversed(sentences)}
+        self._held = [self._stems.held(sentence.stems) for sentence in sentences]
+        self._held_by = {id(sentence): held for sentence, held in zip(sentences, self._held, strict=True)}
+        self._first = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
         self._carried = list(self._carried_shares())
         for sentence in sentences:
             before = sentence.before
@@ -144,12 +147,12 @@ class SentenceFeatures:
         return features._replace(**{field: _UNKNOWN if found is None else found})
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
-        own = self._stems.held(sentence.stems)
+        own = self._held[n]
         naming = sentence.naming
-        before = self._stems.held(naming.stems) if naming else frozenset()
+        before = self._held_by[id(naming)] if naming else frozenset()
         after = frozenset[str]()
         if n + 1 < len(self._sentences) and self._sentences[n + 1].before is sentence:
-            after = self._stems.held(self._sentences[n + 1].stems)
+            after = self._held[n + 1]
         added = self._stems.share(before - own)
         pieces = self._pieces.held(sentence.terms.parts)
         led = frozenset[str]()
@@ -166,7 +169,7 @@ class SentenceFeatures:
             quoted_pieces=self._pieces.share(led),
             after=self._stems.share(after - own - before),
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
-            topic=self._stems.share(self._topic(n) - own),
+            topic=self._stems.share(self._first[id(passage)] - own),
             carried=self._carried[n],
             around=self._stems.share(self._around(n)),
             passage=passage.hit.score / self._best,
@@ -212,35 +215,34 @@ class SentenceFeatures:
         text = f"{sentence.row.above} {sentence.row.text}" if sentence.row else sentence.text
         return period_fit(self._value, text, sentence.passage.language)
 
-    def _topic(self, n: int) -> frozenset[str]:
-        return self._stems.held(self._first[id(self._sentences[n].passage)].stems)
-
     def _carried_shares(self) -> Iterator[float]:
         """Yield for each sentence the share of the question's terms that it lacks and that earlier sentences of the
         passage contain. A more distant sentence counts less."""
         passage: Passage | None = None
         kept: dict[str, float] = {}
-        for sentence in self._sentences:
+        for sentence, own in zip(self._sentences, self._held, strict=True):
             if sentence.passage is not passage:
                 passage, kept = sentence.passage, {}
             kept = {term: share * _FADING for term, share in kept.items()}
-            own = self._stems.held(sentence.stems)
             yield sum(self._stems.share((term,)) * share for term, share in kept.items() if term not in own)
             kept |= dict.fromkeys(own, 1.0)
 
     def _around(self, n: int) -> frozenset[str]:
-        near = self._sentences[max(0, n - _AROUND) : n + _AROUND + 1]
-        stems = [each.stems for each in near if each.passage is self._sentences[n].passage]
-        return self._stems.held(frozenset().union(*stems))
+        near, passage = range(max(0, n - _AROUND), n + _AROUND + 1), self._sentences[n].passage
+        sentences = zip(near, self._sentences[near.start : near.stop], strict=False)
+        return frozenset().union(*(self._held[k] for k, each in sentences if each.passage is passage))
 
     def _phrase(self, text: str) -> float:
+        folded = text.casefold()
+        if not any(one in folded and other in folded for one, other in self._pairs):  # a quick test
+            return 0.0
         words = _words(text)
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
 
     def _adds(self, sentence: Sentence, before: Sentence) -> bool:
         """Return whether a quote of the sentence must include the previous sentence `before`: the sentence contains
         some terms of the question, and `before` adds more."""
-        own, former = self._stems.held(sentence.stems), self._stems.held(before.stems)
+        own, former = self._held_by[id(sentence)], self._held_by[id(before)]
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
 
@@ -248,9 +250,13 @@ class SentenceFeatures:
 def _refers(sentence: Sentence) -> bool:
     """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun. In a text
     of unknown language, the words of all languages count."""
-    lists, language = question_words("backward"), sentence.passage.language
-    backward = lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
-    return not backward.isdisjoint(_words(sentence.text[:80])[:_FIRST])
+    return not _backward(sentence.passage.language).isdisjoint(_words(sentence.text[:80])[:_FIRST])
+
+
+@cache
+def _backward(language: str) -> frozenset[str]:
+    lists = question_words("backward")
+    return lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
@@ -265,4 +271,6 @@ def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str])
 
 
 def _words(text: str) -> list[str]:
+    if text.isascii():
+        return _WORD.findall(text.lower())
     return [word.casefold() for word in _WORD.findall(text)]

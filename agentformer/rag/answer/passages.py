@@ -265,7 +265,8 @@ def _is_contents(text: str) -> bool:
     """Return whether a text consists of lines of a table of contents: most end with numbers that grow, and none has a
     punctuation mark."""
     lines = text.split("\n")
-    pages = [int(match[1]) for line in lines if (match := _PAGE_NUMBER.search(line))]
+    numbered = (line for line in lines if line.rstrip()[-1:].isdecimal())  # a quick test
+    pages = [int(match[1]) for line in numbered if (match := _PAGE_NUMBER.search(line))]
     return len(pages) >= _LEAST_ENTRIES and 2 * len(pages) > len(lines) and pages == sorted(pages) and "," not in text
 
 

@@ -4,6 +4,7 @@ sentence before it, or the beginning of the sentence on the previous page."""
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from typing import NamedTuple
 
 from agentformer.rag.answer.passages import Sentence
@@ -71,8 +72,9 @@ def _end_of_names(sentence: Sentence) -> int:
     """Return the offset at which the quote of a sentence ends. If the sentence announces a list of names ("It has three
     keys. Home, Help and Stop."), the quote includes the next sentence. Otherwise, the quote ends with the sentence. A
     list of names is a short fragment with a comma, most of whose words are capitalised."""
-    content = sentence.passage.content
-    behind = next((span for span in sentence.passage.sentences if span.start >= sentence.span.end), None)
+    content, spans = sentence.passage.content, sentence.passage.sentences
+    following = bisect_left(spans, (sentence.span.end,))
+    behind = spans[following] if following < len(spans) else None
     if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
         return sentence.span.end
     names = content[behind.start : behind.end]

@@ -254,7 +254,7 @@ class _Compared:
                     cosines[n] = float(each.vector @ asked.vector)
         found = likeness(nearest, self.baselines.token)
         least = least_alike(found.values())
-        read_features = [each._replace(**found.get(n, least)._asdict()) for n, each in enumerate(features)]
+        read_features = [Features(*each[: -len(least)], *found.get(n, least)) for n, each in enumerate(features)]
         return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
 
     def _asked(self, read: TokenVectors) -> AskedTokens:

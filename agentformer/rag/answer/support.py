@@ -38,6 +38,7 @@ _QUARTER = re.compile(r"\b(Q[1-4])(?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is t
 _DIGITS = re.compile(r"\d+")
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
+_FIRST_LINES = 2  # lines with the digits of a number that are read before all others
 _LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
 _NO_LETTER = re.compile(r"[\W_]+")
 _UNITS = {"celsius": "°c", "fahrenheit": "°f"}
@@ -125,7 +126,11 @@ class _Reader:
 
     @cached_property
     def _vocabulary(self) -> claims.Vocabulary:
-        return claims.Vocabulary(self._sources(self._all), self._language)
+        return claims.Vocabulary(self._all_sources, self._language)
+
+    @cached_property
+    def _all_sources(self) -> list[str]:
+        return self._sources(self._all)
 
     def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
         """Return the claims of a sentence that the cited passages do not contain. If `cited` is empty, return those
@@ -150,23 +155,26 @@ class _Reader:
         return figures + [f"name {name}" for name in names if self._is_unknown_name(name, text)]
 
     def _unknown_figures(self, text: str) -> list[str]:
-        """Return the numbers and dates of the text that no passage contains. To save time, only the lines of the
-        passages with the same digits are read first. All lines are read if the text names a month, or if these lines do
-        not contain everything."""
+        """Return the numbers and dates of the text that no passage contains. To save time, a few lines of the passages
+        with the same digits are read first, and then all such lines. All lines of the passages are read if the text
+        names a month, or if these lines do not contain everything."""
         in_month = any(months(word) for word in _WORD.findall(text))
         if not in_month and not any(find_numbers(text)):
             return []
         if not in_month:
-            digits = set(_DIGITS.findall(text))
-            lines = [line for source in self._sources(self._all) for line in source.splitlines()]
-            near = [line for line in lines if any(each in line for each in digits)]
-            if not self._figures(text, claims.Stated.of(near, self._language)):
-                return []
-        return self._figures(text, self._stated(self._all, self._language))
+            lines = [line for source in self._all_sources for line in source.splitlines()]
+            near = [[line for line in lines if digits in line] for digits in set(_DIGITS.findall(text))]
+            for most in (_FIRST_LINES, len(lines)):
+                read = dict.fromkeys(line for each in near for line in each[:most])
+                if not self._figures(text, claims.Stated.of([*read], self._language), in_month):
+                    return []
+        return self._figures(text, self._stated(self._all, self._language), in_month)
 
-    def _figures(self, text: str, stated: claims.Stated) -> list[str]:
+    def _figures(self, text: str, stated: claims.Stated, in_month: bool) -> list[str]:
         text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
-        found = claims.unsupported_claims(text, stated, self._language)
+        if not in_month:
+            return claims.unsupported_figures(text, stated)
+        found = claims.unsupported_claims(text, stated, self._language)  # a month without a day is read as a name
         return [claim for claim in found if not claim.startswith("name ")]
 
     def _is_unknown_name(self, name: str, text: str) -> bool:
@@ -207,7 +215,8 @@ class _Reader:
 
     def _stated_of(self, numbers: tuple[int, ...], language: str) -> claims.Stated:
         moments = [self._passages[n - 1].hit.entry.occurred_at for n in numbers]
-        return claims.Stated.of(self._sources(numbers), language, filter(None, moments))
+        sources = self._all_sources if numbers == self._all else self._sources(numbers)
+        return claims.Stated.of(sources, language, filter(None, moments))
 
     def _sources(self, numbers: Iterable[int]) -> list[str]:
         """Return the texts that state facts: the question, and the texts of the passages with these numbers."""

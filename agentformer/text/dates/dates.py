@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
@@ -151,7 +151,9 @@ def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> 
     """Return the dates in `text` in order, without overlap. With `loose`, "8/5" counts as a date. With `days_of_week`,
     the name of a weekday counts as a date."""
     plain = strip_accents(text)
-    candidates = [*_numeric(plain, loose), *_named(text, plain), *(_days_of_week(plain) if days_of_week else ())]
+    words = {*_WORD.findall(plain)}
+    weekly = _days_of_week(plain, words) if days_of_week else ()
+    candidates = [*_numeric(plain, loose), *_named(text, plain, words), *weekly]
     mentions: list[Mention] = []
     for mention in sorted(candidates, key=lambda mention: (mention.start, -mention.end)):
         if not mentions or mention.start >= mentions[-1].end:
@@ -229,15 +231,17 @@ def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> 
         yield Mention(match.start(), match.end(), readings, sure)
 
 
-def _days_of_week(plain: str) -> Iterator[Mention]:
-    for match in _WORD.finditer(plain):
-        if named := weekdays(match[0]):
-            yield Mention(match.start(), match.end(), tuple(Day(weekday=number) for number in sorted(named)))
+def _days_of_week(plain: str, words: Iterable[str]) -> Iterator[Mention]:
+    if named := {word: numbers for word in words if (numbers := weekdays(word))}:  # mostly none
+        for match in _WORD.finditer(plain):
+            if numbers := named.get(match[0]):
+                yield Mention(match.start(), match.end(), tuple(Day(weekday=number) for number in sorted(numbers)))
 
 
-def _named(text: str, plain: str) -> Iterator[Mention]:
-    """Yield the dates that contain the name of a month. `plain` is `text` without accents."""
-    if named := {word: numbers for word in {*_WORD.findall(plain)} if (numbers := months(word))}:  # mostly none
+def _named(text: str, plain: str, words: Iterable[str]) -> Iterator[Mention]:
+    """Yield the dates that contain the name of a month. `plain` is `text` without accents, and `words` are its
+    words."""
+    if named := {word: numbers for word in words if (numbers := months(word))}:  # mostly none
         for match in _WORD.finditer(plain):
             if match[0] in named:
                 yield from _around(text, plain, match, sorted(named[match[0]]))

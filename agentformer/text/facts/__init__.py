@@ -18,6 +18,7 @@ _NUMBER = re.compile(
     r"(?<!\d)(?:\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)(?:[.,]\d+)?|\d+(?:[.,:'’]\d+)*)(?P<half>\s?[ap]\.?\s?m\b\.?)?",
     re.I,
 )
+_OTHER_DIGIT = re.compile(r"[^\D0-9]")
 _SPACED = re.compile(r"(\d{1,3}(?:[ \u00a0\u202f]\d{3})+)([.,]\d+)?")
 _GROUPED = re.compile(r"\d{1,3}(?:[.,'’]\d{3})+")
 _YEARS = range(1900, 2100)
@@ -71,9 +72,7 @@ def find_numbers(text: str) -> Iterator[Number]:
 def ascii_digits(text: str) -> str:
     """Return the text with the decimal digits of all scripts replaced by the digits 0 to 9. The length of the text does
     not change."""
-    if text.isascii():
-        return text
-    return "".join(str(unicodedata.decimal(c)) if c > "\x7f" and c.isdecimal() else c for c in text)
+    return text if text.isascii() else _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text)
 
 
 def number_values(text: str) -> frozenset[str]:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
+from functools import cached_property
 from typing import NamedTuple
 
 from agentformer.text.dates.dates import (
@@ -106,8 +107,16 @@ def unsupported_claims(text: str, stated: Stated, language: str) -> list[str]:
     """Return the numbers, dates and names in `text` that are not in `stated`, in the order of the text, for example
     "number 7", "date 8 June 2023" or "name Robert". The numbers of a numbered list are not checked."""
     text = without_list_numbers(text)
-    claims = sorted([*_unsupported_figures(text, stated), *_unsupported_names(text, stated, language)])
-    return list(dict.fromkeys(claim for _, claim in claims))[:_MAX_CLAIMS]
+    return _distinct([*_unsupported_figures(text, stated), *_unsupported_names(text, stated, language)])
+
+
+def unsupported_figures(text: str, stated: Stated) -> list[str]:
+    """Return only the numbers and dates of `unsupported_claims`, without months that have neither a day nor a year."""
+    return _distinct(_unsupported_figures(without_list_numbers(text), stated))
+
+
+def _distinct(claims: Iterable[tuple[int, str]]) -> list[str]:
+    return list(dict.fromkeys(claim for _, claim in sorted(claims)))[:_MAX_CLAIMS]
 
 
 def without_list_numbers(text: str) -> str:
@@ -168,23 +177,42 @@ class _Name(NamedTuple):
 
 
 class Vocabulary:
-    """The words of some texts in one language. A word is found even if it has another ending in these texts."""
+    """The words of some texts in one language. A word is found even if it has another ending in these texts. The texts
+    are read when a word is first searched."""
 
     def __init__(self, texts: Iterable[str], language: str) -> None:
-        self._language, texts = language, list(texts)
-        self._words: set[str] = set()
-        self.lowercase: set[str] = set()  # words that occur without a capital
-        for word in (match[0] for text in texts for match in _WORD.finditer(text)):
-            self._words.add(_folded(word))
-            if word[0].islower():
-                self.lowercase.add(_folded(word))
-        self._around = set[tuple[str, ...]]()  # words on both sides of one or two words that begin with a capital
-        for text in texts if language in _CAPITAL_NOUNS else ():
-            self._around.update(_surroundings(text))
-        self._stems = {_stemmed(word, language) for word in self._words}
-        self._beginnings: dict[str, set[str]] = defaultdict(set)
-        for word in () if language in _UNINFLECTED else self._words:
-            self._beginnings[_graded(word)[:2]].add(_graded(word))
+        self._texts, self._language = list(texts), language
+
+    @cached_property
+    def _written(self) -> set[str]:
+        return {word for text in self._texts for word in _WORD.findall(text)}
+
+    @cached_property
+    def _words(self) -> set[str]:
+        return set(map(_folded, self._written))
+
+    @cached_property
+    def lowercase(self) -> set[str]:
+        """The words that occur without a capital letter, folded."""
+        return {_folded(word) for word in self._written if word[0].islower()}
+
+    @cached_property
+    def _around(self) -> set[tuple[str, ...]]:
+        """The words on both sides of one or two words that begin with a capital letter."""
+        if self._language not in _CAPITAL_NOUNS:
+            return set()
+        return {sides for text in self._texts for sides in _surroundings(text)}
+
+    @cached_property
+    def _stems(self) -> set[str]:
+        return {_stemmed(word, self._language) for word in self._words}
+
+    @cached_property
+    def _beginnings(self) -> dict[str, set[str]]:
+        beginnings: dict[str, set[str]] = defaultdict(set)
+        for word in () if self._language in _UNINFLECTED else self._words:
+            beginnings[_graded(word)[:2]].add(_graded(word))
+        return beginnings
 
     def has(self, word: str) -> bool:
         """Return whether the texts contain this word, possibly with another ending."""
@@ -214,8 +242,16 @@ class Vocabulary:
     def has_part(self, name: str) -> bool:
         """Return whether the texts contain at least one word of this name, or a similar word: "German" for "Germany",
         or another spelling."""
-        words = [match[0] for match in _WORD.finditer(name)]
-        return any(self.has(word) or get_close_matches(_folded(word), self._words, 1, _SIMILAR) for word in words)
+        return any(self.has(word) or self._has_similar(_folded(word)) for word in _WORD.findall(name))
+
+    def _has_similar(self, word: str) -> bool:
+        letters, size = frozenset(word), len(word)
+        near = [  # a quick test: most words have not enough letters in common
+            other
+            for other in self._words
+            if 2 * sum(map(letters.__contains__, other)) / (size + len(other)) >= _SIMILAR
+        ]
+        return bool(get_close_matches(word, near, 1, _SIMILAR))
 
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
