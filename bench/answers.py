@@ -173,7 +173,7 @@ def _ask(
     started = perf_counter()
     found = af.backend.search(Query(asked.text, Scope(DEFAULT_NAMESPACE, kinds=("chunk",)), _DEEP))
     searched = perf_counter()
-    answer = quoting.answer(asked.text, found[:_TOP], more=found[_TOP:_QUOTABLE])
+    answer = quoting.answer(asked.text, found.with_hits(found[:_TOP]), more=found[_TOP:_QUOTABLE])
     answered = perf_counter()
     af.embedder.embed_query(asked.text)
     result.seconds.append((perf_counter() - answered, answered - searched, answered - started))

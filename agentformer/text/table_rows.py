@@ -22,6 +22,7 @@ _ABOVE, _HEADER_LINE, _SHORT_LINE = 30, 100, 45  # lines above a table, and code
 _MAX_ABOVE = 160  # code points of the headers in front of a row
 _VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
 _PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
+_SIGNS = _PREFIXES | _SUFFIXES
 _JOINING = frozenset({"to", "and", "or", "of", "in", "till", "og", "och", "ja"})
 _AMOUNT = re.compile(r"[$€£¥%(]|\d[.,]\d")
 _YEAR = re.compile(r"(?:19|20)\d\d")
@@ -128,7 +129,7 @@ def _divided(line: str) -> tuple[str, tuple[str, ...]]:
         return line, ()  # a line of dates is a header
     words = line.split()
     first = len(words)
-    while first and (_VALUE.fullmatch(words[first - 1]) or words[first - 1] in _PREFIXES | _SUFFIXES):
+    while first and (_VALUE.fullmatch(words[first - 1]) or words[first - 1] in _SIGNS):
         first -= 1
     while first < len(words) and words[first] in _SUFFIXES:
         first += 1

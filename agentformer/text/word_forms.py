@@ -43,6 +43,8 @@ def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list
     least = min(_BEGINNING, _LEAST_OF_COMPOUND)
     starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
     ends = tuple(word for language, word in words if language in _COMPOUNDING and len(word) >= least)
+    if not ends:
+        return [other for other in vocabulary if other.startswith(starts)]
     return [other for other in vocabulary if other.startswith(starts) or other.endswith(ends)]
 
 
@@ -102,7 +104,7 @@ class WeightedTerms:
 
     def share(self, terms: Iterable[str]) -> float:
         """Return the sum of the weights of these terms, 0..1."""
-        return sum(self._weights[term] for term in terms)
+        return sum(map(self._weights.__getitem__, terms))
 
     def similar_share(self, text: Collection[str]) -> float:
         """Return how much of the question a text contains only in other forms, 0..1. Each such term adds its weight,

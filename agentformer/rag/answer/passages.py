@@ -4,11 +4,12 @@ quotes, so headings and tables of contents are left out."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
@@ -19,7 +20,7 @@ from agentformer.text.languages import likelier_of_alike
 from agentformer.text.places import SEPARATOR
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
-from agentformer.types import Hit, Span
+from agentformer.types import Analyzed, Hit, Span
 
 _NAMES = 2  # parts of the context line that name the document: its file and its title
 _MARKUP = " \t#*_>-=|"
@@ -43,9 +44,12 @@ NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: wor
 
 class Passage:
     """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
-    then kept."""
+    then kept. `likely` is the language of a passage that is too short to detect its language. If it is None, such a
+    passage has the likeliest of Danish, Norwegian and Swedish, if it is in one of them."""
 
-    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str = "", dates: NamedDates = ()) -> None:
+    def __init__(
+        self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = ()
+    ) -> None:
         self.hit = hit
         self._languages = languages
         self._likely = likely
@@ -59,7 +63,8 @@ class Passage:
     @cached_property
     def language(self) -> str:
         """The ISO 639-1 code of the language of the passage, or "" if the language is unknown."""
-        return self._languages.of(self.hit.entry) or self._likely
+        detected = self._languages.of(self.hit.entry)
+        return detected or (likelier_of_alike(self.content) if self._likely is None else self._likely)
 
     @cached_property
     def rows(self) -> dict[Span, TableRow]:
@@ -153,16 +158,19 @@ def dates_of(query: QueryTerms) -> NamedDates:
     return [(query.text[days.start : days.end], days) for days in query_dates(query).days]
 
 
-def read_passages(hits: Iterable[Hit], likely: str = "", dates: NamedDates = ()) -> list[Passage]:
+def read_passages(
+    hits: Iterable[Hit],
+    likely: str = "",
+    dates: NamedDates = (),
+    analyzed: Mapping[str, Analyzed] = MappingProxyType({}),
+) -> list[Passage]:
     """Return a `Passage` for each hit. `dates` are the dates that the question names; see `dates_of`. If the passages
     are too short to detect a language, `likely`, the language of the question, is assumed. If this language is unknown,
     too, as for a question of one word, a passage that is Danish, Norwegian or Swedish has the likeliest of these
-    languages."""
-    languages = EntryLanguages()
-    if not likely:
-        return [Passage(hit, languages, likelier_of_alike(hit.entry.content), dates) for hit in hits]
-    passages = [Passage(hit, languages, dates=dates) for hit in hits]
-    if not any(passage.language for passage in passages):
+    languages. `analyzed` is `Hits.analyzed` of the hits; the language of other hits is detected."""
+    languages = EntryLanguages(analyzed)
+    passages = [Passage(hit, languages, "" if likely else None, dates) for hit in hits]
+    if likely and not any(passage.language for passage in passages):
         return [Passage(passage.hit, languages, likely, dates) for passage in passages]
     return passages
 
@@ -186,6 +194,7 @@ class Sentence:
 
     passage: Passage
     span: Span
+    text: str
     terms: Terms
     stems: frozenset[str]
     before: Sentence | None = None
@@ -193,11 +202,6 @@ class Sentence:
     refers: bool = False
     headings: frozenset[str] = frozenset()
     row: TableRow | None = None
-
-    @property
-    def text(self) -> str:
-        """The text of the sentence."""
-        return self.passage.content[self.span.start : self.span.end]
 
     @property
     def naming(self) -> Sentence | None:
@@ -223,7 +227,8 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
 
 def _sentences_of(passage: Passage) -> Iterator[Sentence]:
     for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
-        yield Sentence(passage, span, terms, frozenset(terms.stems), row=passage.rows.get(span))
+        text = passage.content[span.start : span.end]
+        yield Sentence(passage, span, text, terms, frozenset(terms.stems), row=passage.rows.get(span))
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:

@@ -24,7 +24,7 @@ from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.questions import classify
-from agentformer.types import Embedder, Hit
+from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
@@ -60,8 +60,8 @@ class AnswerRequest:
         """Return the request. `more` are the hits after `hits` in the ranking; those that belong to a document of
         `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
         terms = analyze_query(question)
-        dates = dates_of(terms)
-        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language, dates)
+        dates, analyzed = dates_of(terms), hits.analyzed if isinstance(hits, Hits) else {}
+        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language, dates, analyzed)
         passages = quotable[: len(hits)]
         given_passages = read_passages(given, terms.language, dates) if given else passages
         return cls(question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors)
