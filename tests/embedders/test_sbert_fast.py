@@ -224,6 +224,32 @@ def test_queries_of_one_call_have_the_rows_that_they_have_alone(own: Path, cache
     assert np.allclose(on_torch(own).embed_queries(texts[:3]), together[:3], atol=1e-3)
 
 
+def test_the_tokens_of_a_query_that_was_embedded_are_not_computed_again(
+    own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embedder, question = fast(own, cache), "where are the keys"
+    ((vector, spans, rows),) = fast(own, cache).embed_tokens([question], query=True) or []
+    embedder.embed_queries(["x", question])
+    row = embedder.embed_query(question)
+    monkeypatch.setattr(embedder._runtime, "_computed", None)  # any inference would fail
+    ((kept, kept_spans, kept_rows),) = embedder.embed_tokens([question], query=True) or []
+    assert np.array_equal(kept, row) and np.allclose(kept, vector, atol=1e-6)
+    assert kept_spans == spans and len(spans) == len(rows) and np.allclose(kept_rows, rows, atol=1e-6)
+
+
+def test_the_tokens_of_only_the_last_short_queries_are_kept(own: Path, cache: Path) -> None:
+    embedder = fast(own, cache)
+    runtime = embedder._runtime
+    assert isinstance(runtime, OpenVinoRuntime)
+    embedder.embed_query("word " * 100)
+    assert not runtime._kept
+    questions = [f"{one} {two}" for one in "abcdefghi" for two in "abcdefghi"][: openvino._KEPT_QUERIES + 3]
+    for question in questions:
+        embedder.embed_query(question)
+    ids = [tuple(item.content[0]) for item in runtime.tokenize(questions)]
+    assert list(runtime._kept) == ids[3:]
+
+
 def test_a_small_model_uses_one_thread_for_each_batch() -> None:
     assert [openvino._streams(384, count) for count in (1, 2, 64)] == [(1, 1), (2, 2), (8, 8)]
     assert openvino._streams(1024, 6) == (1, 6)

@@ -20,9 +20,10 @@ from agentformer.rag.answer.confidence import Baselines
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quote_text import MAX_QUOTE
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_sentences
+from agentformer.rag.answer.request import AnswerRequest
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
-from agentformer.types import Hit, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector
+from agentformer.types import Analyzed, Hit, Hits, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector
 from tests.rag.models import HITS, hit
 
 
@@ -50,6 +51,12 @@ BRIDGE = (
 )
 def test_the_type_of_the_question_chooses_between_sentences_with_the_same_words(question: str, answer: str) -> None:
     assert answer in ranked(question, hit(BRIDGE, 1))[0].quote
+
+
+def test_the_language_that_the_search_knows_is_not_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = Hits([hit(BRIDGE, 1), hit(BRIDGE, 2)], analyzed={hit(BRIDGE, 1).entry.id: Analyzed("sv")})
+    request = AnswerRequest.of("Who designed the bridge?", found, (), (), None, RecentVectors())
+    assert [passage.language for passage in request.passages] == ["sv", "en"]
 
 
 def test_the_sentence_before_comes_with_a_pronoun() -> None:

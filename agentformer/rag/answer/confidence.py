@@ -274,7 +274,8 @@ def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
 def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
     language = passages[0].language
     terms = asked_stems(query, classify(query.text, language), [language])
-    return 1 - _held_share(terms, set().union(*(each.stems for each in passages), *(each.context_terms.stems for each in passages)))
+    stems = (each.stems.union(each.context_terms.stems) for each in passages)
+    return 1 - _held_share(terms, frozenset[str]().union(*stems))
 
 
 def _held_share(terms: Collection[str], held: Collection[str]) -> float:

@@ -47,9 +47,7 @@ class Passage:
     then kept. `likely` is the language of a passage that is too short to detect its language. If it is None, such a
     passage has the likeliest of Danish, Norwegian and Swedish, if it is in one of them."""
 
-    def __init__(
-        self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = ()
-    ) -> None:
+    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = ()) -> None:
         self.hit = hit
         self._languages = languages
         self._likely = likely
