@@ -254,7 +254,9 @@ class _Compared:
                     cosines[n] = float(each.vector @ asked.vector)
         found = likeness(nearest, self.baselines.token)
         least = least_alike(found.values())
-        read_features = [Features(*each[: -len(least)], *found.get(n, least)) for n, each in enumerate(features)]
+        read_features = [
+            Features._make((*each[: -len(least)], *found.get(n, least))) for n, each in enumerate(features)
+        ]
         return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
 
     def _asked(self, read: TokenVectors) -> AskedTokens:

@@ -234,8 +234,9 @@ def _mention(match: re.Match[str], readings: tuple[Day, ...], *, sure: bool) -> 
 def _days_of_week(plain: str, words: Iterable[str]) -> Iterator[Mention]:
     if named := {word: numbers for word in words if (numbers := weekdays(word))}:  # mostly none
         for match in _WORD.finditer(plain):
-            if numbers := named.get(match[0]):
-                yield Mention(match.start(), match.end(), tuple(Day(weekday=number) for number in sorted(numbers)))
+            if match[0] in named:
+                days = tuple(Day(weekday=number) for number in sorted(named[match[0]]))
+                yield Mention(match.start(), match.end(), days)
 
 
 def _named(text: str, plain: str, words: Iterable[str]) -> Iterator[Mention]:
