@@ -251,10 +251,14 @@ def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
     if not loc:
         return place, []
     name, inside = str(loc[0]), [*loc[1:]]
-    while inside and isinstance(inside[0], int):
-        name += f"[{inside.pop(0)}]"
-        name += f".{inside.pop(0)}" if inside and isinstance(inside[0], str) else ""
-    return name, [str(part) for part in inside]
+    for number, part in enumerate(inside):
+        if isinstance(part, int):
+            name += f"[{part}]"
+        elif number and isinstance(inside[number - 1], int):
+            name += f".{part}"
+        else:
+            return name, [str(rest) for rest in inside[number:]]
+    return name, []
 
 
 def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
