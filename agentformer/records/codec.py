@@ -129,6 +129,8 @@ def _column_value(column: str, value: Any) -> Any:
         return value
     if kind is int and column in _INTEGERS and -_MAX_INTEGER <= value <= _MAX_INTEGER:
         return value
+    if kind is float and column == "salience" and 0.0 < value < math.inf:
+        return value
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)

@@ -17,6 +17,7 @@ MAX_CONTENT = 1_000_000  # code points of one entry; upload a longer text as a d
 MAX_LIMIT = 10_000  # hits of one search
 _MAX_DEPTH = 100
 _MAX_KEYS = 100  # maximum number of metadata keys; in a filter, each key is one condition
+_MAX_WHOLE = 2**63  # each smaller whole number can be stored
 MAX_SOURCE_ID = 1_000  # code points of the id of a record of the host application, such as a URL
 MAX_NAME = 200  # code points of a namespace, kind or session id
 # A character that is not blank in Python, in Rust, and in ECMAScript, which JSON Schema follows. Characters without a
@@ -179,6 +180,8 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     `InvalidInput` if the value is something else, has too many keys, or is nested too deep."""
     if value is None:
         return {}
+    if value.__class__ is dict and len(value) <= _MAX_KEYS and all(map(_is_simple, value, value.values())):
+        return dict(value)
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise InvalidInput(field, "must be a dictionary (a JSON object) whose keys are strings")
     if len(value) > _MAX_KEYS:
@@ -190,6 +193,13 @@ def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise InvalidInput(field, f"must contain only JSON values: {str(error)[:120]}") from None
     return dict(value)
+
+
+def _is_simple(key: Any, value: Any) -> bool:
+    """Return True for a metadata value that needs no further check: a number or an ASCII text, as most values are."""
+    if key.__class__ is not str or not key.isascii():
+        return False
+    return value.isascii() if value.__class__ is str else value.__class__ is int and -_MAX_WHOLE < value < _MAX_WHOLE
 
 
 def json_object(field: str, text: str) -> dict[str, Any]:

@@ -64,6 +64,7 @@ _NOT_LATIN = re.compile("[" + "".join(chars for _, chars, _ in _SCRIPTS[:-1]) + 
 _SCRIPT_LANGUAGES = {name: tuple(languages.split()) for name, _, languages in _SCRIPTS}
 _IDEOGRAPHIC = frozenset({"kana", "hangul", "han"})
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
+_ASCII_WORD = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)?")  # the same for ASCII, and faster
 
 
 _WORD_LISTS = ("function_words.txt", "abbreviations.txt")
@@ -133,7 +134,7 @@ def _script_of(letter: str) -> str:
 def _script(sample: str) -> str:
     """Return the name of the main script of the sample, or "" if the sample has no letters. The script of a text with
     ideographs and some kana is "kana", because such a text is Japanese."""
-    if not _NOT_LATIN.search(sample):  # a fast path for most texts
+    if sample.isascii() or not _NOT_LATIN.search(sample):  # a fast path for most texts
         return "latin" if _LETTER.search(sample) else ""
     counts: Counter[str] = Counter()
     for letter, times in Counter(sample).items():
@@ -160,13 +161,15 @@ def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
 def _word_votes(word: str) -> tuple[tuple[str, float], ...]:
     """Return languages with the votes that a lower-case word gives to them. The ending of the word gives votes only if
     the word itself gives none. Rare letters give votes too."""
-    votes = [*_WORD_VOTES.get(_folded(word), ())]
+    plain = word.isascii()
+    votes = _WORD_VOTES.get(word if plain else _folded(word), ())
     if not votes:
-        sizes = range(min(_LONGEST_ENDING, len(word) - 2), 1, -1)
-        votes += next((_ENDING_VOTES[word[-size:]] for size in sizes if word[-size:] in _ENDING_VOTES), ())
-    for letter in dict.fromkeys(word) if len(word) > 2 else ():  # a single letter is usually a label and not a word
-        votes += _LETTER_VOTES.get(letter, ())
-    return tuple(votes)
+        for size in range(min(_LONGEST_ENDING, len(word) - 2), 1, -1):
+            if votes := _ENDING_VOTES.get(word[-size:], ()):
+                break
+    if plain or len(word) <= 2:  # a single letter is usually a label and not a word
+        return votes
+    return (*votes, *(vote for letter in dict.fromkeys(word) for vote in _LETTER_VOTES.get(letter, ())))
 
 
 def _weighted_words(sample: str) -> dict[str, float]:
@@ -176,9 +179,15 @@ def _weighted_words(sample: str) -> dict[str, float]:
     if sample.isupper():
         sample = sample.lower()
     weights: dict[str, float] = {}
-    for n, (word, times) in enumerate(Counter(_WORD.findall(sample)).items()):
-        small = _small(word) if len(word) <= _CACHED_LENGTH else _small.__wrapped__(word)
-        weight = (_NAME_WEIGHT if n else 1.0) if word[0].isupper() else times if times < _REPEATS else _REPEATS
+    words = (_ASCII_WORD if sample.isascii() else _WORD).findall(sample)
+    for n, (word, times) in enumerate(Counter(words).items()):
+        weight: float = times if times < _REPEATS else _REPEATS
+        if word.islower() and word.isalpha():  # most words
+            small = word
+        else:
+            small = _small(word) if len(word) <= _CACHED_LENGTH else _small.__wrapped__(word)
+            if word[0].isupper():
+                weight = _NAME_WEIGHT if n else 1.0
         weights[small] = weights.get(small, 0.0) + weight
     return weights
 
@@ -224,14 +233,15 @@ class LanguageVotes(NamedTuple):
         votes = {**dict.fromkeys(candidates, 0.0), **self.votes}
         if prior in votes:
             votes[prior] += _PRIOR_BONUS
-        best = max(votes, key=votes.__getitem__)  # of equal ones the first
-        most = votes.pop(best)
-        other = max(votes, key=votes.__getitem__)
-        second = votes[other]
-        if (best, other) == ("et", "fi") and self.finnish:
-            return other
-        if any(most >= votes_needed and most >= second * lead for votes_needed, lead in _ENOUGH):
-            return best
+        *_, second, most = sorted(votes.values())
+        best = next(name for name, votes_of in votes.items() if votes_of == most)  # of equal ones the first
+        if best == "et" and self.finnish:
+            del votes["et"]
+            if max(votes, key=votes.__getitem__) == "fi":
+                return "fi"
+        for votes_needed, lead in _ENOUGH:
+            if most >= votes_needed and most >= second * lead:
+                return best
         return prior if prior in candidates or self.script == "latin" else candidates[0]
 
     def to_json(self) -> list[Any]:

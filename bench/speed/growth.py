@@ -1,9 +1,10 @@
 """Measurements that depend on the store's size: `python -m bench.speed.growth PHASE FOLDER ENTRIES`.
 
-`build` stores entries through the public API, while `follow` updates the word index in another process. `measure` opens
-the store in a new process and reports: the time that a search adds to embedding the query, recall, the cost of a scope
-of one entry in a hundred, the delay of a change, and memory. `share` measures the memory of two processes that use the
-store, with `beside` as the second one. The embedder is `prepared`: it looks vectors up.
+`build` stores entries through the public API, while `follow` updates the word index in another process, also while
+`build` makes the vector index. `measure` opens the store in a new process and reports: the time that a search adds to
+embedding the query, recall, the cost of a scope of one entry in a hundred, the delay of a change, and memory. `share`
+measures the memory of two processes that use the store, with `beside` as the second one. The embedder is `prepared`: it
+looks vectors up.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +77,13 @@ def build(folder: Path, count: int) -> Values:
         np.savez(truth, all=nearest(known, asked, count, LIMIT), scope=nearest(known, asked, count, LIMIT, SCOPE))
     with opened(folder) as af:
         started, processor = time.perf_counter(), time.process_time()
-        with _following(folder, count):
+        with _following(folder, count) as end:
             for at in range(0, count, BLOCK):
                 _store(af, known, range(at, min(at + BLOCK, count)))
             stored = time.perf_counter() - started
-        prepared.SHELF[known.questions[0]] = known.asked[0]
+            end()
+            prepared.SHELF[known.questions[0]] = known.asked[0]
+            af.memory.search(known.questions[0], mode="dense")  # while the other process writes the last words
         af.memory.search(known.questions[0])
         followed = time.perf_counter() - started
         af.backend.embed_pending()  # nothing is pending; this call trains an index that is due
@@ -90,9 +93,11 @@ def build(folder: Path, count: int) -> Values:
 
 
 def follow(folder: Path, count: int) -> Values:
-    """Search by words until the input ends, so that the word index grows in a second process."""
+    """Search by words until the input ends, and once more, so that a second process writes the word index."""
     with opened(folder) as af:
-        while not select.select([sys.stdin], [], [], _PAUSE)[0]:
+        ended = False
+        while not ended:
+            ended = bool(select.select([sys.stdin], [], [], _PAUSE)[0])
             af.memory.search("anything", mode="lexical", limit=1)
     return memory()
 
@@ -183,14 +188,17 @@ def opened(folder: Path) -> agentformer.AgentFormer:
 
 
 @contextlib.contextmanager
-def _following(folder: Path, count: int) -> Iterator[None]:
-    """Run a process that updates the word index; on two cores this halves the time to build a store."""
+def _following(folder: Path, count: int) -> Iterator[Callable[[], None]]:
+    """Run a process that updates the word index; on two cores this halves the time to build a store. Yield a function
+    that tells the process to end after it has written all words. At the end, wait for the process."""
     command = python("bench.speed.growth", "follow", str(folder), str(count))
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        assert process.stdin is not None
         try:
-            yield
+            yield process.stdin.close
         finally:
-            process.communicate(timeout=_PATIENCE)
+            process.stdin.close()
+            process.wait(timeout=_PATIENCE)
     if process.returncode:
         raise RuntimeError(f"the process that follows ended with {process.returncode}")
 
