@@ -191,8 +191,8 @@ def write(
 
 
 def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
-    """Return at most `limit` rows of the table `entries` whose derived row is missing or not up to date, in order of
-    their row numbers, beginning after the row number `after`."""
+    """Return rows of the table `entries` whose derived row is missing or not up to date: the next `limit` rows after
+    the row number `after`."""
     return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 

@@ -70,9 +70,9 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start the thread if `missing`, which contains numbers of entries without a row, is not empty. The thread goes
-        through the entries in order, from the place where it ended last time, and writes missing and outdated rows. If
-        an entry in `missing` is before this place, the thread begins at the first entry again, but not soon after the
+        """Start the thread if `missing` is not empty: the numbers of entries without a row. The thread goes through the
+        entries in order, from the place where it ended last time, and writes missing and outdated rows. If an entry in
+        `missing` is before this place, the thread begins at the first entry again. It does not do this soon after the
         previous run, because some rows can never be written. Nothing happens if the thread is running, or after
         `stop`."""
         first = min(missing, default=None)

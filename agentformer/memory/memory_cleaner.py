@@ -32,11 +32,11 @@ _MAX_SESSIONS = 4096  # maximum number of sessions whose message counts are kept
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """The result of one run: the number of `sessions` that had entries to summarize, the ids of the new `summaries`,
-    the number of `archived` entries that they replaced, and the ids of the `busy` sessions that another caller was
-    cleaning. `conflicts` is the number of groups that were not summarized, because an entry changed or an error
-    occurred; the next run tries them again. `outcomes` maps each way of making a summary, such as `model`, to the
-    number of summaries. `MemoryCleaner.status` returns the last error."""
+    """The result of one run. `sessions` is the number of sessions that had entries to summarize. `summaries` are the
+    ids of the new summaries, and `archived` is the number of entries that they replaced. `busy` are the ids of the
+    sessions that another caller was cleaning. `conflicts` is the number of groups that were not summarized, because an
+    entry changed or an error occurred; the next run tries them again. `outcomes` maps each way of making a summary,
+    such as `model`, to the number of summaries. `MemoryCleaner.status` returns the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()

@@ -203,9 +203,9 @@ def _signature(shingles: Hashes) -> NDArray[np.uint32]:
 
 
 def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
-    """Return one hash for each text; texts with equal hashes may be similar. The hash is computed from the values of
-    one band of the text's MinHash signature (`rows`, one row for each text) and from its comparison key (`keys`), so
-    that only texts with equal keys can have equal hashes."""
+    """Return one hash for each text. Texts with equal hashes may be similar. `rows` has one row for each text: one band
+    of its MinHash signature. `keys` are the comparison keys of the texts. The hash also depends on the key, so texts
+    with different keys have different hashes."""
     hashes = keys
     for row in rows.T:
         hashes = _mixed(hashes ^ row.astype(np.uint64))

@@ -1,8 +1,8 @@
 """The files of a folder that a sync stores as documents (`folder_sync`), and the reasons why it leaves out others.
 
-A sync ignores hidden files, files that `.gitignore` or `.agentformerignore` names (an ignore file in a deeper folder
-takes precedence), folders of installed packages and build results, binary files, minified and generated text, and long
-texts. It never follows symbolic links, so it cannot loop and reads nothing outside of the folder.
+A sync ignores hidden files, binary files, minified and generated text, long texts, and folders of installed packages
+and build results. It also ignores the files that `.gitignore` or `.agentformerignore` names; an ignore file in a deeper
+folder takes precedence. It never follows symbolic links, so it cannot loop and reads nothing outside of the folder.
 """
 
 from __future__ import annotations
@@ -143,9 +143,9 @@ class _Rules:
 
 class FolderFiles:
     """Lists the files of the folder `root`, which is an absolute path. Files of more than `max_bytes` bytes and the
-    folders `own` are left out. After `files` has ended, `skipped` contains the files that were left out for a reason
-    that a user should know, `failed` the files and folders that could not be read, and `complete` tells whether all
-    folders were listed."""
+    folders `own` are left out. These attributes are complete when `files` has ended: `skipped` contains the files that
+    were left out for a reason that a user should know. `failed` contains the files and folders that could not be read.
+    `complete` is True if all folders were listed."""
 
     def __init__(self, root: Path, max_bytes: int, own: Iterable[Path] = ()) -> None:
         self._root = root

@@ -129,8 +129,8 @@ class IngestPipeline:
 
     def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
-        nothing is stored. The original file is stored only if the entry replaces a version with the status `stored`,
-        which means that the file of this version was kept without being read (see `KeptFiles`)."""
+        nothing is stored. The original file is stored only if the entry replaces a version with the status `stored`, a
+        file that was kept without being read (see `KeptFiles`)."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)

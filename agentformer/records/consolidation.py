@@ -115,9 +115,9 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapp
 
 
 def check_together(entry: MemoryEntry, changes: Mapping[str, Any], has_originals: Callable[[], bool]) -> None:
-    """Raise `InvalidInput` if `changes` archive the entry, restore it or move it to another namespace, although it is a
-    summary with archived originals (if `has_originals` returns True), or an original of a summary. A summary and its
-    originals must have the same namespace, and either the summary or its originals must be archived, but not both."""
+    """Raise `InvalidInput` if `changes` would separate a summary from its originals. The two must have the same
+    namespace, and exactly one of them must be archived. So neither a summary with archived originals (then
+    `has_originals` returns True) nor an original can be archived, restored or moved to another namespace."""
     moves = changes.get("namespace", entry.namespace) != entry.namespace
     field = "archived_at" if "archived_at" in changes else "namespace" if moves else None
     if field is None:

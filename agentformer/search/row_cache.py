@@ -1,6 +1,6 @@
-"""A cache of the rows that a ranking reads from the database in addition to the two indexes. It keeps the derived rows
-of entries (their title, language, dates and so on), which of these rows are plain (without influence on a ranking), the
-beginnings of texts, and the exact vectors of the nearest windows.
+"""A cache of what a ranking reads from the database in addition to the two indexes: the derived rows of entries (their
+title, language, dates and so on), the beginnings of texts, and the exact vectors of the nearest windows. It also keeps
+which derived rows are plain: they have no influence on a ranking.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
 checksum and no decoding, which Python would do in one thread at a time.

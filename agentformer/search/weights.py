@@ -1,7 +1,12 @@
-"""The weight of the vectors in a hybrid search. Each of the following raises the weight: the embedder knows the
-language; the nearest entry is much nearer than the other entries; the search by words has found little of the query;
-the passages are long; the query asks in plain words for source code. The weight is the product of factors, which are
-returned with the hits."""
+"""The weight of the vectors in a hybrid search. It is the product of factors, which are returned with the hits. The
+following raise the weight:
+
+- The embedder knows the language.
+- The nearest entry is much nearer than the other entries.
+- The search by words has found little of the query.
+- The passages are long.
+- The query asks in plain words for source code.
+"""
 
 from __future__ import annotations
 

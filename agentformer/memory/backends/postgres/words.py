@@ -278,8 +278,8 @@ class ServerView:
 def _held(
     connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
 ) -> list[float]:
-    """Return the sum of the `rarities` of the stems that an entry has, for each of these entries with at least one of
-    the stems, in any order; see `CommittedIndex.held`."""
+    """Return, for each of these entries that has one of the stems in `rarities`, the sum of the rarities of its stems.
+    The sums are in any order; see `CommittedIndex.held`."""
     values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
     return [row[0] for row in native(connection).run(_HELD, values)]
 
