@@ -4,7 +4,7 @@ with the right and the tools that each operation needs. HTTP, MCP and the tools 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from agentformer.errors import Forbidden, InvalidInput, NotFound
@@ -65,6 +65,18 @@ class Grant:
             plural = "s" if len(self.namespaces) > 1 else ""
             raise Forbidden(f"this key may use only the namespace{plural} {', '.join(self.namespaces)}")
         return requested
+
+    def limited_to(self, other: Grant) -> Grant:
+        """Return a grant that allows only what both grants allow, such as the rights of a key at a server with fewer
+        rights. Its key is that of this grant."""
+        if self.namespaces and other.namespaces:
+            namespaces = tuple(name for name in self.namespaces if name in other.namespaces)
+            if not namespaces:  # an empty tuple would mean every namespace
+                return replace(self, rights=frozenset())
+        else:
+            namespaces = self.namespaces or other.namespaces
+        rights = frozenset(right for right in RIGHTS if self.may(right) and other.may(right))
+        return Grant(rights, namespaces, self.without | other.without, self.key_id)
 
     @property
     def stored_metadata(self) -> dict[str, Any]:

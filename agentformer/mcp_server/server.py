@@ -19,7 +19,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from agentformer._version import __version__
-from agentformer.access.permissions import RIGHTS, Grant
+from agentformer.access.permissions import Grant
 from agentformer.errors import AccessError, AgentFormerError, InvalidInput, NotFound, StoreError
 from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources
@@ -159,19 +159,6 @@ class MemoryServer:
         return anyio.CapacityLimiter(self._threads)  # belongs to the event loop that runs at its first use
 
 
-def intersection(grant: Grant, other: Grant) -> Grant:
-    """Limit the rights of a request to those of the server: return a grant that allows only what both grants allow. Its
-    key is that of `grant`."""
-    if grant.namespaces and other.namespaces:
-        namespaces = tuple(name for name in grant.namespaces if name in other.namespaces)
-        if not namespaces:  # an empty tuple would mean every namespace
-            return replace(grant, rights=frozenset())
-    else:
-        namespaces = grant.namespaces or other.namespaces
-    rights = frozenset(right for right in RIGHTS if grant.may(right) and other.may(right))
-    return Grant(rights, namespaces, grant.without | other.without, grant.key_id)
-
-
 def exit_timer(seconds: float) -> threading.Timer:
     """Return a timer that ends the process `seconds` after the timer is started. The caller starts the timer when the
     server ends, so that a call that never returns does not keep the process alive. Stored data are not damaged."""
@@ -225,7 +212,8 @@ def _caller_of(request: Any, started_with: Caller) -> Caller:
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with
-    return replace(started_with, grant=intersection(scope[GRANT], started_with.grant))
+    grant: Grant = scope[GRANT]
+    return replace(started_with, grant=grant.limited_to(started_with.grant))
 
 
 def _tool(definition: ToolDefinition) -> types.Tool:

@@ -73,3 +73,14 @@ def test_with_keys_every_request_needs_one(tmp_path: Path) -> None:
         authenticate(keys, {}, "127.0.0.1")
     grant = authenticate(keys, {"Authorization": f"bearer {secret}"}, "10.0.0.7", "example.org")
     assert grant.key_id == key.id
+
+
+def test_a_limited_grant_allows_what_both_grants_allow() -> None:
+    key = Grant(frozenset({"read", "write"}), ("work", "home"), frozenset({"rag_upload"}), "k1")
+    server = Grant(frozenset({"read"}), ("work",), frozenset({"memory_audit"}))
+    assert key.limited_to(server) == Grant(
+        frozenset({"read"}), ("work",), frozenset({"rag_upload", "memory_audit"}), "k1"
+    )
+    assert EVERYTHING.limited_to(server).namespaces == ("work",)
+    assert key.limited_to(EVERYTHING) == key
+    assert not key.limited_to(Grant(frozenset({"read"}), ("elsewhere",))).rights

@@ -12,9 +12,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from agentformer.access.keys import KeyStore
-from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.mcp_server.http import AccessMiddleware
-from agentformer.mcp_server.server import intersection
 from agentformer.mcp_server.stdio import line_error, needs_response
 
 
@@ -63,17 +61,6 @@ def test_a_valid_message_has_no_error() -> None:
 def test_an_invalid_notification_has_no_response() -> None:
     error = line_error('{"jsonrpc": "2.0", "method": "notifications/cancelled", "params": []}')
     assert error is not None and not needs_response(error)
-
-
-def test_the_intersection_of_two_grants_allows_what_both_allow() -> None:
-    key = Grant(frozenset({"read", "write"}), ("work", "home"), frozenset({"rag_upload"}), "k1")
-    server = Grant(frozenset({"read"}), ("work",), frozenset({"memory_audit"}))
-    assert intersection(key, server) == Grant(
-        frozenset({"read"}), ("work",), frozenset({"rag_upload", "memory_audit"}), "k1"
-    )
-    assert intersection(EVERYTHING, server).namespaces == ("work",)
-    assert intersection(key, EVERYTHING) == key
-    assert not intersection(key, Grant(frozenset({"read"}), ("elsewhere",))).rights
 
 
 def answer(middleware: AccessMiddleware, pieces: list[bytes], declared: str = "", method: str = "POST") -> list[Any]:
