@@ -1,4 +1,4 @@
-"""What a type checker sees of the package, whose parts are imported late."""
+"""The strict types of the package, and what a type checker sees of its public names, which are imported late."""
 
 from __future__ import annotations
 
@@ -23,6 +23,12 @@ agentformer.conect
 agentformer.errors.NotFond
 from agentformer.cli import mian
 """
+
+
+def test_the_package_has_strict_types() -> None:
+    pytest.importorskip("mypy")
+    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT.parent, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_public_names_are_typed_and_a_misspelt_one_is_flagged(tmp_path: Path) -> None:
