@@ -10,17 +10,16 @@ import hashlib
 import io
 import re
 from collections.abc import Collection
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from agentformer.errors import NotFound, StoreError, StoreFull
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
-from agentformer.types import HeldLock, SharedFiles, SharedLocks, new_id
+from agentformer.types import SharedFiles
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original file, or a temporary file for it
-_ORIGINAL, _UPLOAD, _GUARD = "original/", "upload/", "originals"
+_ORIGINAL = "original/"  # the names in the database begin with this
 
 
 class OriginalFiles(Protocol):
@@ -176,54 +175,3 @@ class DatabaseOriginals:
         """Return the size of a file in bytes, or None if the file does not exist."""
         stored = _ORIGINAL + digest_in(name)
         return self._files.sizes(stored).get(stored)
-
-
-class SharedUploads:
-    """The running uploads of all nodes. Each upload holds a lock in the shared database, so that no node deletes the
-    original files of the upload. If the node of an upload dies, the lock ends when its lease expires."""
-
-    def __init__(self, locks: SharedLocks) -> None:
-        self._locks = locks
-
-    def new(self) -> SharedUpload:
-        """Return a new upload. Its lock is not held yet."""
-        return SharedUpload(self._locks, _UPLOAD + new_id())
-
-    def exist(self) -> bool:
-        """Return True: any node may be running an upload, so a sweep must always look for uploads."""
-        return True
-
-    def names(self) -> set[str]:
-        """Return the names of the uploads that are running, or that ended when their process was killed."""
-        return {*self._locks.states(_UPLOAD)}
-
-    def is_running(self, name: str) -> bool:
-        """Return whether the process of the upload still holds its lock."""
-        return self._locks.states(name).get(name, False)
-
-    def forget(self, name: str) -> None:
-        """Delete the lock of an upload that has ended."""
-        self._locks.forget(name)
-
-    def exclusive(self) -> AbstractContextManager[object]:
-        """Hold a lock, so that no other process announces an upload or deletes files."""
-        return self._locks.exclusive(_GUARD)
-
-
-class SharedUpload:
-    """A running upload. While the caller holds its lock, no node deletes the original files of the upload."""
-
-    def __init__(self, locks: SharedLocks, name: str) -> None:
-        self.name = name
-        self._locks = locks
-        self._held: HeldLock | None = None
-
-    def acquire(self) -> None:
-        """Take the lock of the upload. No other caller can hold it, because its name is new."""
-        self._held = self._locks.take(self.name)
-
-    def release(self) -> None:
-        """Release the lock."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.release()

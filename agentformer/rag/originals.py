@@ -10,16 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
-from agentformer.rag.original_files import (
-    SHA256,
-    DatabaseOriginals,
-    LocalFiles,
-    OriginalFiles,
-    SharedUploads,
-    unwritable,
-)
+from agentformer.rag.original_files import SHA256, DatabaseOriginals, LocalFiles, OriginalFiles, unwritable
 from agentformer.rag.s3_files import SCHEME, S3Files
-from agentformer.types import MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
+from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -27,6 +20,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentformer")
 
 _UPLOAD = ".upload-"  # the name of an upload begins with this; it is also the name of its lock file
+_SHARED_UPLOAD, _SHARED_GUARD = "upload/", "originals"  # names of the locks in a shared database
 _LOCK_SECONDS = 60.0  # maximum wait for the lock of the folder, which is held only for short steps
 _POLL_SECONDS = 0.005
 
@@ -98,7 +92,7 @@ class Originals:
                 "originals",
                 f"{DATABASE!r} needs the backend postgres; for another backend, leave AGENTFORMER_ORIGINALS empty",
             )
-        uploads = SharedUploads(shared.locks) if shared is not None and address else None
+        uploads = _SharedUploads(shared.locks) if shared is not None and address else None
         if shared is not None and address == DATABASE:
             return cls(folder, backend, DatabaseOriginals(shared.files), uploads)
         return cls(folder, backend, S3Files(address) if address.startswith(SCHEME) else None, uploads)
@@ -255,6 +249,57 @@ class _Upload:
 
     def release(self) -> None:
         self._lock.release()
+
+
+class _SharedUploads:
+    """The running uploads of all nodes. Each upload holds a lock in the shared database, so that no node deletes the
+    original files of the upload. If the node of an upload dies, the lock ends when its lease expires."""
+
+    def __init__(self, locks: SharedLocks) -> None:
+        self._locks = locks
+
+    def new(self) -> _SharedUpload:
+        """Return a new upload. Its lock is not held yet."""
+        return _SharedUpload(self._locks, _SHARED_UPLOAD + new_id())
+
+    def exist(self) -> bool:
+        """Return True: any node may be running an upload, so a sweep must always look for uploads."""
+        return True
+
+    def names(self) -> set[str]:
+        """Return the names of the uploads that are running, or that ended when their process was killed."""
+        return {*self._locks.states(_SHARED_UPLOAD)}
+
+    def is_running(self, name: str) -> bool:
+        """Return whether the process of the upload still holds its lock."""
+        return self._locks.states(name).get(name, False)
+
+    def forget(self, name: str) -> None:
+        """Delete the lock of an upload that has ended."""
+        self._locks.forget(name)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Hold a lock, so that no other process announces an upload or deletes files."""
+        return self._locks.exclusive(_SHARED_GUARD)
+
+
+class _SharedUpload:
+    """A running upload. While the caller holds its lock, no node deletes the original files of the upload."""
+
+    def __init__(self, locks: SharedLocks, name: str) -> None:
+        self.name = name
+        self._locks = locks
+        self._held: HeldLock | None = None
+
+    def acquire(self) -> None:
+        """Take the lock of the upload. No other caller can hold it, because its name is new."""
+        self._held = self._locks.take(self.name)
+
+    def release(self) -> None:
+        """Release the lock."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.release()
 
 
 def _digest(data: bytes) -> str:
