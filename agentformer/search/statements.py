@@ -34,7 +34,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
-from agentformer.index.entry_properties import MESSAGE_TEXT, NONE, Derived, Turn
+from agentformer.index.entry_properties import MESSAGE_TEXT, Derived, Turn
 from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
 from agentformer.records.codec import from_micros
@@ -119,7 +119,7 @@ def favor_statements(
     hits: Sequence[tuple[int, float]],
     query: QueryTerms,
     options: FusionOptions,
-    known: Mapping[int, Derived] = NONE,
+    known: Mapping[int, Derived],
 ) -> tuple[list[tuple[int, float]], RankedList]:
     """Return the hits with new scores, best first, and a ranked list of the messages whose scores have grown. The
     module docstring describes the changes, and `options` sets their strength. `hits` contains entry numbers with scores

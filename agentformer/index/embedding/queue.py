@@ -143,9 +143,7 @@ class EmbeddingQueue:
             windows = embedding.embed(entries)
         return EmbeddedEntries(space, windows, embedding.rows, analyses)
 
-    def try_embed(
-        self, entries: Sequence[MemoryEntry], progress: Progress | None = None
-    ) -> EmbeddedEntries | NotEmbedded:
+    def try_embed(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> EmbeddedEntries | NotEmbedded:
         """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. No stored vector is
         reused if an entry was stored with an API key that does not allow reading: a faster answer would reveal to the
         caller that the store already contains this text. Raises `SpaceMismatch` if the store uses another embedding

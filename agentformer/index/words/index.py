@@ -173,9 +173,7 @@ class WordIndex:
                 self._index = None  # the next update opens it again and verifies all files
             raise store_error(error, self._folder) from error
 
-    def _update_locked(
-        self, database: RecordStore, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
-    ) -> None:
+    def _update_locked(self, database: RecordStore, wait: bool, renewal: tuple[Sequence[int], Analysis] | None) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
             try:
@@ -257,7 +255,7 @@ class WordIndex:
             else:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
-    def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int] = ()) -> None:
+    def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int]) -> None:
         """Write the changes of the records, and write the entries `outdated` again. Many changes are written in several
         steps, with one commit for each step."""
         newest = 0

@@ -102,7 +102,7 @@ class _Statement(NamedTuple):
 
 
 def current_facts(
-    content: str, language: str, *, labels: bool = True
+    content: str, language: str, *, labels: bool
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """Yield the facts of a text that have one value at a time. Each fact consists of the words that two contradicting
     facts share (subject and verb, or label), the words of its value, and the sentence. A text of more than `MAX_LENGTH`
