@@ -59,6 +59,13 @@ def test_the_language_that_the_search_knows_is_not_detected_again(monkeypatch: p
     assert [passage.language for passage in request.passages] == ["sv", "en"]
 
 
+def test_the_sentences_of_a_passage_that_is_found_again_are_kept_unless_it_is_long() -> None:
+    first, again = (read_passages([hit(BRIDGE, 1)])[0] for _ in range(2))
+    assert first.sentence_terms is again.sentence_terms and first.sentences is again.sentences
+    first, again = (read_passages([hit(BRIDGE * 30, 1)])[0] for _ in range(2))
+    assert first.sentence_terms is not again.sentence_terms and first.sentence_terms == again.sentence_terms
+
+
 def test_the_sentence_before_comes_with_a_pronoun() -> None:
     text = "Dogs are not allowed. The keys belong to the caretaker. He keeps them in the blue cupboard. Tea is at four."
     first = ranked("Where does the caretaker keep the keys?", hit(text, 1))[0]

@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
@@ -37,6 +38,7 @@ _PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line
 _LEAST_ENTRIES = 3
 _FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them has no content
 _DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
+_KEPT_TEXTS, _KEPT_LENGTH = 256, 4_000  # passages whose sentences are kept (about 4 MB), and code points of each
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
@@ -69,22 +71,20 @@ class Passage:
         """The rows of the tables in the content of the passage, by their spans."""
         return {row.span: row for table in self.tables for row in table.rows}
 
-    @cached_property
-    def sentences(self) -> list[Span]:
+    @property
+    def sentences(self) -> tuple[Span, ...]:
         """The spans of all sentences and rows of tables in the content of the passage. The headers of a table are not
         included."""
-        spans: list[Span] = []
-        for span in sentence_spans(self.content):
-            spans += _outside(span, self.tables, self.content)
-        return sorted([*spans, *self.rows])
+        return self._layout.sentences
 
     @cached_property
-    def sentence_terms(self) -> list[Terms]:
+    def sentence_terms(self) -> tuple[Terms, ...]:
         """The terms of each sentence, in the order of `sentences`. If the first sentence begins on the previous page,
         its terms include those of this beginning. The terms of a row do not include those of its headers."""
         texts = [self.content[slice(*span)] for span in self.sentences]
         texts[:1] = [self.carried + text for text in texts[:1]]
-        return [text_terms(text, self.language) for text in texts]
+        terms_of = _terms_of if self._is_kept else _terms_of.__wrapped__
+        return terms_of(tuple(texts), self.language)
 
     @cached_property
     def header_stems(self) -> dict[Span, frozenset[str]]:
@@ -112,10 +112,20 @@ class Passage:
             return carried[:-1]
         return carried + ("" if "\u3040" <= carried[-1] <= "\u9fff" else " ")
 
-    @cached_property
-    def tables(self) -> list[TextTable]:
+    @property
+    def tables(self) -> tuple[TextTable, ...]:
         """The tables in the content of the passage."""
-        return find_rows(self.content, self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1])
+        return self._layout.tables
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        context = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1]
+        layout_of = _layout_of if self._is_kept else _layout_of.__wrapped__
+        return layout_of(self.content, context)
+
+    @property
+    def _is_kept(self) -> bool:
+        return len(self.content) <= _KEPT_LENGTH
 
     @cached_property
     def stems(self) -> frozenset[str]:
@@ -182,6 +192,25 @@ def _outside(span: Span, tables: Iterable[TextTable], content: str) -> Iterator[
             at = content.index(bare, start)
             yield Span(at, at + len(bare))
         start = max(start, table.span.end) if table else start
+
+
+class _Layout(NamedTuple):
+    tables: tuple[TextTable, ...]
+    sentences: tuple[Span, ...]
+
+
+# Questions often find the same passages again.
+@lru_cache(maxsize=_KEPT_TEXTS)
+def _layout_of(content: str, context: str) -> _Layout:
+    tables = tuple(find_rows(content, context))
+    outside = (part for span in sentence_spans(content) for part in _outside(span, tables, content))
+    rows = {row.span for table in tables for row in table.rows}
+    return _Layout(tables, tuple(sorted((*outside, *rows))))
+
+
+@lru_cache(maxsize=_KEPT_TEXTS)
+def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
+    return tuple(text_terms(text, language) for text in texts)
 
 
 @dataclass(eq=False, slots=True)
