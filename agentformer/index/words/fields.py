@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import tantivy
@@ -35,6 +36,8 @@ BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 # Field of an entry, and the field of a scope with the wanted values.
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
+_PLACED = ("namespace", *_PLACES, *(name for name, _ in _KINDS))
+_placed: Callable[[MemoryEntry], tuple[str | None, ...]] = attrgetter(*_PLACED)
 _OWNERS = ("user_id", "project")
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
@@ -198,9 +201,10 @@ def _raw_term(schema: Any, field: str, value: str) -> Any:
 
 
 def _places(entry: MemoryEntry) -> list[str]:
-    values = {name: getattr(entry, name) for name in ("namespace", *_PLACES, *(name for name, _ in _KINDS))}
-    values["document_id"] = entry.source.document_id if entry.source else None
-    return [*(_place(name, value) for name, value in values.items() if value is not None), *_tags(entry.metadata)]
+    places = [_place(name, value) for name, value in zip(_PLACED, _placed(entry), strict=True) if value is not None]
+    if entry.source:
+        places.append(_place("document_id", entry.source.document_id))
+    return [*places, *_tags(entry.metadata)]
 
 
 def _tags(metadata: Mapping[str, Any]) -> Iterator[str]:
