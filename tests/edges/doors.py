@@ -25,6 +25,7 @@ from agentformer.api.app import close_app, create_app
 from agentformer.errors import AgentFormerError
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
+from tests.forked import MCP_HTTP, start
 
 BOUND = 60.0  # seconds that anything here waits at most
 Who = Literal["owner", "reader", "harbour"]
@@ -163,14 +164,9 @@ class HttpServer:
         self, folder: Path, *arguments: str, environment: dict[str, str] | None = None, before: str = ""
     ) -> None:
         command = ["mcp", "--http", "--port", "0", *options(folder), *arguments]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{before}\nfrom agentformer.cli import main\nmain({command})"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT, **(environment or {})},
-        )
+        code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
+        environ = {**os.environ, **ENVIRONMENT, **(environment or {})}
+        self.process = start(code, MCP_HTTP, cwd=folder, env=environ, stderr=subprocess.PIPE)
         assert self.process.stderr is not None
         self.told = self.process.stderr.readline()
         self.url = self.told.removeprefix("serving MCP on ").strip()

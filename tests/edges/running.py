@@ -7,13 +7,13 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from tests.forked import SERVE, start
 
 BOUND = 60.0  # seconds that anything here waits at most
 BOUNDARY = b"x"
@@ -27,14 +27,8 @@ class Running:
         self.errors = folder / "errors.txt"
         command = ["serve", "--port", "0", "--embedder", "hashing", *options]
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{before}\nfrom agentformer.cli import main\nmain({command})"],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=folder,
-                env={**os.environ, **environ},
-            )
+            code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
+            self.process = start(code, SERVE, cwd=folder, env={**os.environ, **environ}, stderr=errors)
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()
         self.port = int(self.said.rpartition(":")[2]) if self.said.startswith("serving on http://127.0.0.1:") else 0
@@ -82,12 +76,10 @@ class Running:
         return self.errors.read_text()
 
     def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(BOUND)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
+        """End it at once, with its workers; `end` lets it finish."""
+        for process in [self.process.pid, *self.workers()] if self.process.poll() is None else []:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
         self.process.communicate(timeout=BOUND)
 
 

@@ -6,13 +6,13 @@ import http.client
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from tests.forked import SERVE, start
 
 BOUND = 30.0  # seconds that anything here waits at most
 KEY = "sk-canary-0987654321"
@@ -117,14 +117,8 @@ class Server:
         command = ["serve", "--port", "0", "--embedder", "hashing"]
         self.errors = folder / "errors.txt"
         with self.errors.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", f"{before}\nfrom agentformer.cli import main\nmain({command})"],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=folder,
-                env={**os.environ, **talker.settings},
-            )
+            code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
+            self.process = start(code, SERVE, cwd=folder, env={**os.environ, **talker.settings}, stderr=errors)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().rpartition(":")[2])
 

@@ -158,7 +158,7 @@ def test_a_client_that_leaves_a_silent_model_frees_the_thread(
 
 
 def test_a_signal_ends_the_server_also_while_a_model_is_silent(tmp_path: Path, talker: Talker) -> None:
-    server = Server(tmp_path, talker, "import agentformer.api.serving as s; s.FINISH_SECONDS = 1")
+    server = Server(tmp_path, talker, "import agentformer.api.serving.gunicorn as s; s.FINISH_SECONDS = 1")
     silence = threading.Event()
     try:
         server.upload("keys.txt", KEYS)
