@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.rag.answer.candidates import defines, has_candidate, lacks_candidate, other_period
+from agentformer.rag.answer.candidates import (
+    defines,
+    has_candidate,
+    lacks_candidate,
+    lacks_frequency,
+    other_period,
+)
 from agentformer.text.questions import Question, classify
 
 
@@ -81,6 +87,35 @@ def test_a_number_of_another_measure_or_period_counts_less(asked: str, language:
     question = classify(asked, language)
     values = [has_candidate(question, text, language, []) or 0.0 for text in (right, wrong)]
     assert values[0] > values[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("question", "language", "when", "how_often"),
+    [
+        ("How often is the alarm tested?", "en", "It was tested on 3 May 2024 at 9:00.", "It is tested on Mondays."),
+        ("How often is berth 12 cleaned?", "en", "Berth 12 was cleaned in 2023.", "Berth 12 is cleaned twice a year."),
+        ("Kuinka usein hissi puhdistetaan?", "fi", "Se puhdistettiin 3.5.2024.", "Se puhdistetaan joka viikko."),
+        ("Kuinka usein bussi lähtee?", "fi", "Bussi lähti kello 9.00.", "Bussi lähtee tunnin välein."),
+        ("Hur ofta går bussen?", "sv", "Bussen gick klockan 9.", "Bussen går var tjugonde minut."),
+        ("Hvor ofte går bussen?", "no", "Bussen gikk i 2023.", "Bussen går hver dag."),
+        ("Hvor tit kører bussen?", "da", "Bussen kørte i tirsdags.", "Bussen kører to gange om dagen."),
+        ("Wie oft fährt der Bus?", "de", "Der Bus fuhr um 9 Uhr.", "Der Bus fährt stündlich."),
+        ("バスはどのくらいの頻度で出ますか？", "ja", "バスは2023年に出ました。", "バスは毎日出ます。"),
+        ("À quelle fréquence part le bus ?", "fr", "Le bus est parti à 9 heures.", "Le bus part chaque jour."),
+        ("¿Con qué frecuencia sale el autobús?", "es", "El autobús salió en 2023.", "Sale cada 20 minutos."),
+        ("Hoe vaak vertrekt de bus?", "nl", "De bus vertrok om 9 uur.", "De bus vertrekt dagelijks."),
+        ("Quanto spesso parte l'autobus?", "it", "L'autobus è partito alle 9.", "Parte ogni 20 minuti."),
+        ("Como often?", "", "In 2023.", "In 2023."),  # no question of a known language
+    ],
+)
+def test_a_time_does_not_say_how_often(question: str, language: str, when: str, how_often: str) -> None:
+    assert lacks_frequency(question, when, language) is bool(language)
+    assert not lacks_frequency(question, how_often, language)
+    assert not language or not lacks_frequency("When was it?", when, language)
+
+
+def test_years_count_the_times_that_something_happened() -> None:
+    assert not lacks_frequency("How many times did France win?", "France won in 1998 and 2018.", "en")
 
 
 def test_a_date_is_no_number_and_a_date_in_brackets_counts_less() -> None:

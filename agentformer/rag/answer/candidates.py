@@ -24,6 +24,12 @@ _AGE = re.compile(
     r"|\b\d{1,2}(?:[:.]\d\d)?(?:-tiden\b| uhr\b)|\b(?:v|f)\.? ?(?:chr|kr)\b"
     r"|\d{1,4} ?(?:bc|ad|bce|ce|eaa|jaa)\b"
 )
+_CLOCK = re.compile(
+    r"(?:\b(?:at|kl\.?|klo|kello|klokk?[ae]n?|klockan|a las|alle) ?)?"
+    r"(?:\d{1,2}[:.]\d\d(?!\d)|\d{1,2} ?(?:[ap]\.?m\b|uhr\b|heures?\b|uur\b|時))"
+    r"|\b(?:at|kl\.?|klo|kello|klokk?[ae]n?|klockan|a las|alle) ?\d{1,2}(?!\d| ?\w)",
+    re.IGNORECASE,
+)
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
 _MOMENT = 0.5  # value of a day of the week or a part of the day
@@ -54,10 +60,9 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     find = _number if amount else _FINDERS.get(question.type)
     if find is None:
         return None
+    if question.measure == "often":
+        return _frequency(text, language or question.language, known)
     found = find(_NUMBERED.sub("", text), language, known)
-    often = pattern_of("often", language) if question.measure == "often" else None
-    if often and often.search(text.casefold()):
-        return 1.0
     fits = (
         found is None
         or (question.type not in ("many", "much") and not amount)
@@ -66,17 +71,28 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     return found if fits else _OTHER_MEASURE * (found or 0.0)
 
 
+def lacks_frequency(question: str, text: str, language: str) -> bool:
+    """Return whether a question asks how often something happens, and a text does not say this. A text that only says
+    when it happened does not."""
+    asked = classify(question, language)
+    return asked.measure == "often" and has_candidate(asked, text, language, _spoken(question)) == 0.0
+
+
 def lacks_candidate(question: str, text: str, language: str) -> bool:
     """Return whether a text certainly does not answer a question. This is the case if the question asks for a time or a
     number, and the text contains none. It is also the case if the question asks for a person or a place, and all words
     of the text are words of the question or function words."""
-    asked, known = classify(question, language), {word.casefold() for word in _SPOKEN.findall(question)}
+    asked, known = classify(question, language), _spoken(question)
     if asked.type in ("when", "many", "much"):
         return has_candidate(asked, text, language, known) == 0.0
     if asked.type not in ("who", "where") or language in _CASELESS:
         return False
     told = {word.casefold() for word in _WORD.findall(text)}
     return told <= known | FUNCTION_WORDS.get(language, frozenset())
+
+
+def _spoken(text: str) -> set[str]:
+    return {word.casefold() for word in _SPOKEN.findall(text)}
 
 
 def defines(question: Question, text: str) -> float:
@@ -145,6 +161,18 @@ def _number(text: str, language: str, known: Collection[str]) -> float:
     if any(word not in known for word in words.intersection(_WORD.findall(text.casefold()))):
         return 0.7
     return 0.3 if new else 0.0
+
+
+def _frequency(text: str, language: str, known: Collection[str]) -> float:
+    """Return 1 for a word of frequency, such as "monthly", 0.6 times the value of another number, and 0 if there is
+    none. A time of the day and a single year do not count, because they say when something happened."""
+    often = pattern_of("often", language)
+    if often and often.search(text.casefold()):
+        return 1.0
+    text = _CLOCK.sub(" ", _without_dates(text))
+    if len(set(_YEAR.findall(text))) < 2:
+        text = _YEAR.sub(" ", text)
+    return _OTHER_MEASURE * _number(text, language, known)
 
 
 def _without_dates(text: str) -> str:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from agentformer.rag.answer.candidates import defines, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
+from agentformer.text.facts.whole_numbers import names_another, numbered_things
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.row_values import asked_value, extreme_rows, label_share, period_fit
@@ -53,7 +54,8 @@ class Features(NamedTuple):
     a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
     the field of the question's type is set. `label` and `extreme` are for rows of tables: how many words of the row's
     label are in the question, and whether the row has the highest or lowest value for which the question asks (-1 for a
-    total). `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length.
+    total). `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other`
+    is 1 if the sentence names another numbered thing than the question: berth 12 and not berth 30.
 
     The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`; they are 0 until
     the sentence is embedded."""
@@ -87,6 +89,7 @@ class Features(NamedTuple):
     label: float = 0.0
     extreme: float = 0.0
     period: float = 0.0
+    other: float = 0.0
     cosine: float = 0.0
     alike: float = 0.0
     telling: float = 0.0
@@ -117,6 +120,7 @@ class SentenceFeatures:
         self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
         language = passages[0].language if passages else ""
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
+        self._things = numbered_things(query.text, query.language)
         self._value = asked_value(self.question, query.text.casefold(), language)
         self._extreme = self._extremes(passages)
         self._held = [self._stems.held(sentence.stems) for sentence in sentences]
@@ -131,12 +135,13 @@ class SentenceFeatures:
 
     def of_words(self) -> list[Features]:
         """Return the features of all sentences, as far as they follow from words and ranks. The fields from `defines`
-        to `means` and from `cosine` to `asked` are not set yet."""
+        to `means` and from `other` to `asked` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
-        """Return the features, with `defines` and the field of the question's type set."""
-        features = features._replace(defines=defines(self.question, sentence.text))
+        """Return the features, with `defines`, `other` and the field of the question's type set."""
+        other = names_another(self._things, sentence.text, sentence.passage.language)
+        features = features._replace(defines=defines(self.question, sentence.text), other=float(other))
         field = _FIELD.get(self.question.type)
         if self.question.type == "what" and self.question.measure == "money":
             field = "number"

@@ -11,7 +11,7 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import support
-from agentformer.rag.answer.candidates import lacks_candidate, other_period
+from agentformer.rag.answer.candidates import lacks_candidate, lacks_frequency, other_period
 from agentformer.rag.answer.confidence import (
     BASELINES,
     Baselines,
@@ -23,6 +23,7 @@ from agentformer.rag.answer.confidence import (
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.text.facts.whole_numbers import names_another, numbered_things
 from agentformer.text.questions import classify
 from agentformer.types import Embedder, Hit, Hits
 
@@ -123,11 +124,22 @@ class AnswerRequest:
             covered_share(self.terms, passage, first.quote),
             len(self.quotes),
             first.cosine,
-            bool(support.unknown_in_question(self.question, self.quotable)),
+            self._is_about_something_else(first, passage),
             other_period(classify(self.question, passage.language), first.quote, passage.language),
             first.features.telling if first.features else 0.0,
             about.missing,
             lacks_candidate(self.question, first.quote, passage.language),
+        )
+
+    def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
+        """Return whether the first quote certainly does not answer the question: the quote has a time and the question
+        asks how often, the quote is about another numbered thing, or no hit contains a number or a name of the
+        question."""
+        text = f"{passage.hit.entry.context}\n{first.quote}"
+        return (
+            lacks_frequency(self.question, first.quote, passage.language)
+            or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
+            or bool(support.unknown_in_question(self.question, self.quotable))
         )
 
     @property

@@ -13,7 +13,7 @@ from agentformer.rag.answer.prompts import CITING_WORDS
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.dates.dates import months
 from agentformer.text.facts import claims, find_numbers
-from agentformer.text.languages import ANY_NUMBER_WORD, detect_language
+from agentformer.text.languages import ANY_NUMBER_WORD, detect_language, likelier_of_alike
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import UnsupportedSentence
@@ -34,9 +34,10 @@ _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
 _END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
 _PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
-_QUARTER = re.compile(r"\b(Q[1-4])(?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
+_QUARTER = re.compile(r"\bQ[1-4](?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
 _DIGITS = re.compile(r"\d+")
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
+_ALIKE = frozenset({"da", "no", "sv"})  # languages in which names are spelled alike
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _FIRST_LINES = 2  # lines with the digits of a number that are read before all others
 _LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
@@ -145,14 +146,18 @@ class _Reader:
 
     def unknown(self) -> list[str]:
         """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
-        text = _QUARTER.sub(r"\1 ", _PERCENTAGE.sub(" ", self._text))
+        text = _QUARTER.sub(" ", _PERCENTAGE.sub(" ", self._text))
         if len(_WORD.findall(text)) > _LONG_QUESTION:
             return []
         figures = self._unknown_figures(text)
-        if self._language not in self._languages or text.isupper():
+        prior = "" if "" in self._languages else self._language
+        language = detect_language(text) or likelier_of_alike(text) or prior
+        alike = _ALIKE if language in _ALIKE else {language}
+        if self._languages.isdisjoint({*alike, ""}) or text.isupper():
             return figures
-        names = [name for name in claims.inner_names(text, self._language) if len(name) >= _SHORTEST_NAME]
-        return figures + [f"name {name}" for name in names if self._is_unknown_name(name, text)]
+        names = claims.inner_names(text, language, self._vocabulary)
+        compared = [name for name in names if len(name) >= _SHORTEST_NAME and not months(name)]
+        return figures + [f"name {name}" for name in compared if self._is_unknown_name(name, text)]
 
     def _unknown_figures(self, text: str) -> list[str]:
         """Return the numbers and dates of the text that no passage contains. To save time, a few lines of the passages
@@ -166,9 +171,9 @@ class _Reader:
             near = [[line for line in lines if digits in line] for digits in set(_DIGITS.findall(text))]
             for most in (_FIRST_LINES, len(lines)):
                 read = dict.fromkeys(line for each in near for line in each[:most])
-                if not self._figures(text, claims.Stated.of([*read], self._language), in_month):
+                if not self._figures(text, claims.Stated.of([*read], self._language, whole=True), in_month):
                     return []
-        return self._figures(text, self._stated(self._all, self._language), in_month)
+        return self._figures(text, self._stated(self._all, self._language, whole=True), in_month)
 
     def _figures(self, text: str, stated: claims.Stated, in_month: bool) -> list[str]:
         text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
@@ -213,10 +218,10 @@ class _Reader:
             if not all(part in self._letters(numbers) for part in parts):
                 yield f"quotation “{quotation}”"
 
-    def _stated_of(self, numbers: tuple[int, ...], language: str) -> claims.Stated:
+    def _stated_of(self, numbers: tuple[int, ...], language: str, *, whole: bool = False) -> claims.Stated:
         moments = [self._passages[n - 1].hit.entry.occurred_at for n in numbers]
         sources = self._all_sources if numbers == self._all else self._sources(numbers)
-        return claims.Stated.of(sources, language, filter(None, moments))
+        return claims.Stated.of(sources, language, filter(None, moments), whole=whole)
 
     def _sources(self, numbers: Iterable[int]) -> list[str]:
         """Return the texts that state facts: the question, and the texts of the passages with these numbers."""

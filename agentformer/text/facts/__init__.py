@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
@@ -80,6 +80,11 @@ def number_values(text: str) -> frozenset[str]:
     "1,234.50" and "1 234,5" give "1234.5", and "5 pm" gives "17"."""
     text = normalized("NFKC", text)
     return frozenset(value for number in find_numbers(text) for value in values_of(text, number))
+
+
+def all_values(numbers: Iterable[Number]) -> set[str]:
+    """Return the values of the numbers in all their readings."""
+    return {value for number in numbers for reading in number.readings for value in reading}
 
 
 def facts_of(text: str, language: str) -> Facts:

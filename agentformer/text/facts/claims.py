@@ -22,7 +22,8 @@ from agentformer.text.dates.dates import (
     months,
     strip_accents,
 )
-from agentformer.text.facts import ascii_digits, find_numbers
+from agentformer.text.facts import all_values, ascii_digits, find_numbers
+from agentformer.text.facts.whole_numbers import whole_numbers, whole_values
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.sentences import sentence_spans
 
@@ -78,29 +79,33 @@ _ENDINGS = {
 
 class Stated(NamedTuple):
     """The facts that the sources state: numbers, days and years. `words` are the words of the sources, in which names
-    are searched."""
+    are searched. If `whole` is True, the parts of a number are no numbers: "04:30" does not state 30."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
     years: frozenset[int]
     words: Vocabulary
+    whole: bool = False
 
     @classmethod
-    def of(cls, sources: Sequence[str], language: str, moments: Iterable[datetime] = ()) -> Stated:
+    def of(
+        cls, sources: Sequence[str], language: str, moments: Iterable[datetime] = (), *, whole: bool = False
+    ) -> Stated:
         """Return the facts in the texts `sources`. `language` is the language of the text that is checked, because its
         names have the endings of this language. The sources also state the date and the time of each moment."""
         numbers: set[str] = set()
         days: set[Day] = set()
         for source in sources:
-            numbers.update(value for number in find_numbers(source) for reading in number.readings for value in reading)
-            mentions = find_dates(ascii_digits(source), loose=True)
+            plain = ascii_digits(source)
+            mentions = find_dates(plain, loose=True)
+            numbers.update(whole_values(plain, mentions) if whole else all_values(find_numbers(plain)))
             days.update(reading for mention in mentions for reading in mention.readings)
         for moment in moments:
             days.add(day_of_moment(moment))
             numbers.add(f"at {moment.hour}:{moment.minute:02}")
         years = {day.year for day in days} | {int(number) for number in numbers if re.fullmatch(r"\d{4}", number)}
         numbers.update(str(day.year) for day in days if day.year)
-        return cls(frozenset(numbers), frozenset(days), frozenset(years), Vocabulary(sources, language))
+        return cls(frozenset(numbers), frozenset(days), frozenset(years), Vocabulary(sources, language), whole)
 
 
 def unsupported_claims(text: str, stated: Stated, language: str) -> list[str]:
@@ -133,6 +138,7 @@ def _unsupported_figures(text: str, stated: Stated) -> Iterator[tuple[int, str]]
     """Yield the dates and numbers in `text` that no source states, each with its position in `text`. Numbers that
     belong to a date are not checked separately."""
     supported: dict[Day, bool] = {}
+    numbers_of = whole_numbers if stated.whole else find_numbers
     position = 0
     for row in text.splitlines(keepends=True):
         plain = ascii_digits(row)
@@ -146,7 +152,7 @@ def _unsupported_figures(text: str, stated: Stated) -> Iterator[tuple[int, str]]
                 dates.append(mention)
             if mention.sure and not is_supported:
                 yield position + mention.start, f"date {row[mention.start : mention.end].strip()}"
-        for number in find_numbers(plain):
+        for number in numbers_of(plain):
             if not overlaps(number.start, number.end, dates) and not number.within(stated.numbers):
                 yield position + number.start, f"number {row[number.start : number.end].strip()}"
         position += len(row)
@@ -297,13 +303,14 @@ def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
     return bool(_BEFORE_NAMES.search(text, 0, name.start)) and not known.has_alike(name.text)
 
 
-def inner_names(text: str, language: str) -> Iterator[str]:
+def inner_names(text: str, language: str, known: Vocabulary | None = None) -> Iterator[str]:
     """Yield the names in `text` that are not at the beginning of a sentence, because every word has a capital letter
-    there."""
+    there. In German, a single word is a name only if it has no article where a noun has one, and if `known` contains no
+    similar word. Without `known`, a single German word is no name."""
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):
-        if language not in _CAPITAL_NOUNS or " " in name.text:
+        if language not in _CAPITAL_NOUNS or " " in name.text or (known and _is_bare(name, text, known)):
             yield name.text
 
 

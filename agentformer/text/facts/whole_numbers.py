@@ -1,0 +1,130 @@
+"""The numbers of a text as whole tokens, and the things that a number names, such as "berth 30" and "article 12(4)".
+
+A time, a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and
+"12(3)" does not contain 3."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from agentformer.text.dates.dates import Mention, months
+from agentformer.text.facts import Number, all_values, ascii_digits, find_numbers, masked
+from agentformer.text.languages import FUNCTION_WORDS
+
+# A phone number of several groups, with "0" or "+" at the beginning or in the American form.
+_PHONE = re.compile(
+    r"(?<![\d.,:/-])(?:(?:\+\d{1,3}|\(?0\d{1,4}\)?)(?:[ \u00a0/-]\(?\d{2,}\)?){1,5}"
+    r"|(?:\(?\d{3}\)?[ -]?)?\d{3}-\d{4})(?![.,:/-]?\d)"
+)
+_LEAST_DIGITS = 7  # of a phone number
+_PARAGRAPH = re.compile(r"(?<![\w.,])(\d+[a-z]?)((?:\(\w{1,4}\))+)", re.IGNORECASE)
+_ALONE = re.compile(r"(?<!\w)\(\w{1,4}\)")
+_COUNTED = r"\d+(?:\.\d+)*[a-z]?(?![^\W\d_])(?:\(\w{1,4}\))*"
+_BETWEEN = r"\s*(?:[,/&+–-]|\b(?:and|or|to|och|og|und|bis|ja|tai|till|til|et|y|e|o)\b)\s*"
+_NAMED = re.compile(
+    rf"(?P<noun>[^\W\d_]{{2,}}|§)[.:]?\s?(?:(?:no|nr|nro|number|nummer|numero)\b\.?\s?|#)?"
+    rf"(?P<numbers>{_COUNTED}(?:{_BETWEEN}{_COUNTED})*)(?!:?\d|[.,]\d|%|\s?[%€$£°])",
+    re.IGNORECASE,
+)
+_BEFORE_NOUN = re.compile(
+    r"(?P<numbers>\d+)(?P<noun>\s?§|\.?\s(?:artikla|luku|luvu|momen|kohta|kohda)|[条項章節頁番号]|号室|ページ)",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(_COUNTED, re.IGNORECASE)
+_RANGE = re.compile(r"(\d+)\s*(?:[–-]|to|bis|till|til)\s*(\d+)")
+_YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
+_SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
+_FREQUENT = frozenset().union(*FUNCTION_WORDS.values())
+
+
+def whole_numbers(text: str) -> Iterator[Number]:
+    """Yield the numbers in `text`, as `find_numbers` does, but a number of several parts has no reading in which its
+    parts are numbers of their own. A phone number is one number, and so is a reference such as "12(4)"."""
+    plain = ascii_digits(text)
+    tokens = [*_phones(plain), *_paragraphs(plain)]
+    yield from tokens
+    rest = masked(plain, tokens) if tokens else plain
+    for number in find_numbers(rest):
+        marked = len(number.readings) > 1 and not set(rest[number.start : number.end]).isdisjoint(":'’.,")
+        parts = number.readings[-1:] if marked and len(number.readings[-1]) > 1 else ()
+        yield Number(number.start, number.end, number.readings[: len(number.readings) - len(parts)])
+
+
+def whole_values(plain: str, dates: Iterable[Mention]) -> set[str]:
+    """Return the values of all numbers in a text that are no parts of others, in all their readings. The digits of
+    `plain` are ASCII digits, and `dates` are its dates, whose numbers are left out. Of a reference such as "12(4)",
+    only the first number is also a value of its own."""
+    rest = masked(plain, [mention for mention in dates if mention.sure])
+    values = all_values(whole_numbers(rest))
+    return {v for v in values if not _ALONE.fullmatch(v)} | {match[0].casefold() for match in _ALONE.finditer(plain)}
+
+
+def _phones(plain: str) -> Iterator[Number]:
+    for match in _PHONE.finditer(plain):
+        groups = re.findall(r"\d+", match[0])
+        if len("".join(groups)) >= _LEAST_DIGITS:
+            endings = ("".join(groups[n:]) for n in range(len(groups) - 1))  # without the code of the country or area
+            yield Number(match.start(), match.end(), tuple(frozenset({ending}) for ending in endings))
+
+
+def _paragraphs(plain: str) -> Iterator[Number]:
+    for match in _PARAGRAPH.finditer(plain):
+        parts = {match[1].casefold(), *(part[0].casefold() for part in _ALONE.finditer(match[2]))}
+        yield Number(match.start(), match.end(), (frozenset({match[0].casefold()}), frozenset(parts)))
+
+
+class NumberedThing(NamedTuple):
+    """A thing that a number names: its casefolded noun, and the number as written. `numbers` contains several if the
+    text lists them: "28-30" in "berths 28-30"."""
+
+    noun: str
+    numbers: str
+
+    def is_among(self, others: Iterable[NumberedThing]) -> bool:
+        """Return whether one of the others has a number of this thing. A part of a thing counts: "7.2" for "7", and
+        "12(4)" for "12"."""
+        own = _NUMBER.findall(self.numbers)
+        return any(_includes(other.numbers, number) for other in others for number in own)
+
+
+def numbered_things(text: str, language: str) -> list[NumberedThing]:
+    """Return the things that a number names in a text, such as "berth 30". `language` is the language of the text.
+    Years, times, and numbers after a function word or before a percent sign or a unit of money name nothing."""
+    plain = ascii_digits(text)
+    frequent = FUNCTION_WORDS.get(language, _FREQUENT)
+    found = []
+    for match in (*_NAMED.finditer(plain), *_BEFORE_NOUN.finditer(plain)):
+        noun = match["noun"].casefold().strip(" .")
+        if noun not in frequent and not months(noun) and not _YEAR.match(match["numbers"]):
+            found.append(NumberedThing(noun, match["numbers"].casefold()))
+    return found
+
+
+def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> bool:
+    """Return whether a text names another thing of the same kind as one that is asked for, and not this one: "berth 12"
+    if the question is about berth 30."""
+    named: list[NumberedThing] | None = None
+    for thing in asked:
+        named = numbered_things(text, language) if named is None else named
+        alike = [each for each in named if _is_same_noun(thing.noun, each.noun)]
+        if alike and not thing.is_among(alike):
+            return True
+    return False
+
+
+def _is_same_noun(one: str, other: str) -> bool:
+    short, long = sorted((one, other), key=len)
+    return short == long or (len(short) >= _SHORTEST and long.startswith(short) and len(long) - len(short) <= _ENDING)
+
+
+def _includes(numbers: str, asked: str) -> bool:
+    ranges = (sorted(map(int, match.groups())) for match in _RANGE.finditer(numbers))
+    if asked.isdecimal() and any(low <= int(asked) <= high for low, high in ranges):
+        return True
+    return any(one == asked or _is_part(one, asked) or _is_part(asked, one) for one in _NUMBER.findall(numbers))
+
+
+def _is_part(part: str, whole: str) -> bool:
+    return part.startswith(whole) and part != whole and part[len(whole)] in ".("
