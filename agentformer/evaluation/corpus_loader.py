@@ -25,8 +25,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agentformer.embedders import estimated_spans
-from agentformer.errors import DocumentError, EmbedderUnavailable, InvalidInput
+from agentformer.embedders import token_spans
+from agentformer.errors import DocumentError, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question, date_value, parse_moment
 from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
@@ -124,11 +124,9 @@ class Loader:
         text = dataclasses.replace(next(parse(data, ReadOptions(about.name, "text/plain"))), title=title)
         return document_entries(about, text, self._spans, self.settings.chunk_tokens, self.settings.chunk_overlap)
 
-    def _spans(self, text: str) -> list[Span]:
-        try:
-            return self.embedder.token_spans(text)
-        except EmbedderUnavailable:
-            return estimated_spans(text)
+    @property
+    def _spans(self) -> Callable[[str], list[Span]]:
+        return token_spans(self.embedder)
 
 
 def passage_of(hit: Hit) -> str:

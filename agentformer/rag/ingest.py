@@ -8,8 +8,8 @@ from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
-from agentformer.embedders import estimated_spans
-from agentformer.errors import DocumentError, EmbedderError, EmbedderUnavailable, EncryptedDocument
+from agentformer.embedders import token_spans
+from agentformer.errors import DocumentError, EmbedderError, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
 from agentformer.rag.chunks import CountTokens, PageChunk, cut
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, document_of
@@ -26,7 +26,6 @@ from agentformer.types import (
     MemoryBackend,
     MemoryEntry,
     Source,
-    Span,
     new_id,
 )
 
@@ -81,7 +80,7 @@ class IngestPipeline:
         of the documents that the placement depends on, and `StoreError` if the document cannot be stored."""
         if text.status != "ready":
             return self._store_unusable(data, text, placement)
-        entries = document_entries(placement.document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
+        entries = self._entries(placement.document, text)
         if isinstance(progress, TextProgress):
             progress.read(len(text.pages), entries[0].metadata["chunks"])
         with self.originals.storing(entries[:1], [data]):
@@ -95,7 +94,7 @@ class IngestPipeline:
         text = self.read(data, document.name, password)
         if text.status != "ready":
             return dataclasses.replace(document, status=text.status, reason=text.reason)
-        entries = document_entries(document, text, self._token_spans, self.chunk_tokens, self.chunk_overlap)
+        entries = self._entries(document, text)
         chunks = [entry for entry in entries if entry.kind == "chunk"]
         try:
             if self.backend.spaces():  # else the backend stores no vectors
@@ -127,6 +126,9 @@ class IngestPipeline:
             self.backend.store(entries, replacing=placement.replacing, check=placement.check)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
 
+    def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:
+        return document_entries(document, text, token_spans(self.embedder), self.chunk_tokens, self.chunk_overlap)
+
     def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
         nothing is stored. The original file is stored only if the entry replaces a version with the status `stored`, a
@@ -140,12 +142,6 @@ class IngestPipeline:
             self.backend.store([entry], replacing=placement.replacing, check=placement.check)
         self.originals.sweep()
         return dataclasses.replace(document_of(entry), replaced=placement.replaced)
-
-    def _token_spans(self, text: str) -> list[Span]:
-        try:
-            return self.embedder.token_spans(text)
-        except EmbedderUnavailable:
-            return estimated_spans(text)
 
 
 def document_entries(

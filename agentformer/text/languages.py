@@ -298,6 +298,12 @@ def stem(word: str, language: str) -> str:
     return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
 
 
+@cache
+def function_stems(language: str) -> frozenset[str]:
+    """Return the stems of the function words of a language, in the form of terms, such as "en~the"."""
+    return frozenset(f"{language}~{stem(word, language)}" for word in FUNCTION_WORDS.get(language, ()))
+
+
 def _stemmer(language: str) -> Stemmer.Stemmer:
     # A Snowball stemmer has state that threads must not share.
     stemmers: dict[str, Stemmer.Stemmer] = _local.__dict__.setdefault("stemmers", {})

@@ -114,7 +114,7 @@ def classify(text: str, language: str = "") -> Question:
     own = detect_language(text, language)
     question = _classified(folded, own, language)
     code = question.language or own or language
-    measured = (each for each in _MEASURES if _contains(f"asks_{each}", folded, code))
+    measured = (each for each in _MEASURES if has_words(f"asks_{each}", folded, code))
     period = next(iter(periods(folded, code)), "")
     return replace(question, measure=next(measured, ""), period=period, subject=_subject(folded, question))
 
@@ -141,10 +141,11 @@ def _subject(folded: str, question: Question) -> str:
 
 def periods(folded: str, language: str) -> list[str]:
     """Return the periods for which a casefolded text states amounts: "month" for "5 euros per month"."""
-    return [each for each in _PERIODS if _contains(f"per_{each}", folded, language)]
+    return [each for each in _PERIODS if has_words(f"per_{each}", folded, language)]
 
 
-def _contains(kind: str, folded: str, language: str) -> bool:
+def has_words(kind: str, folded: str, language: str) -> bool:
+    """Return whether a casefolded text has words of a kind; see `pattern_of`."""
     pattern = pattern_of(kind, language)
     return pattern is not None and pattern.search(folded) is not None
 

@@ -6,10 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
 
-from agentformer.text.languages import FUNCTION_WORDS, stem
-from agentformer.text.questions import Question, pattern_of
+from agentformer.text.languages import function_stems, stem
+from agentformer.text.questions import Question, has_words
 from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Span
 
@@ -42,13 +41,13 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
     """Return what a question asks of the values of a table. `question` is its type, and `folded` is its casefolded
     text. `language` is used if the language of the question is unknown."""
     code = question.language or language
-    falls, grows = _has("falls", folded, code), _has("grows", folded, code)
-    direction = 1 if _has("most", folded, code) else -1 if _has("least", folded, code) else 0
+    falls, grows = has_words("falls", folded, code), has_words("grows", folded, code)
+    direction = 1 if has_words("most", folded, code) else -1 if has_words("least", folded, code) else 0
     lengths = lengths_of(folded, code)
     return AskedValue(
         -direction if falls else direction,
         falls or grows,
-        _has("asks_share", folded, code) or "%" in folded,
+        has_words("asks_share", folded, code) or "%" in folded,
         frozenset(sorted(lengths, key=_LENGTHS.index)[:1]),
         tuple(_YEAR.findall(folded)),
     )
@@ -56,7 +55,7 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
 
 def lengths_of(folded: str, language: str) -> frozenset[str]:
     """Return the lengths of the periods that a casefolded text names: "quarter" and "full_year"."""
-    return frozenset(length for length in _LENGTHS if _has(length, folded, language))
+    return frozenset(length for length in _LENGTHS if has_words(length, folded, language))
 
 
 def period_fit(asked: AskedValue, text: str, language: str) -> float:
@@ -79,7 +78,7 @@ def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) 
         for row in table.rows:
             groups.setdefault((row.above, len(row.values)), []).append(row)
         for rows in groups.values():
-            totals = {row.span for row in rows if _has("total", row.label.casefold(), language)}
+            totals = {row.span for row in rows if has_words("total", row.label.casefold(), language)}
             parts = [row for row in rows if row.span not in totals and any(map(str.isalpha, row.label))]
             values = _compared(asked, parts, language) if parts else {}
             if len(values) >= _LEAST_ROWS:
@@ -94,15 +93,10 @@ def label_share(row: TableRow, stems: Collection[str], language: str, name: str,
     occur in the document's name; `name` contains the letters of this name."""
     named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
     words = [each for each in stems if "~" in each and each not in named]
-    weights = {each: _FUNCTION if each in _function_stems(language) else 1.0 for each in words}
+    weights = {each: _FUNCTION if each in function_stems(language) else 1.0 for each in words}
     if 1.0 not in weights.values():
         return 0.0
     return sum(weight for each, weight in weights.items() if each in asked) / sum(weights.values())
-
-
-@cache
-def _function_stems(language: str) -> frozenset[str]:
-    return frozenset(f"{language}~{stem(word, language)}" for word in FUNCTION_WORDS.get(language, ()))
 
 
 def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
@@ -167,8 +161,3 @@ def number_of(value: str) -> float | None:
     except ValueError:  # a number with several points, such as a date
         return None
     return -number if _NEGATIVE.match(value) else number
-
-
-def _has(kind: str, folded: str, language: str) -> bool:
-    pattern = pattern_of(kind, language)
-    return pattern is not None and pattern.search(folded) is not None

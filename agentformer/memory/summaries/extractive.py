@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from agentformer.memory.summaries import flatten, line_of, sort_by_time, speaker
 from agentformer.text.analysis import text_terms
 from agentformer.text.dates.dates import months, weekdays
 from agentformer.text.facts import MAX_NUMBER_LENGTH
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem, word_list
+from agentformer.text.languages import FUNCTION_WORDS, detect_language, function_stems, word_list
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import MemoryEntry
 
@@ -208,13 +207,8 @@ def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens
 
 def _terms(sentence: str, prior: str) -> Counter[str]:
     language = detect_language(sentence, prior)
-    ignored = _function_stems(language)
+    ignored = function_stems(language)
     return Counter(term for term in text_terms(sentence, language).stems if term not in ignored)
-
-
-@lru_cache(maxsize=64)
-def _function_stems(language: str) -> frozenset[str]:
-    return frozenset(f"{language}~{stem(word, language)}" for word in FUNCTION_WORDS.get(language, ()))
 
 
 def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
