@@ -11,6 +11,7 @@ from typing import Any
 from agentformer.agent.calls import CallResult
 from agentformer.agent.conversation import excerpt
 from agentformer.agent.turn import Cited
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import lines_of
 from agentformer.types import MemoryEntry
 
@@ -80,23 +81,17 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
     """Return the answer without those mentions of the document `name` that the model copied from another document,
     because they do not count as citations. A mention is a copy if the words before it are copied, too."""
     pattern = re.compile(_NAMED.replace("{name}", re.escape(name)), re.IGNORECASE)
-    others = [_letters(text) for cited, text in texts if cited.document != name and pattern.search(text)]
+    others = [letters_and_digits(text) for cited, text in texts if cited.document != name and pattern.search(text)]
     if not others:
         return answer
-    own = [_letters(text) for cited, text in texts if cited.document == name]
+    own = [letters_and_digits(text) for cited, text in texts if cited.document == name]
 
     def replacement(mention: re.Match[str]) -> str:
-        before = _letters(answer[max(0, mention.start() - _BEFORE) : mention.start()])[-_COMMON:]
-        is_copy = len(before) == _COMMON and any(before + _letters(mention[0]) in text for text in others)
+        before = letters_and_digits(answer[max(0, mention.start() - _BEFORE) : mention.start()])[-_COMMON:]
+        is_copy = len(before) == _COMMON and any(before + letters_and_digits(mention[0]) in text for text in others)
         return "" if is_copy and not any(before in text for text in own) else mention[0]
 
     return pattern.sub(replacement, answer)
-
-
-def _letters(text: str) -> str:
-    """Return the letters and digits of a text in lower case. Copied text is compared in this form, because a copy often
-    differs in spaces and punctuation."""
-    return "".join(ch for ch in text.casefold() if ch.isalnum())
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:

@@ -20,6 +20,7 @@ from typing import Literal
 
 from agentformer.types import Span
 
+_OTHERS = re.compile(r"[\W_]+")
 MAX_MARKS = 30  # largest number of combining marks in a row
 _JOINER = "\u034f"  # COMBINING GRAPHEME JOINER
 # The characters without a combining class that become marks in a normalization form (Unicode 15.0).
@@ -39,7 +40,13 @@ def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
 
 def bare_letters(text: str) -> str:
     """Return the letters and digits of a text in small letters and without accents."""
-    return "".join(filter(str.isalnum, normalized("NFKD", text).casefold()))
+    return letters_and_digits(normalized("NFKD", text))
+
+
+def letters_and_digits(text: str) -> str:
+    """Return only the letters and digits of a text, in lower case, because a copied text often has other spaces and
+    punctuation than its original."""
+    return _OTHERS.sub("", text.casefold())
 
 
 def _limited(run: re.Match[str]) -> str:

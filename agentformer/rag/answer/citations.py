@@ -12,6 +12,7 @@ from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING, CITING_WORDS, MARKER
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import QueryTerms
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.types import Citation, MemoryEntry
@@ -239,4 +240,4 @@ def _nearest(side: str, letters: str) -> str:
 
 def _letters(text: str) -> str:
     """Return only the letters and digits of a text without markers. A model that copies a text rarely changes these."""
-    return "".join(ch for ch in MARKER.sub("", text).casefold() if ch.isalnum())
+    return letters_and_digits(MARKER.sub("", text))

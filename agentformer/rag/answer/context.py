@@ -20,6 +20,7 @@ from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items
 from agentformer.text.sentences import sentence_spans
@@ -358,13 +359,9 @@ def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
     if entry.kind != _MESSAGE:
         return True
     own = session_id is not None and entry.session_id == session_id
-    return not own and _plain(entry.content) != _plain(question) and not _only_asks(entry)
+    return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
 
 
 def _only_asks(entry: MemoryEntry) -> bool:
     spans = sentence_spans(entry.content)
     return bool(spans) and all(entry.content[s.start : s.end].rstrip(_CLOSERS).endswith(_ASKS) for s in spans)
-
-
-def _plain(text: str) -> str:
-    return "".join(character for character in text.casefold() if character.isalnum())

@@ -18,6 +18,7 @@ from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.phrases import DateRange
 from agentformer.text.languages import likelier_of_alike
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
@@ -142,7 +143,7 @@ class Passage:
     def name_letters(self) -> str:
         """The casefolded letters and digits of the name of the document, without spaces, to recognise words of the name
         in the labels of table rows."""
-        return "".join(filter(str.isalnum, self.hit.entry.context.partition(SEPARATOR)[0].casefold()))
+        return letters_and_digits(self.hit.entry.context.partition(SEPARATOR)[0])
 
     @cached_property
     def context_terms(self) -> Terms:

@@ -14,6 +14,7 @@ from agentformer.text.analysis import QueryTerms
 from agentformer.text.dates.dates import months
 from agentformer.text.facts import claims, find_numbers
 from agentformer.text.languages import ANY_NUMBER_WORD, detect_language, likelier_of_alike
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.sentences import sentence_spans
 from agentformer.types import UnsupportedSentence
@@ -41,7 +42,6 @@ _ALIKE = frozenset({"da", "no", "sv"})  # languages in which names are spelled a
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _FIRST_LINES = 2  # lines with the digits of a number that are read before all others
 _LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
-_NO_LETTER = re.compile(r"[\W_]+")
 _UNITS = {"celsius": "°c", "fahrenheit": "°f"}
 _LONG_QUESTION = 25  # words; nothing in a longer question is compared
 _AGREED = 0.6  # a passage is cited for a sentence if it contains this share of the sentence's terms
@@ -183,7 +183,7 @@ class _Reader:
         return [claim for claim in found if not claim.startswith("name ")]
 
     def _is_unknown_name(self, name: str, text: str) -> bool:
-        if _letters(name) in self._letters(self._all):
+        if letters_and_digits(name) in self._letters(self._all):
             return False
         words = self._vocabulary
         if words.has_part(name) or self._is_written_out(name):
@@ -211,7 +211,7 @@ class _Reader:
     def _missing_quotations(self, sentence: str, numbers: tuple[int, ...]) -> Iterator[str]:
         for match in _QUOTATION.finditer(sentence):
             quotation = next(filter(None, match.groups()))
-            parts = [_letters(part) for part in _ELLIPSIS.split(quotation)]
+            parts = [letters_and_digits(part) for part in _ELLIPSIS.split(quotation)]
             short = len(quotation.split()) < _MIN_QUOTED
             if short and (" " in quotation or len(parts[0]) < _MIN_QUOTED_LETTERS or parts[0].isascii()):
                 continue
@@ -234,7 +234,7 @@ class _Reader:
         return [*sources, _spelled_numbers(sources)]
 
     def _letters_of(self, numbers: tuple[int, ...]) -> str:
-        return _letters("\n".join([*(self._passages[n - 1].content for n in numbers), self._question]))
+        return letters_and_digits("\n".join([*(self._passages[n - 1].content for n in numbers), self._question]))
 
 
 def _cited_sentences(text: str) -> Iterator[tuple[str, list[int]]]:
@@ -282,9 +282,3 @@ def _initials(text: str) -> str:
     words without a capital letter become a space, and short ones, such as "of", are left out."""
     words = _WORD.findall(text)
     return "".join(word[0] if word[0].isupper() else " " if len(word) > _LINKING else "" for word in words)
-
-
-def _letters(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case, because a quotation may have other spaces and
-    punctuation."""
-    return _NO_LETTER.sub("", text.casefold())
