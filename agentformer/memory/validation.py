@@ -3,13 +3,14 @@ argument."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from typing import Any, TypedDict
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.blocks import without_recalled
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.records.entry_json import ENTRY_FIELDS
@@ -109,6 +110,11 @@ _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
 _NAMED = {"source_id": fields.source_id}  # filter -> check, for filters whose values are not names
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
+# The parts of a block of recalled memory in a prompt, as `context/blocks.py` writes it.
+_MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
+_MARK = "-memory>"  # part of every marker
+_ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
+_ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
@@ -313,3 +319,41 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
             "source_id", "must be given together with source_type: the two are the id and the type of a record"
         )
     return entry
+
+
+def without_recalled(text: str) -> tuple[str, list[str]]:
+    """Remove all blocks of recalled memory (entries that a prompt has quoted) from `text`. Return the remaining text
+    and the ids of the removed entries. A block is a pair of markers with at least one entry between them. Nested blocks
+    are removed as one block. Markers around other text are not removed. After an opening marker without a closing
+    marker, only the entries that directly follow the marker are removed. The running time is linear."""
+    if _MARK not in text:
+        return text, []
+    remaining, ids, at = [], [], 0
+    for start, end in _block_spans(text):
+        block_ids = _ID.findall(text, start, end)
+        if not block_ids:
+            continue
+        remaining.append(text[at:start])
+        ids += block_ids
+        at = end + 1 if text[end : end + 1] == "\n" else end
+    remaining.append(text[at:])
+    return "".join(remaining), list(dict.fromkeys(ids))
+
+
+def _block_spans(text: str) -> list[tuple[int, int]]:
+    unclosed: defaultdict[str, list[re.Match[str]]] = defaultdict(list)
+    spans: list[tuple[int, int]] = []
+    for marker in _MARKER.finditer(text):
+        opened = unclosed[marker["frame"]]
+        if not marker["close"]:
+            opened.append(marker)
+        elif opened:
+            spans.append((opened.pop().start(), marker.end()))
+    spans += [marker.span() for opened in unclosed.values() for marker in opened]
+    joined: list[tuple[int, int]] = []  # spans of blocks, each with the entries that follow it; spans do not overlap
+    for start, end in sorted(spans):
+        if joined and start < joined[-1][1]:
+            start, end = joined[-1][0], max(joined.pop()[1], end)
+        items = _ITEMS.match(text, end)
+        joined.append((start, items.end() if items else end))
+    return joined

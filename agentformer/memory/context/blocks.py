@@ -1,5 +1,4 @@
 """Core blocks and recalled entries as text for a prompt, between markers that show a model where data begins and ends.
-`without_recalled` removes these blocks from a text that repeats a prompt.
 
 Recalled source code and recalled events of a project have headings of their own. Code has the path and the lines of its
 file, and events have their type.
@@ -7,15 +6,13 @@ file, and events have their type.
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from agentformer.text.places import lines_of, place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text
 from agentformer.types import MemoryEntry
 
-# The markers around memory in a prompt. Text between them is not stored again: see `without_recalled`.
+# The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
 CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
 CODE_HEADING = "[Relevant code from codebase]"
@@ -23,11 +20,6 @@ PAST_HEADING = "[Relevant past context]"
 _EVENTS = frozenset({"event", "decision", "error"})  # kinds of entries that say what happened in a project
 _MAX_ATTRIBUTE = 200  # code points
 _MAX_TYPE = 40  # code points of the type of an event
-# The parts of a block.
-_MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
-_MARK = "-memory>"  # part of every marker
-_ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
-_ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
@@ -58,44 +50,6 @@ def memory_text(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) ->
     """Return the text of the core blocks and of the recalled entries, or "" if there are none."""
     parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
     return "\n".join(parts)
-
-
-def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all blocks of recalled memory (entries that a prompt has quoted) from `text`. Return the remaining text
-    and the ids of the removed entries. A block is a pair of markers with at least one entry between them. Nested blocks
-    are removed as one block. Markers around other text are not removed. After an opening marker without a closing
-    marker, only the entries that directly follow the marker are removed. The running time is linear."""
-    if _MARK not in text:
-        return text, []
-    remaining, ids, at = [], [], 0
-    for start, end in _block_spans(text):
-        block_ids = _ID.findall(text, start, end)
-        if not block_ids:
-            continue
-        remaining.append(text[at:start])
-        ids += block_ids
-        at = end + 1 if text[end : end + 1] == "\n" else end
-    remaining.append(text[at:])
-    return "".join(remaining), list(dict.fromkeys(ids))
-
-
-def _block_spans(text: str) -> list[tuple[int, int]]:
-    unclosed: defaultdict[str, list[re.Match[str]]] = defaultdict(list)
-    spans: list[tuple[int, int]] = []
-    for marker in _MARKER.finditer(text):
-        opened = unclosed[marker["frame"]]
-        if not marker["close"]:
-            opened.append(marker)
-        elif opened:
-            spans.append((opened.pop().start(), marker.end()))
-    spans += [marker.span() for opened in unclosed.values() for marker in opened]
-    joined: list[tuple[int, int]] = []  # spans of blocks, each with the entries that follow it; spans do not overlap
-    for start, end in sorted(spans):
-        if joined and start < joined[-1][1]:
-            start, end = joined[-1][0], max(joined.pop()[1], end)
-        items = _ITEMS.match(text, end)
-        joined.append((start, items.end() if items else end))
-    return joined
 
 
 def _is_code(entry: MemoryEntry) -> bool:

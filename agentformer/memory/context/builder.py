@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.blocks import without_recalled
 from agentformer.memory.context.plan import NO_ROOM, Context, ContextPlan, Turn
 from agentformer.memory.core import CoreMemory
-from agentformer.memory.validation import Place, place_from
+from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
 from agentformer.search.relevance import relevant_hits
