@@ -173,7 +173,9 @@ def _unusable_field(data: bytes) -> str | None:
     object in a list is named like `items[0].content`."""
     try:
         value = json.loads(data)
-        return next(_unusable_in(value, ""), None) if isinstance(value, dict) else None
+        if isinstance(value, dict):
+            return next(_unusable_in(value, ""), None)
+        return None if _is_usable(value) else "body"
     except (ValueError, RecursionError):
         return None
 

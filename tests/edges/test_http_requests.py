@@ -126,6 +126,10 @@ def test_a_blank_text_is_called_empty_and_another_pattern_is_shown() -> None:
             "items[1].content: contains half of a surrogate pair, or is nested too deep; send another value",
         ),
         (
+            b'["\\ud800"]',
+            "body: contains half of a surrogate pair, or is nested too deep; send another value",
+        ),
+        (
             b'{"items": [{"content": "x"}, "\\ud800"]}',
             "items[1]: contains half of a surrogate pair, or is nested too deep; send another value",
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import logging
+import math
 import shutil
 import subprocess
 import sys
@@ -277,12 +278,25 @@ def test_batches_that_are_computed_at_the_same_time_have_the_rows_of_one_after_a
         list(several.rows_of([batches[0], []]))
     assert several._requests.qsize() == 3
     assert equal(several.rows_of(batches))
-    uploaded = several.rows_of(batches)
-    next(iter(uploaded))  # the batches of an upload use all of its requests
-    assert several._requests.empty()
+
+
+def test_questions_have_a_stream_beside_an_upload(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino, "_SMALL", 1_000)
+    monkeypatch.setattr(openvino, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(openvino, "_ASKED_SECONDS", 0.0)
+    runtime = OpenVinoRuntime(fp32_export(cache), "")
+    batches = [runtime.tokenize([f"{text} {at}" for text in TEXTS[:2]]) for at in range(7)]
+    uploaded = runtime.rows_of(batches)
+    next(iter(uploaded))  # it has started as many batches as it may
+    assert runtime._requests.empty()
     with ThreadPoolExecutor(1) as threads:
-        rows = threads.submit(several.rows, batches[0]).result(timeout=60)
-    assert np.allclose(rows, alone[0], atol=1e-6)
+        rows = threads.submit(runtime.rows, batches[0]).result(timeout=60)
+    assert np.allclose(rows, runtime.rows(batches[0]), atol=1e-6)
+    monkeypatch.setattr(openvino, "_ASKED_SECONDS", math.inf)  # a question was just asked
+    assert len(list(uploaded)) == 6 and runtime._requests.qsize() == 3
+    uploaded = runtime.rows_of(batches)
+    next(iter(uploaded))
+    assert runtime._requests.qsize() == 2
 
 
 def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

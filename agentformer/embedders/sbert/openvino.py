@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import queue
 import sys
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,6 +43,7 @@ _SMALL = 512  # numbers in a vector of a small model, whose short texts are not 
 _MOST_STREAMS = 8  # each stream has its own memory for the numbers between the layers
 _KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # queries whose tokens are kept, and tokens of each at most: 6 MB of MiniLM
 _SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
+_ASKED_SECONDS = 0.5  # an answer needs several computations, with other work between them
 _COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
 
@@ -190,6 +193,7 @@ class OpenVinoRuntime(FastTokenizer):
             return [np.array(found[n], np.float32) for n in range(count)]
         finally:
             self._short.put(request)
+            self._asked_at = time.monotonic()
 
     def _inputs(self, batch: Sequence[Tokenized]) -> dict[str, NDArray[np.int64]]:
         return self.arrays(batch, self.padded(max(item.length for item in batch)))
@@ -202,6 +206,9 @@ class OpenVinoRuntime(FastTokenizer):
         running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
             for inputs in map(self._inputs, batches):
+                while len(running) >= self._most_running(requests):
+                    yield _outputs(running[0][0], count)
+                    requests.put(running.popleft()[0])
                 if (request := _free_request(requests, wait=not running)) is None:
                     yield _outputs(running[0][0], count)
                     request = running.popleft()[0]
@@ -215,6 +222,14 @@ class OpenVinoRuntime(FastTokenizer):
                 with suppress(Exception):  # the error of this batch, which the caller does not need either
                     request.wait()
                 requests.put(request)
+            if requests is self._short:
+                self._asked_at = time.monotonic()
+
+    def _most_running(self, requests: queue.SimpleQueue[Any]) -> int:
+        """Return how many batches one thread may compute at the same time. While questions are computed, and shortly
+        after, documents leave one stream free, because a question waits for the batches that were started before."""
+        asked = self._short.qsize() < self._streams or time.monotonic() - self._asked_at < _ASKED_SECONDS
+        return max(1, self._streams - 1) if asked and requests is self._requests else self._streams + _SPARE
 
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. In a batch of texts with the same
@@ -225,9 +240,10 @@ class OpenVinoRuntime(FastTokenizer):
         probes = self.fitting(PROBES, self.facts.max_tokens)[:QUICK_PROBES]
         reference = np.load(folder / PROBE_ROWS)[: len(probes)]
         least = _SAME_INT8 if precision else SAME_SPACE
-        streams, threads = _streams(self.facts.dimension, usable_cpus())
+        self._streams, threads = _streams(self.facts.dimension, usable_cpus())
+        self._asked_at = -math.inf  # the time of the last question
         options: dict[str, Any] = {
-            "NUM_STREAMS": streams,
+            "NUM_STREAMS": self._streams,
             "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,
         }
@@ -240,7 +256,7 @@ class OpenVinoRuntime(FastTokenizer):
             self._has_tokens = len(compiled.outputs) > 1
             self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for the batches of documents
             self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions: an upload has none of these
-            for requests, number in ((self._requests, streams + _SPARE), (self._short, streams)):
+            for requests, number in ((self._requests, self._streams + _SPARE), (self._short, self._streams)):
                 for _ in range(number):
                     requests.put(compiled.create_infer_request())
             cosine = mean_cosine(self.rows(probes), reference)
