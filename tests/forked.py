@@ -14,6 +14,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -26,32 +27,46 @@ SERVE = (
     "faiss",
     "tantivy",
 )
-MCP_HTTP = ("agentformer.mcp_server.http", *SERVE[2:])
+MCP = ("agentformer.mcp_server.http", "agentformer.mcp_server.stdio", *SERVE[2:])
 
 
 def start(code: str, imports: tuple[str, ...], **options: Any) -> subprocess.Popen[str] | Forked:
-    """Start a process that runs `code`, like `python -c`; its standard output is a pipe of text. Where a fork does not
+    """Start a process that runs `code`, like `python -c`; its standard output is a pipe. Where a fork does not
     keep all that was imported, it is a new process. The options are those of `Forked`."""
     if sys.platform == "linux":
         return Forked(code, imports, **options)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **options)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **{"text": True, **options})
 
 
 class Forked:
     """A process that imports `imports` before it is forked and then runs `code`, with those methods of
-    `subprocess.Popen` that tests use. `stderr` is a file or `subprocess.PIPE`."""
+    `subprocess.Popen` that tests use. `stdin` is empty or a pipe; `stderr` is a file or a pipe."""
 
     def __init__(
-        self, code: str, imports: tuple[str, ...], *, cwd: Path, env: Mapping[str, str], stderr: IO[str] | int
+        self,
+        code: str,
+        imports: tuple[str, ...],
+        *,
+        cwd: Path,
+        env: Mapping[str, str],
+        stderr: IO[str] | int,
+        stdin: int = subprocess.DEVNULL,
+        text: bool = True,
     ) -> None:
         self.returncode: int | None = None
         self._end, end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        from_in, into_in = os.pipe()
         out, into_out = os.pipe()
         error, into_error = os.pipe() if stderr == subprocess.PIPE else (None, os.dup(_number(stderr)))
-        self.stdout = os.fdopen(out)
-        self.stderr = None if error is None else os.fdopen(error)
-        socket.send_fds(_forker()[0], [b"."], [end.fileno(), into_out, into_error])
-        for number in (into_out, into_error):
+        read, write = ("r", "w") if text else ("rb", "wb")
+        self.stdin = os.fdopen(into_in, write)
+        self.stdout = os.fdopen(out, read)
+        self.stderr = None if error is None else os.fdopen(error, read)
+        if stdin == subprocess.DEVNULL:
+            self.stdin.close()
+        standard = [from_in, into_out, into_error]
+        socket.send_fds(_forker()[0], [b"."], [end.fileno(), *standard])
+        for number in standard:
             os.close(number)
         end.close()
         order = {"code": code, "imports": imports, "cwd": str(cwd), "env": dict(env)}
@@ -83,13 +98,21 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str | None]:
-        """Return what is left of its output and errors, after its end; nothing at a second call."""
-        self.wait(timeout)
-        if self.stdout.closed:
-            return "", None
-        with self.stdout, self.stderr or contextlib.nullcontext() as errors, self._end:
-            return self.stdout.read(), errors and errors.read()
+    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
+        """Close its input and return the rest of its output and errors, once it has ended; nothing at a second call."""
+        self.stdin.close()
+        pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe and not pipe.closed]
+        with ThreadPoolExecutor() as pool:
+            reads = [pool.submit(pipe.read) for pipe in pipes]
+            try:
+                self.wait(timeout)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise
+        for pipe in pipes:
+            pipe.close()
+        out, errors, *_ = [*(read.result() for read in reads), None, None]
+        return out, errors
 
 
 def _number(stderr: IO[str] | int) -> int:
@@ -114,7 +137,7 @@ def next_code(orders: int) -> str:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # meant for the processes of the tests
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # so that the system forgets ended children
     while True:
-        byte, numbers, _, _ = socket.recv_fds(control, 1, 3)
+        byte, numbers, _, _ = socket.recv_fds(control, 1, 4)
         if not byte:
             os._exit(0)
         end = socket.socket(fileno=numbers[0])
@@ -133,22 +156,23 @@ def next_code(orders: int) -> str:
             os.close(number)
 
 
-def _run(order: dict[str, Any], end: socket.socket, outputs: list[int]) -> str | None:
+def _run(order: dict[str, Any], end: socket.socket, standard: list[int]) -> str | None:
     """Fork once more: return the code in the process that runs it, and None in its parent after its end, which the
     parent reports."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     pid = os.fork()
     if pid:
-        for number in outputs:
+        for number in standard:
             os.close(number)
         end.sendall(f"{pid}\n".encode())
         end.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         return None
     end.close()
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for standard, number in enumerate(outputs, 1):
-        os.dup2(number, standard)
+    for place, number in enumerate(standard):
+        os.dup2(number, place)
         os.close(number)
+    sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.chdir(order["cwd"])

@@ -25,7 +25,7 @@ from agentformer.api.app import close_app, create_app
 from agentformer.errors import AgentFormerError
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
-from tests.forked import MCP_HTTP, start
+from tests.forked import MCP, start
 
 BOUND = 60.0  # seconds that anything here waits at most
 Who = Literal["owner", "reader", "harbour"]
@@ -166,7 +166,7 @@ class HttpServer:
         command = ["mcp", "--http", "--port", "0", *options(folder), *arguments]
         code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
         environ = {**os.environ, **ENVIRONMENT, **(environment or {})}
-        self.process = start(code, MCP_HTTP, cwd=folder, env=environ, stderr=subprocess.PIPE)
+        self.process = start(code, MCP, cwd=folder, env=environ, stderr=subprocess.PIPE)
         assert self.process.stderr is not None
         self.told = self.process.stderr.readline()
         self.url = self.told.removeprefix("serving MCP on ").strip()

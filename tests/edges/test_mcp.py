@@ -28,6 +28,7 @@ from agentformer.cli import main
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.talking import Talker
+from tests.forked import MCP, start
 
 pytestmark = pytest.mark.process
 T = TypeVar("T")
@@ -66,14 +67,10 @@ class Piped:
 
     def __init__(self, folder: Path, *arguments: str, before: str = "", environment: dict[str, str] | None = None):
         command = ["mcp", *options(folder), *arguments]
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", f"{before}\nfrom agentformer.cli import main\nmain({command})"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=folder,
-            env={**os.environ, **ENVIRONMENT, **(environment or {})},
-        )
+        code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
+        environ = {**os.environ, **ENVIRONMENT, **(environment or {})}
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE, "text": False}
+        self.process = start(code, MCP, cwd=folder, env=environ, **pipes)
         assert self.process.stdin is not None and self.process.stdout is not None
         self.stdin, self.stdout = self.process.stdin, self.process.stdout
 
@@ -414,11 +411,11 @@ def test_documents_are_resources_read_by_page(tmp_path: Path) -> None:
     assert texts[1][citation["start"] : citation["end"]] == citation["quote"]
 
 
-def test_without_the_extra_it_says_what_to_install(piped: Callable[..., Piped]) -> None:
-    server = piped(before="import sys; sys.modules['mcp'] = None")
-    code, _, errors = server.end()
-    assert code == 2
-    assert "pip install 'agentformer[mcp]'" in errors
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['mcp'] = None\nfrom agentformer.cli import main\nmain(['mcp'])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+    assert done.returncode == 2
+    assert "pip install 'agentformer[mcp]'" in done.stderr
 
 
 @pytest.mark.parametrize(
