@@ -152,6 +152,9 @@ class _PartTerms(dict[str, _Fields]):
         self._older: dict[str, _Fields] = {}
 
     def __missing__(self, part: str) -> _Fields:
+        bare = part.rstrip(_NEVER_LAST)
+        if bare is not part:  # "word," has the terms of "word"
+            return self[bare]
         found = self._older.get(part) or self._terms(part)
         if len(part) <= MAX_TERM:
             if len(self) >= _CACHED_PARTS:
@@ -161,9 +164,6 @@ class _PartTerms(dict[str, _Fields]):
         return found
 
     def _terms(self, part: str) -> _Fields:
-        bare = part.rstrip(_NEVER_LAST)
-        if bare is not part:  # "word" and "word," share one object
-            return self[bare]
         if part.isascii() and part.isalpha() and part[1:].islower() and len(part) <= MAX_TERM:
             tokens: Iterable[Lexeme] = (Lexeme((part.lower(),)),)  # most words; the same as below, and faster
         else:

@@ -9,7 +9,7 @@ import numpy as np
 from agentformer.registry import PARTS
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
-from bench.speed.passages import WINDOW, tokenizer
+from bench.speed.passages import WINDOW, lengths, tokenizer
 
 SPEC = "prepared"
 SHELF: dict[str, Vector] = {}  # vectors of all texts that the run embeds
@@ -25,6 +25,9 @@ class Prepared:
     def token_spans(self, text: str) -> list[Span]:
         offsets = self._tokenizer.encode(text, add_special_tokens=False).offsets
         return [Span(start, end) for start, end in offsets]
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        return lengths(texts)
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         return np.stack([SHELF[text] for text in texts])
