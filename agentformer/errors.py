@@ -198,7 +198,8 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """The disk is full, or the program has no permission to write into the folder."""
+    """The store cannot be written, because the disk is full or because the program has no permission to write into the
+    folder."""
 
 
 class StoreDamaged(StoreError):

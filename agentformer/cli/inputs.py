@@ -102,8 +102,8 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
 
 
 def entry_of(af: AgentFormer, argument: str, namespace: str) -> MemoryEntry:
-    """Return the entry of the namespace that an argument of a command names: by its id, the beginning of its id, or its
-    title. Archived entries are found too. Raises the errors of `id_of`."""
+    """Return the entry that the argument of a command names by its id, by the beginning of its id, or by its title.
+    Only the entries of `namespace` are searched. Archived entries are found too. Raises the errors of `id_of`."""
     return af.memory.get(id_of(af, argument, Scope(namespace, include_archived=True)))
 
 

@@ -160,8 +160,8 @@ class AgentFormerVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> AgentFormerVectorStore:
-        """Store texts in the memory `af`, and return the store. The embedder is that of the memory, so `embedding` must
-        be None or an `AgentFormerEmbeddings`."""
+        """Store texts in the memory that the keyword argument `af` names, and return the store. The embedder is that of
+        the memory, so `embedding` must be None or an `AgentFormerEmbeddings`."""
         if "af" not in kwargs or not (embedding is None or isinstance(embedding, AgentFormerEmbeddings)):
             raise InvalidInput("af", "is missing, or embedding is not the embedder of a memory; give af=connect(...)")
         store = cls(**kwargs)

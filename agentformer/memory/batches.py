@@ -198,9 +198,9 @@ def source_scopes(
     owner: tuple[str | None, str | None] | None = None,
     archived: bool = False,
 ) -> list[Scope]:
-    """Return scopes that together contain the entries of these records of the host application. Several scopes are
-    needed if the records are more than one filter allows. If an `owner` (user and project) is given, only entries with
-    exactly this owner are in the scopes. If `archived` is True, archived entries are included."""
+    """Return scopes that together contain the entries made from the records `source_ids` of the host application.
+    Several scopes are needed if the records are more than one filter allows. If an `owner` (user and project) is given,
+    only entries with exactly this owner are in the scopes. If `archived` is True, archived entries are included."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)

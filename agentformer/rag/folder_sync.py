@@ -153,8 +153,9 @@ class FolderSync:
         )
 
     def _work(self, stored: dict[str, _Known], *, delete: bool) -> list[tuple[FolderFile, _Known | None]]:
-        """Return the new and the changed files, each with its stored document (None for a new file). Delete from
-        `stored` the documents of all files that exist. If `delete` is true, a missing folder counts as empty."""
+        """Return the new and the changed files, each with its stored document (None for a new file). Remove the
+        documents of all existing files from the dictionary `stored`, so that it contains only documents without a file
+        afterwards. If `delete` is true, a missing folder counts as empty."""
         work: list[tuple[FolderFile, _Known | None]] = []
         if delete and not self._root.exists():
             return work

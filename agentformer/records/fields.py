@@ -214,8 +214,8 @@ def json_object(field: str, text: str) -> dict[str, Any]:
 
 
 def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
-    """Check metadata to store, and return a copy, as `metadata` does. Also raises `InvalidInput` if the caller uses a
-    key that only this program sets."""
+    """Check metadata to store, and return a copy, as the function `metadata` does. Also raises `InvalidInput` if the
+    caller uses a key that only this program sets."""
     checked = metadata(value, field)
     if not isinstance(value, ProgramMetadata) and (reserved := sorted(RESERVED_METADATA & checked.keys())):
         raise InvalidInput(field, f"contains the key {reserved[0]!r}, which only AgentFormer sets; use another key")

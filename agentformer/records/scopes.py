@@ -163,9 +163,9 @@ def searchable_numbers(
 
 
 def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return several conditions instead of the one of `where`, because SQLite can use an index for each of them. If the
-    condition of `where` contains an "OR", SQLite would read all entries. An entry that matches the scope meets exactly
-    one of the returned conditions."""
+    """Return the scope as several conditions. An entry that matches the scope meets exactly one of them. SQLite can use
+    an index for each of them. It would read all entries for the single condition that `where` returns, if this
+    condition contains an "OR"."""
     columns = [column for column in OWNERS if scope.or_nobody and getattr(scope, column) is not None]
     more, bounds = "", list[Any]()
     for sign, bound in ((">=", scope.occurred_from), ("<", scope.occurred_to)):

@@ -127,9 +127,9 @@ class SearchIndexes(NamedTuple):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. `after_embedding` returns a context manager, in which a
-    search does all its work after the query is embedded: one transaction, which then does not wait for the embedder,
-    or a limit of the searches that run at the same time. Thread-safe."""
+    results that is requested from each of the two indexes. `after_embedding` returns a context manager. A search enters
+    it when the query is embedded, and does all further work inside. Examples are a transaction, which is then not kept
+    open for the embedder, and a limit of the searches that run at the same time. Thread-safe."""
 
     def __init__(
         self,

@@ -131,7 +131,7 @@ def test_a_file_that_cannot_be_shown_gives_an_error_that_says_what_to_do() -> No
         page_image(b"plain words", 1)
     with pytest.raises(CorruptDocument, match="no page 2"):
         page_image(made(), 2)
-    with pytest.raises(EncryptedDocument, match="read the text instead"):
+    with pytest.raises(EncryptedDocument, match="read the stored text"):
         page_image(made(password="locked"), 1)
     with pytest.raises(CorruptDocument):
         page_image(b"%PDF-1.4 torn", 1)

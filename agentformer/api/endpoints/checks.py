@@ -60,7 +60,7 @@ class Queue(ResponseModel):
     waiting: int
     claimed: int
     refused: int
-    age: float = Field(description="The age in seconds of the oldest entry that the embedder has not refused.")
+    age: float = Field(description="The age in seconds of the oldest entry that waits, without refused entries.")
 
 
 class Nodes(ResponseModel):

@@ -36,7 +36,7 @@ class MapQuery(ParameterModel):
 
 
 class MapDocument(ResponseModel):
-    """A document from which some points of a map come."""
+    """A document whose passages are points of the map: the picture of the stored vectors in the console."""
 
     id: str
     name: str

@@ -57,7 +57,7 @@ class _Asked(RequestModel):
     )
     until: Day | None = Field(
         default=None,
-        description="Answer only from documents that were stored before this time, or until the end of this day (UTC).",
+        description="Use only documents stored before this time. A date without a time includes that day (UTC).",
     )
 
 
@@ -265,7 +265,9 @@ class Citation(_Place):
     entry_id: str = Field(description="The id of the cited chunk or memory.")
     kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
     speaker: str = Field(description="The speaker of a message.")
-    at: str | None = Field(description="The time of the memory's event, or when it was stored. Null for a document.")
+    at: str | None = Field(
+        description="The time of the event that the memory reports, or else of storing it. Null for a document."
+    )
     originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
 
 

@@ -32,7 +32,9 @@ OccurredFrom = Annotated[Moment | None, Field(description="Only entries that hap
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
 _TIME = "The time of an entry is when its event happened, or when the entry was stored if no event is known."
 Since = Annotated[Day | None, Field(description=f"Only entries from this day (UTC) or this time on. {_TIME}")]
-Until = Annotated[Day | None, Field(description="Only entries before this time, or until the end of this day (UTC).")]
+Until = Annotated[
+    Day | None, Field(description="Only entries before this time. A date without a time includes that day (UTC).")
+]
 MinSalience = Annotated[
     Share,
     Field(description="Only entries whose salience (0 to 1), which decreases with time, is now at least this value."),
@@ -132,8 +134,8 @@ class NewMemory(_NewEntry):
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
         default=False,
-        description="If true, store the text unchanged. By default, parts of the text that a prompt has quoted from "
-        "memory are removed, because they are stored already.",
+        description="If true, store the text unchanged. By default, passages that a prompt has copied from stored "
+        "memories into the text are removed.",
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, but no search returns it.")
 

@@ -46,7 +46,7 @@ class PageQuery(ParameterModel):
     order: Literal["asc", "desc"] = Field(default="desc", description="The order by the time of creation.")
     after: Id | None = Field(default=None, description="The id of the last item of the previous page.")
     before: Id | None = Field(
-        default=None, description="The id of the first item of the next page; `after` is ignored."
+        default=None, description="Return the page that ends before the item with this id; `after` is then ignored."
     )
 
 

@@ -246,8 +246,8 @@ class HomeFolder:
         return f'{{"format": "{FORMAT}", "entries": {{\n{lines}\n}}}}\n'
 
     def _read_records(self) -> dict[str, Record]:
-        """Return the record of the last sync. If it is missing or damaged, return an empty record: the sync then uses
-        the versions that the files contain."""
+        """Return the records of the last sync. If their file is missing or damaged, return an empty dictionary: the
+        sync then uses the versions that the files contain."""
         try:
             values = _read_json(self._private / _STATE)["entries"]
             return {entry_id: _record(each) for entry_id, each in values.items()}

@@ -60,8 +60,9 @@ class MarkdownHomes:
         the report names the field. The report also contains the problems of single files.
 
         With `adopt`, the folder may come from another memory, or have no marker: its files are stored with their ids.
-        Raises `InvalidInput` if the folder is not a home, or is the home of another namespace than `namespace`, or if
-        more than half of its files or of their entries are gone, unless `delete` is true."""
+        Raises `InvalidInput` if the folder is not a home, or if it is the home of another namespace than `namespace`.
+        Without `delete`, also raises `InvalidInput` if more than half of the files, or of the entries that have a file,
+        are gone."""
         path, namespace = _path(folder), fields.optional_name("namespace", namespace)
         if not path.is_dir():
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")

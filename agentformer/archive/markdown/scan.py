@@ -26,8 +26,8 @@ class Found(NamedTuple):
 class Scan:
     """The files of a home. `entries` contains the file of each entry by the id of the entry, in the order of the file
     names. `new` contains the files without an id. `unusable` contains the ids of entries whose files have errors.
-    `complete` is False if the entry of a file with an error is not known, or if a folder could not be listed. Then a
-    file that seems to be gone may still exist."""
+    `complete` is False if a folder could not be listed, or if it is not known to which entry an unusable file belongs.
+    An entry without a file may then still have one."""
 
     entries: dict[str, Found] = field(default_factory=dict)
     new: list[Found] = field(default_factory=list)
@@ -36,8 +36,9 @@ class Scan:
 
 
 def scan(folder: HomeFolder, versions: Mapping[str, int]) -> Scan:
-    """Read the files of a home that have changed. `versions` contains the version of each live entry. A file is not
-    read if its stamp and the version of its entry are those of the last sync. Problems are added to `folder.failed`."""
+    """Read the changed files of the folder of a memory. `versions` contains the version of each live entry. A file is
+    not read if its stamp (size and modification time) and the version of its entry are the same as in the last sync.
+    Problems are added to `folder.failed`."""
     result = Scan()
     recorded = {record.path: entry_id for entry_id, record in folder.records.items()}
     claims: dict[str, list[Found]] = {}

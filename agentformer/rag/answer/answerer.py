@@ -231,8 +231,8 @@ class Answerer:
         complete: bool,
     ) -> Answer:
         """Return the answer for a text whose citations were checked (`cited`). If the model cited no passage, add a
-        citation to each sentence that a passage supports. Unless `check` is `off`, compare the text with the
-        passages."""
+        citation to each sentence that a passage supports. Unless the setting `check` is `off`, compare the text with
+        the passages."""
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
             warnings.append(_PLACED if placed.citations else _NO_CITATIONS)

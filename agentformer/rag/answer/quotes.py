@@ -226,7 +226,8 @@ class _Compared:
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
         """Return three values: the features with the fields from vectors, the weights for these features, and a
-        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, return the features unchanged."""
+        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, the features are unchanged, and
+        the dictionary is empty."""
         try:
             return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
         except EmbedderUnavailable:

@@ -35,9 +35,9 @@ def checked_sources(values: Any) -> tuple[SourceName, ...]:
 
 
 def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
-    """Return the scope of a search in the sources that `given`, the parameters of a request, names. `documents` is the
-    scope of a search in documents only. A question about one document (`document_id`) is answered from this document.
-    Raises `InvalidInput` for an invalid parameter.
+    """Return the scope to search for an answer. `given` contains the parameters of the request, which select the
+    sources. `documents` is the scope for a search in documents only. A question about one document (`document_id`) is
+    answered from this document. Raises `InvalidInput` for an invalid parameter.
 
     If `given` has no `user_id`, only memories that belong to no user are included, so that an answer does not show the
     messages of one user to another one. If `every_user` in `given` is true, the memories of all users are included."""

@@ -67,14 +67,16 @@ def page_image(data: bytes, options: ReadOptions) -> PageImage:
         height, width = pixels.shape[:2]
         return PageImage(width, height, tuple(boxes), png(pixels))
     except PasswordNeeded:
-        raise EncryptedDocument("the PDF is encrypted, and its password is not stored; read the text instead") from None
+        raise EncryptedDocument(
+            "the PDF is encrypted, and its password is not stored, so its pages cannot be shown; read the stored text"
+        ) from None
     except (Unreadable, pdfium.PdfiumError, ValueError) as error:
         raise CorruptDocument(_DAMAGED) from error
 
 
 def png(pixels: Any) -> bytes:
-    """Return pixels (uint8[height, width, 1, 3 or 4]) as a PNG file. A fourth channel is left out. An image without
-    colours is stored in gray."""
+    """Return pixels as a PNG file. `pixels` is a uint8 array of shape (height, width, channels) with 1, 3 or 4
+    channels. A fourth channel is left out. An image without colours is stored in gray."""
     pixels = pixels[:, :, :3]
     if pixels.shape[2] == 3 and (pixels[:, :, :1] == pixels).all():
         pixels = pixels[:, :, :1]
