@@ -28,10 +28,10 @@ def test_the_limits_have_defaults() -> None:
 
 
 def test_questions_and_answers_have_limits() -> None:
-    assert [_checked_tokens("max_tokens", value, 4096) for value in (None, 1, 4096)] == [None, 1, 4096]
+    assert [_checked_tokens(value, 4096) for value in (None, 1, 4096)] == [None, 1, 4096]
     for wrong in (0, 4097, True, 1.0, "1"):
         with pytest.raises(InvalidInput, match=r"must be a whole number in 1\.\.4096"):
-            _checked_tokens("max_tokens", wrong, 4096)
+            _checked_tokens(wrong, 4096)
     _check_question("four", 4)
     for question, message in (("fives", "has 5 characters"), (" ", "is empty"), (None, "must be text")):
         with pytest.raises(InvalidInput, match=message):
