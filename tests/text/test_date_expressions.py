@@ -17,18 +17,12 @@ from agentformer.text.dates.expressions import (
     date_terms,
     day_terms,
     find_date_ranges,
-    period_of,
-    query_date_ranges,
+    periods,
     range_terms,
 )
 from agentformer.text.dates.phrases import Slots
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
-
-
-def periods(text: str, at: datetime, language: str = "") -> list[Period]:
-    """The periods that a question names, in order and without repetition."""
-    return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
 def said(text: str, language: str = "", at: datetime = MONDAY) -> list[str]:

@@ -111,6 +111,14 @@ class _PhraseMatch(NamedTuple):
     behind: int
 
 
+def periods(text: str, at: datetime, language: str = "") -> list[Period]:
+    """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code, or "".
+    Relative expressions such as "yesterday" are computed from the moment `at`, in its time zone. A date without a year
+    means the last such date that is not after `at`. A date after "before", "since" or a similar word gives no
+    period."""
+    return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
+
+
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
     """Return the date ranges that a question names. A date that only limits a period, as in "since 2023", is omitted.
     Relative expressions are computed from the day `on`."""
