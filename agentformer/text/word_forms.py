@@ -94,8 +94,8 @@ class WeightedTerms:
                 times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
         most = sum(rarity.values()) or 1.0
-        self._weights = {term: weight / most for term, weight in rarity.items()}
-        self._weighted = frozenset(self._weights)
+        self.weights = {term: weight / most for term, weight in rarity.items()}  # of the terms that a text contains
+        self._weighted = frozenset(self.weights)
         self._other = frozenset[str]().union(*self._forms.values())
 
     def held(self, text: Iterable[str]) -> frozenset[str]:
@@ -104,7 +104,7 @@ class WeightedTerms:
 
     def share(self, terms: Iterable[str]) -> float:
         """Return the sum of the weights of these terms, 0..1."""
-        return sum(map(self._weights.__getitem__, terms))
+        return sum(map(self.weights.__getitem__, terms))
 
     def similar_share(self, text: Collection[str]) -> float:
         """Return how much of the question a text contains only in other forms, 0..1. Each such term adds its weight,
@@ -113,6 +113,6 @@ class WeightedTerms:
         if self._other.isdisjoint(text):  # true for most texts
             return total
         for term, forms in self._forms.items():
-            if term not in text and term in self._weights:
-                total += self._weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
+            if term not in text and term in self.weights:
+                total += self.weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
         return total

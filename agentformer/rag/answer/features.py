@@ -224,12 +224,12 @@ class SentenceFeatures:
         """Yield for each sentence the share of the question's terms that it lacks and that earlier sentences of the
         passage contain. A more distant sentence counts less."""
         passage: Passage | None = None
-        kept: dict[str, float] = {}
+        weights, kept = self._stems.weights, dict[str, float]()
         for sentence, own in zip(self._sentences, self._held, strict=True):
             if sentence.passage is not passage:
                 passage, kept = sentence.passage, {}
             kept = {term: share * _FADING for term, share in kept.items()}
-            yield sum(self._stems.share((term,)) * share for term, share in kept.items() if term not in own)
+            yield sum(weights[term] * share for term, share in kept.items() if term not in own)
             kept |= dict.fromkeys(own, 1.0)
 
     def _around(self, n: int) -> frozenset[str]:
