@@ -288,6 +288,7 @@ def _cells(cells: Sequence[str], head: Sequence[str]) -> tuple[str, tuple[str, .
 
 
 def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:
+    cells = [cell.replace("\\|", "|") for cell in cells]
     if head:
         return row_text("", head, cells)
     return f"{_shortened(context)}: {row_text('', [''] * len(cells), cells)}"  # which header belongs is not known

@@ -31,7 +31,7 @@ from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
 from agentformer.text.facts.whole_numbers import names_another, numbered_things
 from agentformer.tools.result_json import answer_json
-from agentformer.types import EmbeddingSpace, Hit, Matrix, Vector
+from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Vector, Vote
 from tests.rag.models import HITS, KEYS, Scripted, hit
 
 
@@ -365,10 +365,12 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Who leads the Port of Turku?", "The Port of Vaasa is led by Anna Berg.", ["name Turku"]),
         ("How many boats had the club in Q22023?", "July 2, 2023: the club has 40 boats.", []),
         ("How many boats had the club in Q22023?", "The club has 2 piers and 40 boats.", ["number 2023"]),
+        ("Where is Tim in the harbour?", "The captain is at the pier, and so is his son im Boot.", ["name Tim"]),
         ("Who paid 1500 euros?", "Anna Berg paid 1,500 euros.", []),  # no line has these digits
         ("Who keeps the keys of room 12?", "The caretaker keeps the keys of room 312.", ["number 12"]),
         ("What was closed in May 2021?", "The bridge was closed on 3.5.2021.", []),
         ("WHO KEEPS THE KEYS?", "The caretaker has them in the office.", []),
+        ("Who built the Tin Lighthouse?", "Anna Berg was born in Turku.", ["name Tin Lighthouse"]),
         ("Who has berth 30?", "The ferry leaves from the berth at 04:30.", ["number 30"]),
         ("Who has berth 30?", "The berths were built on 30.6.1998.", ["number 30"]),
         ("Who has berth 30?", "Aino has the berth, 30 is its number.", []),
@@ -413,6 +415,35 @@ def test_a_name_is_compared_with_passages_of_unknown_language() -> None:
 def test_another_numbered_thing_or_another_question_is_not_answered(question: str, quote: str) -> None:
     answer = Answerer(None, None).answer(question, [hit(quote, 1)])
     assert answer.mode == "none" and (answer.confidence or 0) < 0.1
+
+
+def remembered(*texts: str) -> list[Hit]:
+    return [Hit(MemoryEntry(f"m{n}", text, kind="fact"), 1 - n / 10) for n, text in enumerate(texts)]
+
+
+def test_a_quote_is_about_something_else_if_only_another_hit_has_the_name() -> None:
+    hits = remembered("The office in Bergen is at Torget 8.", "Oslo has cold winters.", "The fee of the office is low.")
+    answerer = Answerer(None, None)
+    assert "Torget" in answerer.answer("Where is the office in Bergen?", hits).citations[0].quote
+    asked = answerer.answer("Where is the office in Oslo?", hits)
+    assert asked.mode == "none" and (asked.confidence or 0) < 0.15
+    together = [dataclasses.replace(each, entry=dataclasses.replace(each.entry, session_id="s1")) for each in hits]
+    assert (answerer.answer("Where is the office in Oslo?", together).confidence or 0) > (asked.confidence or 0)
+
+
+def test_a_sentence_with_the_asked_name_is_preferred() -> None:
+    hits = remembered("The office in Bergen is at Torget 8.", "Das Büro Hamburg ist am Hafen 2, und es ist offen.")
+    assert (
+        "Hafen" in Answerer(None, None, abstain=0.0).answer("Where is the office in Hamburg?", hits).citations[0].quote
+    )
+
+
+def test_a_hit_whose_title_is_mentioned_may_lack_the_asked_name() -> None:
+    hits = remembered("The director Anna Berg was born in Turku.", "A film: The Tin Lighthouse.")
+    mentioned = [dataclasses.replace(hits[0], votes=(Vote("mentions", 1, 0.8),)), hits[1]]
+    question = "Where was the director of The Tin Lighthouse born?"
+    first = [Answerer(None, None).judged(question, each)[0][0].quote for each in (hits, mentioned)]
+    assert first == [hits[1].entry.content, hits[0].entry.content]
 
 
 def test_a_year_an_amount_and_a_time_name_no_thing() -> None:

@@ -80,6 +80,13 @@ def test_a_pronoun_after_a_pronoun_comes_with_the_sentence_that_names_the_subjec
     assert text[first.span.start : first.span.end] == first.quote
 
 
+def test_a_repeated_sentence_is_quoted_once() -> None:
+    text = "The mill stands by the river. " + "It is free for members. " * 20
+    found = ranked("Who pays nothing for the mill, is it free for members?", hit(text, 1))
+    assert max(each.quote.count("It is free for members.") for each in found) == 1
+    assert found[0].quote == "The mill stands by the river. It is free for members."
+
+
 @pytest.mark.parametrize(
     ("question", "last"),
     [

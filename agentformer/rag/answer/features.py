@@ -129,6 +129,8 @@ class SentenceFeatures:
         self._carried = list(self._carried_shares())
         for sentence in sentences:
             before = sentence.before
+            if before and before.text == sentence.text:
+                continue  # a quote of a repeated sentence has it once
             if before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
                 sentence.refers = _refers(sentence)
                 sentence.leads = sentence.refers or self._adds(sentence, before)

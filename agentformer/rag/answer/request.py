@@ -28,6 +28,8 @@ from agentformer.text.questions import classify
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
+_OF_STRANGER = 0.2  # factor of the score of a sentence that is probably about something else
+_MENTIONED = "mentions"  # list of hits whose title is mentioned
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 
 
@@ -95,8 +97,35 @@ class AnswerRequest:
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
-                return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
-        return rank_sentences(self.terms, self.quotable)
+                return self._with_named_first(
+                    rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
+                )
+        return self._with_named_first(rank_sentences(self.terms, self.quotable))
+
+    def _with_named_first(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
+        """Return the ranked sentences. If the first one is of a stranger, the sentences of all strangers have lower
+        scores than before."""
+        if not ranked or not self._is_stranger(ranked[0].hit):
+            return ranked
+        scores = [one.score * (_OF_STRANGER if self._is_stranger(one.hit) else 1.0) for one in ranked]
+        scale = sum(one.score for one in ranked) / sum(scores)
+        changed = [dataclasses.replace(one, score=score * scale) for one, score in zip(ranked, scores, strict=True)]
+        return sorted(changed, key=lambda one: -one.score)
+
+    def _is_stranger(self, hit: Hit) -> bool:
+        """Return whether a hit, with the other hits of its document or session, contains none of the numbers, dates and
+        names of the question. A hit whose title another hit mentions is no stranger."""
+        if any(vote.name == _MENTIONED for vote in hit.votes):
+            return False
+        group = _group(hit)
+        if group not in self._strangers:
+            passages = [passage for passage in self.quotable if _group(passage.hit) == group]
+            self._strangers[group] = support.names_nothing_of(self.question, passages)
+        return self._strangers[group]
+
+    @cached_property
+    def _strangers(self) -> dict[str, bool]:
+        return {}
 
     def _baselines(self, embedder: Embedder) -> Baselines:
         known = self.baseline is not None and knows_language(self.hits)
@@ -133,11 +162,12 @@ class AnswerRequest:
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
         """Return whether the first quote certainly does not answer the question: the quote has a time and the question
-        asks how often, the quote is about another numbered thing, or no hit contains a number or a name of the
-        question."""
+        asks how often, the quote is about another numbered thing, its hit is a stranger, or no hit contains a number
+        or a name of the question."""
         text = f"{passage.hit.entry.context}\n{first.quote}"
         return (
             lacks_frequency(self.question, first.quote, passage.language)
+            or self._is_stranger(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
@@ -162,6 +192,11 @@ class AnswerRequest:
             if not terms or not passage.stems.isdisjoint(terms):
                 return True
         return False
+
+
+def _group(hit: Hit) -> str:
+    source = hit.entry.source
+    return (source.document_id if source else hit.entry.session_id) or hit.entry.id
 
 
 def _of_same_documents(hits: Sequence[Hit], more: Iterable[Hit]) -> list[Hit]:

@@ -73,6 +73,12 @@ def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]
     return _Reader(passages, "", question).unknown()
 
 
+def names_nothing_of(question: str, passages: Sequence[Passage]) -> bool:
+    """Return whether the question contains numbers, dates or names, and the passages contain none of them. They are
+    compared as in `unknown_in_question`."""
+    return _Reader(passages, "", question).names_nothing()
+
+
 def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
     """Return the message that reports the unsupported sentences to the model and asks for another answer."""
     lines = "\n".join(f"- {', '.join(each.claims)}: {each.sentence}" for each in unsupported)
@@ -146,18 +152,33 @@ class _Reader:
 
     def unknown(self) -> list[str]:
         """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
-        text = _QUARTER.sub(" ", _PERCENTAGE.sub(" ", self._text))
-        if len(_WORD.findall(text)) > _LONG_QUESTION:
-            return []
+        text = self._compared_text()
         figures = self._unknown_figures(text)
+        return figures + [f"name {name}" for name in self._compared_names(text) if self._is_unknown_name(name, text)]
+
+    def names_nothing(self) -> bool:
+        """Return whether the text, a question, contains numbers, dates or names, and no passage contains one of
+        them."""
+        text = self._compared_text()
+        names = self._compared_names(text)
+        if not all(self._is_unknown_name(name, text) for name in names):
+            return False
+        figures = self._figures(text, claims.Stated.of((), self._language, whole=True), in_month=False)
+        return bool(names or figures) and len(self._unknown_figures(text)) >= len(figures)
+
+    def _compared_text(self) -> str:
+        text = _QUARTER.sub(" ", _PERCENTAGE.sub(" ", self._text))
+        return text if len(_WORD.findall(text)) <= _LONG_QUESTION else ""
+
+    def _compared_names(self, text: str) -> list[str]:
         prior = "" if "" in self._languages else self._language
         language = detect_language(text) or likelier_of_alike(text) or prior
         alike = _ALIKE if language in _ALIKE else {language}
         if self._languages.isdisjoint({*alike, ""}) or text.isupper():
-            return figures
-        names = claims.inner_names(text, language, self._vocabulary)
-        compared = [name for name in names if len(name) >= _SHORTEST_NAME and not months(name)]
-        return figures + [f"name {name}" for name in compared if self._is_unknown_name(name, text)]
+            return []
+        known = self._vocabulary if language in claims.CAPITAL_NOUNS else None
+        names = claims.inner_names(text, language, known)
+        return [name for name in names if len(name) >= _SHORTEST_NAME and not months(name)]
 
     def _unknown_figures(self, text: str) -> list[str]:
         """Return the numbers and dates of the text that no passage contains. To save time, a few lines of the passages

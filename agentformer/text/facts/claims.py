@@ -40,7 +40,7 @@ _SHORTEST = 2  # least number of letters of a name
 _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", "ko", "nl", "no", "pt", "zh"})
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
-_CAPITAL_NOUNS = frozenset({"de"})
+CAPITAL_NOUNS = frozenset({"de"})
 # In these languages, one word is a name if one of these words stands directly before it, without an article ("von
 # Edison", "in Harvard"), and if it has no ending of ordinary nouns.
 _BEFORE_NAMES = re.compile(
@@ -55,6 +55,7 @@ _WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "t
 _SIDE = 3  # words on a side of a gap that are compared
 _ALIKE = 5  # a word with the same first letters as a word of the sources is not a new name
 _SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
+_SHORTEST_SIMILAR = 3  # letters of such a spelling: "in" is none of "Tin"
 _COMMON = 4  # least number of letters that two forms of a name have in common
 _ENDING = 7  # largest number of letters of an ending
 _ENDING_OF_NAME = re.compile(
@@ -205,7 +206,7 @@ class Vocabulary:
     @cached_property
     def _around(self) -> set[tuple[str, ...]]:
         """The words on both sides of one or two words that begin with a capital letter."""
-        if self._language not in _CAPITAL_NOUNS:
+        if self._language not in CAPITAL_NOUNS:
             return set()
         return {sides for text in self._texts for sides in _surroundings(text)}
 
@@ -255,7 +256,8 @@ class Vocabulary:
         near = [  # a quick test: most words have not enough letters in common
             other
             for other in self._words
-            if 2 * sum(map(letters.__contains__, other)) / (size + len(other)) >= _SIMILAR
+            if len(other) >= _SHORTEST_SIMILAR
+            and 2 * sum(map(letters.__contains__, other)) / (size + len(other)) >= _SIMILAR
         ]
         return bool(get_close_matches(word, near, 1, _SIMILAR))
 
@@ -266,7 +268,7 @@ def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Nam
     preposition without an article, and a word that replaces another word in a phrase of `known`."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
-        if language not in _CAPITAL_NOUNS or marked or known.has_other(name, text):
+        if language not in CAPITAL_NOUNS or marked or known.has_other(name, text):
             yield name
 
 
@@ -310,7 +312,7 @@ def inner_names(text: str, language: str, known: Vocabulary | None = None) -> It
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):
-        if language not in _CAPITAL_NOUNS or " " in name.text or (known and _is_bare(name, text, known)):
+        if language not in CAPITAL_NOUNS or " " in name.text or (known and _is_bare(name, text, known)):
             yield name.text
 
 
