@@ -50,7 +50,7 @@ def _fill(memory: AgentFormer, known: Source, count: int) -> dict[str, int]:
     for at in range(0, count, BLOCK):
         rows = known.block(at // BLOCK)
         block = range(at, min(at + BLOCK, count))
-        texts = [known.text(number) for number in block]
+        texts = known.texts(block)
         for number, text in zip(block, texts, strict=True):
             if text not in numbers:
                 numbers[text] = number

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,20 @@ class Source:
     asked: Rows
 
     def text(self, number: int) -> str:
-        """Return the text of an entry. No two of the first `near.size` entries consist of the same two halves. Entries
+        """Return the text of an entry; see `texts`."""
+        return self.texts([number])[0]
+
+    def texts(self, numbers: Sequence[int]) -> list[str]:
+        """Return the texts of entries. No two of the first `near.size` entries consist of the same two halves. Entries
         beyond these also have some words of a third sentence."""
-        first, second = self._pair(np.array([number]))
-        head, tail = self.sentences[first[0]].split(), self.sentences[second[0]].split()
+        pairs = zip(numbers, *(side.tolist() for side in self._pair(np.array(numbers))), strict=True)
+        return [self._joined(number, first, second) for number, first, second in pairs]
+
+    def _joined(self, number: int, first: int, second: int) -> str:
+        head, tail = self.sentences[first].split(), self.sentences[second].split()
         more = []
         if turn := number // self.near.size:
-            third = self.sentences[self.near[second[0], turn % self.near.shape[1]]].split()
+            third = self.sentences[self.near[second, turn % self.near.shape[1]]].split()
             more = third[turn % len(third) :][:_MORE]
         return " ".join([*head[: (len(head) + 1) // 2], *more, *tail[len(tail) // 2 :]])
 

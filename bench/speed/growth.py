@@ -206,7 +206,7 @@ def _following(folder: Path, count: int) -> Iterator[Callable[[], None]]:
 def _store(af: agentformer.AgentFormer, known: Source, block: range) -> None:
     """Store the entries of one block in batches. Afterwards only their rows stay in memory."""
     rows = known.block(block[0] // BLOCK)
-    texts = [known.text(number) for number in block]
+    texts = known.texts(block)
     prepared.SHELF.clear()
     prepared.SHELF.update(
         zip(reversed(texts), rows[: len(texts)][::-1], strict=True)
