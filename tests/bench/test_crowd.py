@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from bench.crowd import __main__ as crowd
+from bench.crowd.client import connector, measure
 from bench.crowd.servers import Server
 
 
@@ -31,3 +34,27 @@ def test_servers_of_one_checkout_share_a_store() -> None:
     one, two = (Server(f"ours, {count} workers", "agentformer", Path("x"), count) for count in (1, 2))
     assert one.store(Path("d")) == two.store(Path("d")) == Path("d/ours")
     assert Server("txtai", "txtai", Path("x"), 1).store(Path("d")) == Path("d/txtai")
+
+
+class _Peer(BaseHTTPRequestHandler):
+    """Answers each path as txtai's server does, which offers `/search` only if its configuration has embeddings."""
+
+    def do_GET(self) -> None:
+        found = self.path.startswith("/search?query=")
+        self.send_response(200 if found else 404)
+        self.end_headers()
+        self.wfile.write(b"[]" if found else b'{"detail":"Not Found"}')
+
+    do_POST = do_GET
+
+    def log_message(self, *values: object) -> None: ...
+
+
+def test_a_client_says_what_a_server_answered_that_does_not_search() -> None:
+    with HTTPServer(("127.0.0.1", 0), _Peer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert measure(connector(url, "txtai"), ["who?"], 1, 0.05, 0)["searches"] > 0
+        with pytest.raises(RuntimeError, match=r"/api/tools/memory_search answered 404: .*Not Found"):
+            measure(connector(url, "agentformer"), ["who?"], 2, 0.05, 0)
+        server.shutdown()
