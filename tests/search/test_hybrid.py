@@ -203,6 +203,17 @@ def test_a_code_that_one_entry_has_finds_it_first(af: AgentFormer, form: str) ->
         assert code in first.entry.content and votes(first)["identifiers"][0] == 1
 
 
+@pytest.mark.parametrize("backend", ["faiss", "local_json"])
+def test_a_name_is_no_rarer_in_an_entry_of_unknown_language(tmp_path: Path, backend: str) -> None:
+    known = ["Aino lives in Helsinki.", "Aino plays chess.", "Aino owns a boat.", "Matti works at the harbour."]
+    english = [{"content": text, "metadata": {"language": "en"}} for text in known]
+    places = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
+    with agentformer.connect(embedder="hashing", backend=backend, **places) as af:
+        af.memory.store_many(["Aino prefers tea.", *english])
+        found = [hit.entry.content for hit in af.memory.search("Where is Aino?", mode="lexical")]
+    assert len(found) == 4 and found.index("Aino plays chess.") < found.index("Aino prefers tea.")
+
+
 # ------------------------------------------------------------------ passages of one document
 
 

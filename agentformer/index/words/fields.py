@@ -9,6 +9,7 @@ reads few entries outside of the scope.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -124,6 +125,26 @@ def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm
     counts = Counter((field, term) for field in BOOSTS for term in getattr(terms, field))
     counts.update(("stems", term) for term in dates if term not in terms.stems)
     return [WeightedTerm(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]
+
+
+def rarity(frequency: int, entries: int) -> float:
+    """Return the weight that BM25 gives to a term that `frequency` of the `entries` have; rare terms weigh more."""
+    return math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+
+
+def with_shared_rarity(
+    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
+) -> list[WeightedTerm]:
+    """Return the terms with the weights that make a word as rare in entries of unknown language as it is in all
+    entries. Such entries have words of their own ("~aino"), which are rare if the language of most entries is known.
+    The word as it is written has no language, so its frequency is that of all entries."""
+    shared = []
+    for term in terms:
+        if term.field == "stems" and term.term.startswith("~"):
+            own, written = max(1, frequencies[term.field, term.term]), frequencies.get(("surface", term.term[1:]), 0)
+            term = term._replace(weight=term.weight * rarity(max(own, written), entries) / rarity(own, entries))
+        shared.append(term)
+    return shared
 
 
 def required_places(scope: Scope) -> list[str]:

@@ -26,8 +26,10 @@ from agentformer.index.words.fields import (
     AnalyzedEntry,
     WeightedTerm,
     in_language,
+    rarity,
     required_places,
     weighted_terms,
+    with_shared_rarity,
 )
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
@@ -165,13 +167,13 @@ class Memtable:
                 continue
             # If the index on disk does not have a term, its frequency is the number of entries in memory.
             frequency = frequencies.get((name, term)) or len(matching)
-            rarity = math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+            rare = rarity(frequency, entries)
             # If a field on disk has none of the query's terms, the mean length is that of the entries in memory.
             mean = lengths.get(name) or sum(_stored_length(e, name) for e in matching) / len(matching)
             for entry in matching:
                 count, num = entry.counts[name][term], entry.analyzed.num
                 length = _K1 * (1 - _B + _B * _stored_length(entry, name) / mean)
-                scores[num] = scores.get(num, 0.0) + weight * rarity * (1 + _K1) * count / (count + length)
+                scores[num] = scores.get(num, 0.0) + weight * rare * (1 + _K1) * count / (count + length)
         return scores
 
 
@@ -345,12 +347,8 @@ def stem_rarities(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
 ) -> dict[str, float]:
     """Return a dictionary: stem of a query -> its weight in BM25, which is higher if fewer entries have the stem."""
-    rarities = {}
-    for name, term, weight in terms:
-        if name == "stems":
-            frequency = frequencies[name, term]
-            rarities[term] = weight * math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
-    return rarities
+    stems = (term for term in terms if term.field == "stems")
+    return {term: weight * rarity(frequencies[name, term], entries) for name, term, weight in stems}
 
 
 def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
@@ -358,11 +356,11 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
     weights (`rarities`) of the query's stems in the entry. The share is this sum, divided by the sum for all stems of
     the query. Each of the `languages` has its own stems, and so its own sum; the smallest sum above 0 is used."""
     sums = dict.fromkeys(languages, 0.0)
-    for term, rarity in rarities.items():
+    for term, rare in rarities.items():
         head, mark, _ = term.partition("~")
         for language in (head,) if mark else (*sums,):  # terms without a language mark belong to every language
             if language in sums:
-                sums[language] += rarity
+                sums[language] += rare
     whole = min((total for total in sums.values() if total), default=0.0)
     return min(1.0, max(held, default=0.0) / whole) if whole else 1.0
 
@@ -370,15 +368,17 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """Return the terms without those that very many entries have, because such terms make a search in a large index
-    slow. Return all terms if the index is small or too few rarer terms remain. Only stems of the main language of the
-    index count as rarer terms: in other languages, a common word can have a stem that is rare in this index."""
+    """Return the terms with the weights of `with_shared_rarity`, and without those that very many entries have, because
+    such terms make a search in a large index slow. Return all terms if the index is small or too few rarer terms
+    remain. Only stems of the main language of the index count as rarer terms: in other languages, a common word can
+    have a stem that is rare in this index."""
+    terms = with_shared_rarity(terms, frequencies, entries)
     if entries < _LARGE:
-        return [*terms]
+        return terms
     rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]
     stems = [term for term in rare if term.field == "stems" and in_language(term.term, language)]
     enough = sum(1 for term in stems if frequencies[term.field, term.term]) >= _MIN_RARE
-    return rare if enough else [*terms]
+    return rare if enough else terms
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:

@@ -4,13 +4,12 @@ equal."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from agentformer.index.words.fields import BOOSTS
+from agentformer.index.words.fields import BOOSTS, rarity
 from agentformer.memory.backends import is_live
 from agentformer.records.filters import json_equal, matches, parse
 from agentformer.records.scopes import OWNERS, effective_salience
@@ -74,10 +73,13 @@ def _add_field(
         for term in query.keys() & counts.keys():
             postings[term].append((number, counts[term]))
     for term, posting in postings.items():
-        rarity = math.log(1 + (len(terms) - len(posting) + 0.5) / (len(posting) + 0.5))
+        frequency = len(posting)
+        if field == "stems" and term.startswith("~"):  # a word is as rare in unknown languages as in all entries
+            frequency = max(frequency, sum(term[1:] in entry.counts["surface"] for entry in terms))
+        rare = rarity(frequency, len(terms))
         for number, count in posting:
             length = _K1 * (1 - _B + _B * terms[number].lengths[field] / average)
-            scores[number] += boost * query[term] * rarity * count * (_K1 + 1) / (count + length)
+            scores[number] += boost * query[term] * rare * count * (_K1 + 1) / (count + length)
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
