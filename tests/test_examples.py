@@ -16,6 +16,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 if not shutil.which("curl") or not shutil.which("bash"):
     pytest.skip("curl or bash is not installed", allow_module_level=True)
 
+from tests.edges.running import Running
 from tests.readers.conftest import make_pdf
 
 pytestmark = pytest.mark.process
@@ -57,20 +58,9 @@ def environment(folder: Path) -> dict[str, str]:
 
 @pytest.fixture
 def server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
-    command = [sys.executable, "-m", "agentformer.cli", "serve", "--port", "0"]
-    with (
-        (folder / "server.log").open("w") as log,
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment, cwd=folder
-        ) as process,
-    ):
-        assert process.stdout
-        line = process.stdout.readline()
-        try:
-            yield line.split("serving on ")[1].strip()
-        finally:
-            process.terminate()
-            process.wait(timeout=BOUND)
+    running = Running(folder, **environment)
+    yield f"http://127.0.0.1:{running.port}"
+    running.close()
 
 
 def test_the_documentation_has_examples() -> None:
@@ -89,4 +79,4 @@ def test_an_example_does_what_it_says(name: str, server: str, folder: Path, envi
         env=environment,
         cwd=folder,
     )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(folder / 'server.log').read_text()}"
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{(folder / 'errors.txt').read_text()}"
