@@ -13,6 +13,7 @@ from agentformer.rag.answer.prompts import CITING_WORDS
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.dates.dates import months
 from agentformer.text.facts import claims, find_numbers
+from agentformer.text.facts.whole_numbers import names_same, numbered_things
 from agentformer.text.languages import ANY_NUMBER_WORD, detect_language, likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.prompt_quoting import strip_hidden
@@ -153,8 +154,17 @@ class _Reader:
     def unknown(self) -> list[str]:
         """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
         text = self._compared_text()
-        figures = self._unknown_figures(text)
+        figures = self._not_named(self._unknown_figures(text), text)
         return figures + [f"name {name}" for name in self._compared_names(text) if self._is_unknown_name(name, text)]
+
+    def _not_named(self, figures: list[str], text: str) -> list[str]:
+        """Return the claims `figures` without the numbers of things that a passage names, such as a berth in a range of
+        berths."""
+        if not figures:
+            return []
+        things = numbered_things(text, self._language)
+        named = [thing for source in self._all_sources for thing in names_same(things, source, self._language)]
+        return [figure for figure in figures if figure not in {f"number {thing.numbers}" for thing in named}]
 
     def names_nothing(self) -> bool:
         """Return whether the text, a question, contains numbers, dates or names, and no passage contains one of
@@ -164,7 +174,7 @@ class _Reader:
         if not all(self._is_unknown_name(name, text) for name in names):
             return False
         figures = self._figures(text, claims.Stated.of((), self._language, whole=True), in_month=False)
-        return bool(names or figures) and len(self._unknown_figures(text)) >= len(figures)
+        return bool(names or figures) and len(self._not_named(self._unknown_figures(text), text)) >= len(figures)
 
     def _compared_text(self) -> str:
         text = _QUARTER.sub(" ", _PERCENTAGE.sub(" ", self._text))

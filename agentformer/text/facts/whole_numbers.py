@@ -105,13 +105,23 @@ def numbered_things(text: str, language: str) -> list[NumberedThing]:
 def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> bool:
     """Return whether a text names another thing of the same kind as one that is asked for, and not this one: "berth 12"
     if the question is about berth 30."""
+    return any(alike and not thing.is_among(alike) for thing, alike in _compared(asked, text, language))
+
+
+def names_same(asked: Iterable[NumberedThing], text: str, language: str) -> list[NumberedThing]:
+    """Return those of the things asked for that a text names, also as a part of a range or with a part of the number:
+    "berths 28-34" for "berth 30", and "section 7.2" for "section 7"."""
+    return [thing for thing, alike in _compared(asked, text, language) if thing.is_among(alike)]
+
+
+def _compared(
+    asked: Iterable[NumberedThing], text: str, language: str
+) -> Iterator[tuple[NumberedThing, list[NumberedThing]]]:
+    """Yield each of the things asked for with the things of the same kind that a text names."""
     named: list[NumberedThing] | None = None
     for thing in asked:
         named = numbered_things(text, language) if named is None else named
-        alike = [each for each in named if _is_same_noun(thing.noun, each.noun)]
-        if alike and not thing.is_among(alike):
-            return True
-    return False
+        yield thing, [each for each in named if _is_same_noun(thing.noun, each.noun)]
 
 
 def _is_same_noun(one: str, other: str) -> bool:
