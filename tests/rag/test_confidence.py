@@ -375,6 +375,7 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("Who has berth 30?", "The berths were built on 30.6.1998.", ["number 30"]),
         ("Who has berth 30?", "Aino has the berth, 30 is its number.", []),
         ("Who has berth 30?", "The berths 28-34 belong to guests.", []),
+        ("What lifts 30 tons?", "The crane lifts 30.5 tons.", ["number 30"]),
         ("Who has berth 40?", "The berths 28-34 belong to guests.", ["number 40"]),
         ("What does section 7 say?", "Section 7.2 says who audits the accounts.", []),
         ("Who leaves at 4:30?", "The ferry leaves at 04:30.", []),
@@ -450,7 +451,7 @@ def test_a_hit_whose_title_is_mentioned_may_lack_the_asked_name() -> None:
 
 
 def test_a_year_an_amount_and_a_time_name_no_thing() -> None:
-    text = "Welches Bild aus dem Jahr 1821 kostet 30 % mehr, oder 50 Mark, und wann am 3. Mai um 4:30?"
+    text = "Welches Bild aus dem Jahr 1821 kostet 30 % mehr, oder 50 Mark, wiegt 30 kg, und wann am 3. Mai um 4:30?"
     assert numbered_things(text, "de") == []
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from agentformer.text.dates.dates import Mention, months
 from agentformer.text.facts import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.questions import pattern_of
 
 # A phone number of several groups, with "0" or "+" at the beginning or in the American form.
 _PHONE = re.compile(
@@ -36,6 +37,7 @@ _NUMBER = re.compile(_COUNTED, re.IGNORECASE)
 _RANGE = re.compile(r"(\d+)\s*(?:[–-]|to|bis|till|til)\s*(\d+)")
 _YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
 _SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
+_UNIT = 14  # code points behind a number in which its unit is searched
 _FREQUENT = frozenset().union(*FUNCTION_WORDS.values())
 
 
@@ -91,12 +93,14 @@ class NumberedThing(NamedTuple):
 
 def numbered_things(text: str, language: str) -> list[NumberedThing]:
     """Return the things that a number names in a text, such as "berth 30". `language` is the language of the text.
-    Years, times, and numbers after a function word or before a percent sign or a unit of money name nothing."""
+    Years, times, and numbers after a function word or before a unit name nothing."""
     plain = ascii_digits(text)
-    frequent = FUNCTION_WORDS.get(language, _FREQUENT)
+    frequent, units = FUNCTION_WORDS.get(language, _FREQUENT), pattern_of("units", language)
     found = []
     for match in (*_NAMED.finditer(plain), *_BEFORE_NOUN.finditer(plain)):
         noun = match["noun"].casefold().strip(" .")
+        if units and units.match(plain[match.end() :].lstrip()[:_UNIT].casefold()):
+            continue
         if noun not in frequent and not months(noun) and not _YEAR.match(match["numbers"]):
             found.append(NumberedThing(noun, match["numbers"].casefold()))
     return found
