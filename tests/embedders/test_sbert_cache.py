@@ -12,6 +12,7 @@ import sys
 import textwrap
 import urllib.error
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -246,7 +247,7 @@ def test_a_model_that_no_hub_can_send_is_unavailable_without_the_retries_of_the_
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr("urllib.request.urlopen", answer)
-    monkeypatch.setattr("sentence_transformers.SentenceTransformer", load)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", SimpleNamespace(SentenceTransformer=load))
     for failure, said in (
         (OSError("no address"), "it is not cached, and the model hub does not answer; check the connection"),
         (ssl.SSLError("another certificate"), "the hub's client was asked"),
