@@ -59,7 +59,7 @@ class CrossEncoderReranker:
     """A cross-encoder that runs on torch. Thread-safe: if several threads call it, their batches are computed one after
     another. Raises `RerankerUnavailable` if the model cannot be loaded or is not a reranker."""
 
-    def __init__(self, model: str, *, device: str = "", batch_tokens: int = 2048) -> None:
+    def __init__(self, model: str, *, device: str = "", batch_tokens: int = 1024) -> None:
         self._name = f"sbert:{model}"
         self._batch_tokens = batch_tokens
         self._lock = threading.Lock()  # a fast tokenizer fails if two threads use it at the same time

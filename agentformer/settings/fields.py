@@ -95,7 +95,7 @@ class Settings:
     runtime: str = "auto"
     cache_dir: Path = Path("~/.cache/agentformer")  # models exported for OpenVINO; XDG_CACHE_HOME moves this folder
     device: str = ""  # device of torch; "": torch chooses
-    batch_tokens: int = 2048  # tokens of one forward pass; more tokens exceed the cache of a CPU (GPU: 16,000 or more)
+    batch_tokens: int = 1024  # tokens of one forward pass; more tokens exceed the cache of a CPU (GPU: 16,000 or more)
     embed_base_url: str = ""  # address of an embedder over HTTP; "": the default address of the provider
     embed_api_key: str = field(default="", repr=False)
     embed_timeout: float = 60.0  # seconds for one batch; long, because a server on a CPU is slow

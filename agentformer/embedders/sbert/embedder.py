@@ -63,7 +63,7 @@ Runtime = TorchRuntime | OpenVinoRuntime
 class SbertEmbedder:
     """An embedder whose model runs in this process, on torch or on OpenVINO. Thread-safe."""
 
-    def __init__(self, runtime: Runtime, name: str, *, provider: str = "sbert", batch_tokens: int = 2048) -> None:
+    def __init__(self, runtime: Runtime, name: str, *, provider: str = "sbert", batch_tokens: int = 1024) -> None:
         self._runtime = runtime
         self._batch_tokens = batch_tokens
         self._space = self._describe(provider, name)
