@@ -77,12 +77,14 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("served")
     roots = {"sync_roots": str(folder / "notes")}  # so that every tool is offered
     settings = {"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing", **roots}
-    app = create_app(load_settings(settings))
-    memory = app.extensions["agentformer"]
-    memory.rag.upload(make_pdf([["Nothing."], ["The caretaker keeps the keys."]]), name="rules.pdf")
-    memory.memory.store("Aino prefers tea.")
-    yield Served(app, KeyStore(folder / "i").make("everything", RIGHTS)[1])
-    close_app(app)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", "")  # so that no reader starts a program: OCR of random images takes minutes
+        app = create_app(load_settings(settings))
+        memory = app.extensions["agentformer"]
+        memory.rag.upload(make_pdf([["Nothing."], ["The caretaker keeps the keys."]]), name="rules.pdf")
+        memory.memory.store("Aino prefers tea.")
+        yield Served(app, KeyStore(folder / "i").make("everything", RIGHTS)[1])
+        close_app(app)
 
 
 @pytest.fixture(scope="module")
