@@ -145,24 +145,32 @@ def test_backups_under_load_are_whole_and_of_their_moment(tmp_path: Path) -> Non
         assert looked_at > 0 and during > 0
 
 
+def begun(folder: Path, name: str) -> subprocess.Popen[bytes]:
+    """Return a backup whose folder is there, unless it has ended already."""
+    where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing"]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    former = set(folder.glob(f".{name}.*"))
+    process = subprocess.Popen([*COMMAND, str(folder / name), *where], **silent)
+    deadline = time.monotonic() + 120
+    while set(folder.glob(f".{name}.*")) <= former and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return process
+
+
 def test_a_backup_that_is_killed_leaves_nothing_under_its_name(tmp_path: Path) -> None:
     with opened(tmp_path / "i", tmp_path / "u") as af:
         af.memory.store_many(f"numbat {n} {'of the quiet harbour ' * 20}" for n in range(3000))
         for n in range(20):
             af.rag.upload(f"Note {n} of the harbour. ".encode() * 200, name=f"{n}.txt")
-    where = ["--index-dir", str(tmp_path / "i"), "--upload-dir", str(tmp_path / "u"), "--embedder", "hashing"]
-    began, ended = backed_up(tmp_path, "whole")
+    whole, began = begun(tmp_path, "whole"), time.monotonic()
+    assert whole.wait(timeout=120) == 0
+    lasts = time.monotonic() - began
     choose = random.Random(KILLS)
     left_behind = 0
     for _ in range(KILLS):
-        process = subprocess.Popen(
-            [*COMMAND, str(tmp_path / "copy"), *where], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 120
-        while not list(tmp_path.glob(".copy.*")) and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
-        time.sleep(choose.uniform(0, (ended - began) / 2))
+        process = begun(tmp_path, "copy")
+        time.sleep(choose.uniform(0, lasts / 2))
         process.send_signal(signal.SIGKILL)
         process.wait(timeout=60)
         left = list(tmp_path.glob(".copy.*"))
