@@ -42,6 +42,7 @@ _SUBJECT = 4  # maximum number of words in the subject of "What is X?"
 _EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
 _FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a question for yes or no
 _ASKS = re.compile(r"[?？؟;]\s*$")
+_QUESTION_MARK = re.compile(r"[?？؟]\W*$")  # also before markup: "**Why?**"
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
@@ -107,6 +108,11 @@ def same_meaning(language: str) -> dict[str, frozenset[str]]:
 
 
 @lru_cache(maxsize=512)
+def is_question(sentence: str) -> bool:
+    """Return whether a sentence ends with a question mark."""
+    return _QUESTION_MARK.search(sentence) is not None
+
+
 def classify(text: str, language: str = "") -> Question:
     """Return the type of a question. `language` is the language of the texts in which the answer is searched; it is
     used if the language of the question is unknown."""

@@ -434,3 +434,25 @@ def test_short_answers_with_numbers_and_hyphens_are_quoted() -> None:
 
 def test_a_passage_of_only_a_table_of_contents_can_be_quoted() -> None:
     assert ranked("What does the DEA do?", hit("What the DEA does ............................. 4", 1))
+
+
+@pytest.mark.parametrize("form", ["Q: {}\nA: {}", "**{}**\n\n{}", "1. {}\n\n{}", "{} {}"])
+def test_a_question_in_a_text_is_quoted_with_its_answer(form: str) -> None:
+    pairs = [("Why was the fence removed?", "Neighbours complained."), ("Who paints the boats?", "Ask in May.")]
+    text = "\n\n".join(form.format(*pair) for pair in pairs)
+    first = ranked("Why was the fence removed?", hit(text, 1))[0]
+    assert first.quote.endswith("Neighbours complained.") and "Why was the fence removed?" in first.quote
+    assert "May" not in first.quote
+
+
+def test_a_question_without_an_answer_is_quoted_last_and_not_sure() -> None:
+    asks, answers = hit("Who has the spare key?", 1), hit("Matti keeps the spare key in Lahti.", 2)
+    assert ranked("Who has the spare key?", asks, answers)[0].quote == answers.entry.content
+    alone = Answerer(None, None).answer("Who has the spare key?", [asks])
+    assert alone.confidence is not None and alone.confidence < 0.15
+
+
+def test_headers_of_a_table_count_as_words_of_the_passage() -> None:
+    table = "| Ship | Passengers | Cars |\n|---|---|---|\n| Borealis | 1,900 | 350 |\n| Aurora | 800 | 90 |"
+    (passage,) = read_passages([hit(table, 1)], "en")
+    assert {"en~passeng", "en~car"} <= passage.stems

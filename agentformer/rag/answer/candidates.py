@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
-from agentformer.text.questions import COPULAS, Question, classify, pattern_of, periods, question_words
+from agentformer.text.questions import COPULAS, Question, classify, is_question, pattern_of, periods, question_words
 
 _DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
@@ -79,16 +79,20 @@ def lacks_frequency(question: str, text: str, language: str) -> bool:
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a text certainly does not answer a question. This is the case if the question asks for a time or a
-    number, and the text contains none. It is also the case if the question asks for a person or a place, and all words
-    of the text are words of the question or function words."""
-    asked, known = classify(question, language), _spoken(question)
-    if asked.type in ("when", "many", "much"):
-        return has_candidate(asked, text, language, known) == 0.0
-    if asked.type not in ("who", "where") or language in _CASELESS:
+    """Return whether a question asks for a time or a number, and a text contains none."""
+    asked = classify(question, language)
+    return asked.type in ("when", "many", "much") and has_candidate(asked, text, language, _spoken(question)) == 0.0
+
+
+def repeats_question(question: str, text: str, language: str) -> bool:
+    """Return whether a text certainly does not say who, where or why. This is the case if it is a question, or if all
+    its words are words of the question or function words ("The concert was postponed.")."""
+    if is_question(text):
+        return True
+    if classify(question, language).type not in ("who", "where", "why") or language in _CASELESS:
         return False
     told = {word.casefold() for word in _WORD.findall(text)}
-    return told <= known | FUNCTION_WORDS.get(language, frozenset())
+    return told <= _spoken(question) | FUNCTION_WORDS.get(language, frozenset())
 
 
 def _spoken(text: str) -> set[str]:

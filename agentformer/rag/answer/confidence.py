@@ -118,8 +118,8 @@ class QuoteFeatures(NamedTuple):
     name that no hit contains. `other_period` is true if the question asks for an amount per year and the quote states
     one per month. `telling` is the mean cosine of the question's tokens with the nearest tokens of the quote, in which
     distinctive tokens have more weight (see `Likeness`), or 0 if no tokens were compared. `missing` is the share of the
-    question's terms that no hit contains. `lacks` is true if the question asks for a time, a number, a person or a
-    place, and the quote certainly contains none."""
+    question's terms that no hit contains. `lacks` is true if the question asks for a time or a number, and the
+    quote contains none."""
 
     hits: float
     score: float

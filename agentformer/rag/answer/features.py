@@ -22,7 +22,6 @@ from agentformer.text.row_values import asked_value, extreme_rows, label_share, 
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
-_ASKS = re.compile(r"[?？؟]\W*$")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
 _NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
@@ -48,7 +47,8 @@ class Features(NamedTuple):
 
     The passage: `passage` is its score divided by the best score, `rank` is 1 divided by its rank, and `nearness` is
     its cosine minus the best cosine (at most 0). The form of the sentence: `short`, `long`, `stale` (few words that are
-    not in the question) and `asks` (it is a question).
+    not in the question) and `asks` (it is a question that the
+    passage does not answer).
 
     The type of the question: `defines` says how surely the sentence explains the subject of a question such as "What is
     a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
@@ -131,7 +131,9 @@ class SentenceFeatures:
             before = sentence.before
             if before and before.text == sentence.text:
                 continue  # a quote of a repeated sentence has it once
-            if before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
+            if before and before.answer is sentence:
+                sentence.leads = True  # an answer is quoted with its question
+            elif before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
                 sentence.refers = _refers(sentence)
                 sentence.leads = sentence.refers or self._adds(sentence, before)
 
@@ -142,14 +144,15 @@ class SentenceFeatures:
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
         """Return the features, with `defines`, `other` and the field of the question's type set."""
-        other = names_another(self._things, sentence.text, sentence.passage.language)
-        features = features._replace(defines=defines(self.question, sentence.text), other=float(other))
+        said = f"{sentence.text} {sentence.answer.text}" if sentence.answer else sentence.text
+        other = names_another(self._things, said, sentence.passage.language)
+        features = features._replace(defines=defines(self.question, said), other=float(other))
         field = _FIELD.get(self.question.type)
         if self.question.type == "what" and self.question.measure == "money":
             field = "number"
         if field is None:
             return features
-        text = sentence.row.text if sentence.row and field == "number" else sentence.text
+        text = sentence.row.text if sentence.row and field == "number" else said
         found = has_candidate(self.question, text, sentence.passage.language, self._words)
         return features._replace(**{field: _UNKNOWN if found is None else found})
 
@@ -185,7 +188,7 @@ class SentenceFeatures:
             short=max(0.0, 1 - size / _SHORT),
             long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
             stale=1 / (1 + len(sentence.stems - self._asked)),
-            asks=float(bool(_ASKS.search(sentence.text))),
+            asks=float(sentence.asks and sentence.answer is None),
             label=self._label(sentence),
             extreme=self._extreme.get((id(passage), sentence.span), 0.0),
             period=self._period(sentence),

@@ -20,6 +20,7 @@ from agentformer.text.dates.phrases import DateRange
 from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
+from agentformer.text.questions import is_question
 from agentformer.text.sentences import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Analyzed, Hit, Span
@@ -130,8 +131,9 @@ class Passage:
 
     @cached_property
     def stems(self) -> frozenset[str]:
-        """The stems of all words in the content of the passage."""
-        return frozenset().union(*(terms.stems for terms in self.sentence_terms))
+        """The stems of all words in the content of the passage, with the headers of its tables."""
+        own = (terms.stems for terms in self.sentence_terms)
+        return frozenset().union(*own, *self.header_stems.values())
 
     @cached_property
     def name_stems(self) -> frozenset[str]:
@@ -218,7 +220,8 @@ def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
 class Sentence:
     """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
     the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
-    are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers."""
+    are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers. If
+    the sentence is a question, `answer` is the next sentence of the passage, which is no question."""
 
     passage: Passage
     span: Span
@@ -230,6 +233,12 @@ class Sentence:
     refers: bool = False
     headings: frozenset[str] = frozenset()
     row: TableRow | None = None
+    answer: Sentence | None = None
+
+    @property
+    def asks(self) -> bool:
+        """Whether the sentence is a question."""
+        return is_question(self.text)
 
     @property
     def naming(self) -> Sentence | None:
@@ -250,6 +259,8 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     for sentences in chosen:
         for former, sentence in pairwise(sentences):
             sentence.before = None if sentence.row or former.row else former
+            if former.asks and sentence.before and not sentence.asks:
+                former.answer = sentence
     return [sentence for sentences in chosen for sentence in sentences]
 
 

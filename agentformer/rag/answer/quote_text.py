@@ -8,12 +8,14 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from agentformer.rag.answer.passages import Sentence
+from agentformer.text.questions import is_question
 from agentformer.types import Span
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 OMITTED = " … "  # stands for text between a lead-in and a list item, or a subject and a pronoun, that is left out
 _NAMED, _LEAST_NAMED = 200, 60  # code points of a sentence that names a subject, if those after it are left out
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
+_ANSWER = 400  # code points of a question and its answer, unless the answer is one longer sentence
 _FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
 
@@ -38,6 +40,8 @@ def whole_quote(sentence: Sentence) -> Quote:
     content, span = sentence.passage.content, sentence.span
     if sentence.row:
         return Quote(span, row=sentence.row.text[:MAX_QUOTE])
+    if sentence.answer:
+        return Quote(Span(span.start, _end_of_answer(sentence)))
     if _ITEM.match(content, span.start):
         return _with_lead_in(sentence)
     if _leads_in(sentence):
@@ -47,6 +51,20 @@ def whole_quote(sentence: Sentence) -> Quote:
     carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
     fits = len(carried) + end - start < MAX_QUOTE
     return Quote(shortened(content, Span(start, end)), named or (carried if fits else ""))
+
+
+def _end_of_answer(question: Sentence) -> int:
+    """Return the offset at which the quote of a question ends: after the paragraph that answers it, as far as the
+    paragraph fits in the quote."""
+    passage, answer = question.passage, question.answer
+    assert answer
+    end = answer.span.end
+    for span in passage.sentences[bisect_left(passage.sentences, answer.span) + 1 :]:
+        text = passage.content[span.start : span.end]
+        if "\n\n" in passage.content[end : span.start] or is_question(text) or span.end > question.span.start + _ANSWER:
+            break
+        end = span.end
+    return shortened(passage.content, Span(question.span.start, end)).end
 
 
 def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:

@@ -31,13 +31,13 @@ from agentformer.types import Embedder, Hit, Span, TokenVectors
 _WEIGHTS = Features(
     words=5.0, similar=4.5, pieces=1.9, phrase=2.0, before=0.7, quoted_before=2.5, quoted_pieces=2.2, after=0.5,
     heading=2.7, topic=0.8, carried=1.6, around=1.3, passage=3.9, rank=0.6, nearness=2.0, short=0.8, long=-0.7,
-    stale=-1.6, asks=-2.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    stale=-1.6, asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
     number=3.8, time=2.2, person=2.1, place=1.9, reason=1.9, means=0.6,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
     words=4.3, similar=3.9, pieces=2.5, phrase=1.6, before=0.7, quoted_before=1.9, quoted_pieces=2.5, after=0.6,
     heading=2.4, topic=0.9, carried=1.7, around=1.3, passage=3.7, rank=0.6, nearness=0.9, short=0.5, long=-0.5,
-    stale=-1.6, asks=-2.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    stale=-1.6, asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
     number=3.7, time=2.2, person=1.9, place=1.8, reason=1.9, means=0.5,
     cosine=4.8,
 )  # fmt: skip
@@ -46,7 +46,7 @@ _WEIGHTS_WITH_COSINE = Features(
 _WEIGHTS_WITH_TOKENS = Features(
     words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
     heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
-    asks=-2.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
     number=2.2, time=1.6, person=1.4, place=0.5, reason=2.0, means=0.1,
     alike=2.1, telling=3.3, least=1.4, asked=1.5,
 )  # fmt: skip

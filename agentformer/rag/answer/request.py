@@ -11,7 +11,12 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import support
-from agentformer.rag.answer.candidates import lacks_candidate, lacks_frequency, other_period
+from agentformer.rag.answer.candidates import (
+    lacks_candidate,
+    lacks_frequency,
+    other_period,
+    repeats_question,
+)
 from agentformer.rag.answer.confidence import (
     BASELINES,
     Baselines,
@@ -162,11 +167,12 @@ class AnswerRequest:
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
         """Return whether the first quote certainly does not answer the question: the quote has a time and the question
-        asks how often, the quote is about another numbered thing, its hit is a stranger, or no hit contains a number
-        or a name of the question."""
+        asks how often, the quote only repeats the question, the quote is about another numbered thing, its hit is a
+        stranger, or no hit contains a number or a name of the question."""
         text = f"{passage.hit.entry.context}\n{first.quote}"
         return (
             lacks_frequency(self.question, first.quote, passage.language)
+            or repeats_question(self.question, first.quote, passage.language)
             or self._is_stranger(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))

@@ -168,7 +168,9 @@ class _Reader:
 
     def names_nothing(self) -> bool:
         """Return whether the text, a question, contains numbers, dates or names, and no passage contains one of
-        them."""
+        them. False for a language that writes every noun with a capital, in which few names are recognised."""
+        if self._language in claims.CAPITAL_NOUNS:
+            return False
         text = self._compared_text()
         names = self._compared_names(text)
         if not all(self._is_unknown_name(name, text) for name in names):
