@@ -452,6 +452,13 @@ def test_a_question_without_an_answer_is_quoted_last_and_not_sure() -> None:
     assert alone.confidence is not None and alone.confidence < 0.15
 
 
+def test_a_message_does_not_answer_its_own_question() -> None:
+    asks = hit("Who picks up the cake? I am away.", 1)
+    asks = dataclasses.replace(asks, entry=dataclasses.replace(asks.entry, kind="message"))
+    answers = hit("Liisa picks up the cake at three.", 2)
+    assert ranked("Who picks up the cake?", asks, answers)[0].quote == answers.entry.content
+
+
 def test_headers_of_a_table_count_as_words_of_the_passage() -> None:
     table = "| Ship | Passengers | Cars |\n|---|---|---|\n| Borealis | 1,900 | 350 |\n| Aurora | 800 | 90 |"
     (passage,) = read_passages([hit(table, 1)], "en")

@@ -26,6 +26,7 @@ from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Analyzed, Hit, Span
 
 _NAMES = 2  # parts of the context line that name the document: its file and its title
+_MESSAGE = "message"
 _MARKUP = " \t#*_>-=|"
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
@@ -221,7 +222,8 @@ class Sentence:
     """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
     the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
     are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers. If
-    the sentence is a question, `answer` is the next sentence of the passage, which is no question."""
+    the sentence is a question, `answer` is the next sentence, unless this is a question, too. In a message, a question
+    has no `answer` and is not the `before` of a sentence, because nobody answers a question of their own."""
 
     passage: Passage
     span: Span
@@ -258,8 +260,11 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     chosen = bodies if any(bodies) else everything
     for sentences in chosen:
         for former, sentence in pairwise(sentences):
-            sentence.before = None if sentence.row or former.row else former
-            if former.asks and sentence.before and not sentence.asks:
+            in_message = sentence.passage.hit.entry.kind == _MESSAGE
+            if sentence.row or former.row or (former.asks and in_message):
+                continue
+            sentence.before = former
+            if former.asks and not sentence.asks:
                 former.answer = sentence
     return [sentence for sentences in chosen for sentence in sentences]
 

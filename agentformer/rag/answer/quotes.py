@@ -153,12 +153,15 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
 
 def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) -> RankedSentence:
     """Return the sentence as one quote, together with the best neighboring sentence of `alike` that fits in the quote.
-    `alike` are sentences of similar probability, best first. If none fits, the sentence is unchanged."""
+    `alike` are sentences of similar probability, best first. A question without an answer fits nowhere. If none fits,
+    the sentence is unchanged."""
     content = sentence.hit.entry.content
     for other in alike:
         first, last = sorted((sentence, other), key=lambda each: each.span)
         between = content[first.span.end : last.span.start]
         if other is sentence or other.hit is not sentence.hit or first.row or last.row or last.lead:
+            continue
+        if any(each.features and each.features.asks for each in (first, last)):
             continue
         if not _overlaps(sentence, other) and _repeats(sentence, other):
             continue
