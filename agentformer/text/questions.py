@@ -107,12 +107,12 @@ def same_meaning(language: str) -> dict[str, frozenset[str]]:
     return {each: frozenset(others) for each, others in groups.items()}
 
 
-@lru_cache(maxsize=512)
 def is_question(sentence: str) -> bool:
     """Return whether a sentence ends with a question mark."""
     return _QUESTION_MARK.search(sentence) is not None
 
 
+@lru_cache(maxsize=512)
 def classify(text: str, language: str = "") -> Question:
     """Return the type of a question. `language` is the language of the texts in which the answer is searched; it is
     used if the language of the question is unknown."""

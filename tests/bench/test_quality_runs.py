@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from functools import lru_cache
 from pathlib import Path
@@ -124,6 +125,7 @@ def test_a_cache_in_a_cache_and_one_of_a_class_are_emptied_too() -> None:
 
 @pytest.mark.slow
 def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None:
+    gc.unfreeze()  # `forget` looks for caches among all objects
     begun: list[str] = []
     found: list[int] = []
     tables = time_words.phrase_tables()
