@@ -239,7 +239,7 @@ class Sentence:
 
     @property
     def asks(self) -> bool:
-        """Whether the sentence is a question."""
+        """True if the sentence is a question."""
         return is_question(self.text)
 
     @property
