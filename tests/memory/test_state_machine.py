@@ -197,7 +197,8 @@ class Model:
             raise NotFound("gone")
         originals = self.originals(summary_id)
         if not originals:
-            raise Conflict("restored") if summary.archived_at else InvalidInput("summary_id", "no summary")
+            restored = summary.kind == "summary" and summary.archived_at
+            raise Conflict("restored") if restored else InvalidInput("summary_id", "no summary")
         for entry_id in originals:
             self.put(self.entries[entry_id], archived_at=None, archived_by=None)
         self.put(summary, archived_at=MOMENT)
