@@ -103,7 +103,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("/v1/embeddings", {"model": "default", "input": "x", "encoding_format": "hex"}, "encoding_format"),
     ("/v1/chat/completions", {"messages": "Hello?"}, "messages"),
     ("/v1/chat/completions", {"messages": []}, "messages"),
-    ("/v1/chat/completions", {"messages": ["Hello?"]}, "messages"),
+    ("/v1/chat/completions", {"messages": ["Hello?"]}, "messages[0]"),
     ("/v1/chat/completions", {"messages": [{}], "stream": "yes"}, "stream"),
 ]
 
