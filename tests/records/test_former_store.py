@@ -62,8 +62,8 @@ def _quoted(answer: list[Any]) -> list[Any]:
 
 
 def _unweighted(hit: list[Any]) -> list[Any]:
-    """Return a hit without its score, the weights of its votes, and the votes for codes: later versions weigh the vectors
-    in another way, and find codes first."""
+    """Return a hit without its score, the weights of its votes, and the votes for codes: later versions weigh the
+    vectors in another way, and find codes first."""
     entry, _, *sides, votes = hit
     return [entry, *sides, [[name, rank] for name, rank, _ in votes if name != "identifiers"]]
 
