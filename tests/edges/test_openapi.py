@@ -123,7 +123,7 @@ def test_every_endpoint_does_what_the_document_says(served: Served, address: str
     (tmp_path / "schemathesis.toml").write_text(CHECKS + particular)
     phases = "examples,coverage,fuzzing,stateful" if EXAMPLES else "examples,fuzzing"
     command = ["run", f"{address}/openapi.json", f"--phases={phases}", "--seed=1", "--no-color"]
-    command += [f"--header=Authorization: Bearer {served.key}", f"--max-examples={EXAMPLES or 4}"]
+    command += [f"--header=Authorization: Bearer {served.key}", f"--max-examples={EXAMPLES or 8}"]
     done = subprocess.run(
         [sys.executable, "-m", "schemathesis.cli", *command],
         capture_output=True,

@@ -28,8 +28,7 @@ LONG = 300.0  # seconds from which on memory has come to rest in the first part,
 GROWTH = 1.10  # of memory, from the second quarter to the last
 PARTS = 3  # between which the server comes to rest; the first warms it up
 WARMING = 4 * CLIENTS  # so that each process has begun all its threads
-DATABASES = 32  # open files of each process: two of each of eight connections that are kept, what jobs have, and files
-# of closed connections, which SQLite keeps while another connection of the process holds a lock
+DATABASES = 24  # open files of each process: two of each of eight connections that are kept, and what jobs have
 
 needs_time = pytest.mark.skipif(SECONDS < LONG, reason="of the long form: set AGENTFORMER_SECONDS")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")

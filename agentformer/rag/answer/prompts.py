@@ -1,5 +1,5 @@
-"""The fixed texts of an answer: the prompt that asks a model for an answer with citations, and the sentence that says
-that nothing was found."""
+"""The fixed texts of an answer: the prompt that asks a model for an answer with citations, the sentence that says that
+nothing was found, and the line above the nearest passages."""
 
 from __future__ import annotations
 
