@@ -127,9 +127,9 @@ class SearchIndexes(NamedTuple):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. `after_embedding` returns a context manager. A search enters
-    it when the query is embedded, and does all further work inside. Examples are a transaction, which is then not kept
-    open for the embedder, and a limit of the searches that run at the same time. Thread-safe."""
+    results that is requested from each of the two indexes. `one_transaction` returns a context manager, in which a
+    search does all its reads of the database after the query is embedded, so that no transaction waits for the
+    embedder. Thread-safe."""
 
     def __init__(
         self,
@@ -139,9 +139,9 @@ class RankedSearch:
         *,
         fanout: int,
         fusion: FusionOptions | None = None,
-        after_embedding: Callable[[ScopeMask], AbstractContextManager[object]] = nullcontext,
+        one_transaction: Callable[[ScopeMask], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._after_embedding = after_embedding
+        self._one_transaction = one_transaction
         self._database = database
         self._vector_index = indexes.vectors
         self._vector_search = VectorSearch(indexes.vectors, database, embedder)
@@ -184,7 +184,7 @@ class RankedSearch:
         one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
         if vectors is None:
             reads.close()
-            reads.enter_context(self._after_embedding(request.mask))
+            reads.enter_context(self._one_transaction(request.mask))
         candidates = _Candidates(words(), vectors, warnings, complete, one_sided)
         try:
             return self._hits(request, candidates)
@@ -238,7 +238,7 @@ class RankedSearch:
         query, limit = request.query, self._candidate_count(request.query)
         try:
             while request.space is not None:
-                begin = partial(_enter, reads, self._after_embedding, request.mask)
+                begin = partial(_enter, reads, self._one_transaction, request.mask)
                 result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask, begin)
                 if result is not None:
                     return result
@@ -368,9 +368,9 @@ class RankedSearch:
 
 
 def _enter(
-    reads: ExitStack, after_embedding: Callable[[ScopeMask], AbstractContextManager[object]], mask: ScopeMask
+    reads: ExitStack, one_transaction: Callable[[ScopeMask], AbstractContextManager[object]], mask: ScopeMask
 ) -> None:
-    reads.enter_context(after_embedding(mask))
+    reads.enter_context(one_transaction(mask))
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

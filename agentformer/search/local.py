@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from threading import BoundedSemaphore
 
 from agentformer.index.files import WORDS_FOLDER
-from agentformer.index.scope_masks import ScopeCache, ScopeMask
+from agentformer.index.scope_masks import ScopeCache
 from agentformer.index.vectors.follower import VectorFollower
 from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.words.index import WordIndex
@@ -20,27 +16,6 @@ from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Embedder, RecordStore
 
 _SMALL = 20_000  # closing a store with at most this number of changes updates its indexes
-_AT_ONCE = max(2, os.cpu_count() or 1)  # more searches at the same time only switch between threads more often
-_PATIENCE_SECONDS = 1.0
-
-
-class SearchTurns:
-    """Limits the number of searches that use the processors at the same time to `at_once`. A search that has waited for
-    `patience` seconds no longer waits, because the others may be waiting for an update of an index. Thread-safe."""
-
-    def __init__(self, at_once: int = _AT_ONCE, patience: float = _PATIENCE_SECONDS) -> None:
-        self._free = BoundedSemaphore(at_once)
-        self._patience = patience
-
-    @contextmanager
-    def turn(self, mask: ScopeMask) -> Iterator[None]:
-        """Wait for a turn, which ends with the context. The turns are equal for all scopes (`mask`)."""
-        taken = self._free.acquire(timeout=self._patience)
-        try:
-            yield
-        finally:
-            if taken:
-                self._free.release()
 
 
 class HybridSearch(RankedSearch):
@@ -61,8 +36,7 @@ class HybridSearch(RankedSearch):
         self.vectors = VectorFollower(folder, database.store_id, index_options)
         self._words = WordIndex(folder / WORDS_FOLDER, database.store_id, analyzers)
         indexes = SearchIndexes(self.vectors, self._words, ScopeCache())
-        turns = SearchTurns()
-        super().__init__(database, embedder, indexes, fanout=fanout, fusion=fusion, after_embedding=turns.turn)
+        super().__init__(database, embedder, indexes, fanout=fanout, fusion=fusion)
         with database.reading() as connection:
             self._opened_at = change_feed.last_seq(connection)
 

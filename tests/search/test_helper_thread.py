@@ -1,4 +1,4 @@
-"""The threads of searches: the helper thread has the same results and errors, and searches take turns."""
+"""The helper thread of a search: same results and errors, and no wait for a busy thread."""
 
 from __future__ import annotations
 
@@ -7,20 +7,15 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import hybrid as search_module
-from agentformer.search.local import SearchTurns
 from agentformer.search.vector_search import HelperThread
 from agentformer.testing import make_entry
 from agentformer.types import Query, Vector
@@ -131,47 +126,3 @@ def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypat
     alone = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
     assert [list(alone.search(query)) for query in queries] == [list(hits) for hits in found]
     alone.close()
-
-
-def test_searches_rank_in_turns_and_find_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
-    backend.store([make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(60)])
-    queries = [Query(text) for n in range(8) for text in (f"numbat {n} under lantern", "numbat")]
-    alone = [list(backend.search(query)) for query in queries]
-    search, hits = backend._indexes.search, search_module.RankedSearch._hits
-    running, most = [], []
-
-    def slow(self: object, *values: object) -> object:
-        running.append(1)
-        most.append(len(running))
-        time.sleep(0.005)
-        try:
-            return hits(self, *values)
-        finally:
-            running.pop()
-
-    monkeypatch.setattr(search_module.RankedSearch, "_hits", slow)
-    monkeypatch.setattr(search, "_after_embedding", SearchTurns(at_once=1, patience=60).turn)
-    with ThreadPoolExecutor(4) as threads:
-        assert [list(found) for found in threads.map(backend.search, queries)] == alone
-    assert max(most) == 1
-    assert len(most) == len(queries)
-    backend.close()
-
-
-def test_a_search_waits_for_its_turn_but_no_longer_than_its_patience() -> None:
-    everything = ScopeMask(np.ones(1, bool), 1)
-    began = threading.Event()
-    turns, impatient = SearchTurns(at_once=1, patience=60), SearchTurns(at_once=1, patience=0.01)
-
-    def search() -> None:
-        with turns.turn(everything):
-            began.set()
-
-    with ThreadPoolExecutor(1) as threads, turns.turn(everything):
-        threads.submit(search)
-        assert not began.wait(0.05)
-    assert began.is_set()
-    for _ in range(2):  # a search that did not get a turn gives none back
-        with impatient.turn(everything), impatient.turn(everything):
-            pass

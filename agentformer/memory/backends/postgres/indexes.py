@@ -102,7 +102,7 @@ class ServerIndexes:
             SearchIndexes(self.vectors, ServerWords(reads, analyzers), ServerScopes()),
             fanout=fanout,
             fusion=fusion,
-            after_embedding=reads.joined,
+            one_transaction=reads.joined,
         )
         self.search.reads = reads
         self.embedding: EmbeddingQueue = ServerQueue(
