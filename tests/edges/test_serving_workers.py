@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import time
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
+from gunicorn.config import Config
+from gunicorn.http.parser import RequestParser
+
 from agentformer.api.serving import sharing
-from agentformer.api.serving.gunicorn import share_processors
+from agentformer.api.serving.gunicorn import _Worker, share_processors
 from agentformer.api.serving.sharing import ConnectionCounts
 
 
@@ -76,3 +82,20 @@ assert threading.active_count() == 1
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("paused", "rest", "kept"), [(True, b"", True), (False, b"", True), (False, b"x", False)])
+def test_a_connection_is_kept_after_a_whole_body_even_if_the_thread_was_paused(
+    monkeypatch: pytest.MonkeyPatch, paused: bool, rest: bytes, kept: bool
+) -> None:
+    """Under load, the system can pause a thread between the calculation of a deadline and the first look at it. `rest`
+    is a part of the body that the client does not send."""
+    pauses = [1.0] if paused else []
+    looked = SimpleNamespace(monotonic=lambda: time.monotonic() + (pauses.pop() if pauses else 0.0))
+    server, client = socket.socketpair()
+    with server, client:
+        client.sendall(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\nbody" % len(b"body" + rest))
+        parser = RequestParser(Config(), server, ("127.0.0.1", 1))
+        next(parser)
+        monkeypatch.setattr("gunicorn.http.parser.time", looked)
+        assert _Worker._keepalive_after(None, SimpleNamespace(parser=parser), True) is kept  # type: ignore[arg-type]

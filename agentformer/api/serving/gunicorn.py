@@ -329,7 +329,10 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return keep
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
-        return bool(keepalive and conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS))
+        """Return whether the connection can be used again: the client allows it, and the rest of the body has arrived.
+        The second attempt is for a thread that the system paused until the first deadline was over."""
+        attempts = range(2) if keepalive else ()
+        return any(conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS) for _ in attempts)
 
     def finish_request(self, conn: Any, fs: Any) -> None:
         """Keep the connection for the next request, or close it. Before a connection is closed, the client has a short
