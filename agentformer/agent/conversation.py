@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from agentformer.agent.turn import UsedMemory
-from agentformer.memory.context.plan import Context
+from agentformer.memory.context.messages import Context
 from agentformer.text.prompt_quoting import escape_json, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, ToolCall
 

@@ -34,7 +34,7 @@ from agentformer.types import (
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.context.builder import ContextBuilder
-    from agentformer.memory.context.plan import Context
+    from agentformer.memory.context.messages import Context
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # needed because `list` is a method inside the class

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from agentformer.archive.markdown.entries import adopted
-from agentformer.archive.markdown.front_matter import MAX_HEADER, as_text, load, split
-from agentformer.archive.markdown.pages import category_folder, parse, render
+from agentformer.archive.markdown.entries import adopted, category_folder
+from agentformer.archive.markdown.pages import MAX_HEADER, as_text, load_header, parse, render, split_header
 from agentformer.errors import InvalidInput
 from agentformer.memory.validation import context_line
 from agentformer.types import Link, MemoryEntry
@@ -130,11 +129,12 @@ def test_any_text_of_a_person_is_a_page_or_an_error_that_says_why(pieces: list[s
     ],
 )
 def test_the_front_matter_ends_at_the_first_line_of_dashes(text: str, header: str | None, body: str) -> None:
-    assert split(text) == (header, body)
+    assert split_header(text) == (header, body)
 
 
 def test_a_text_is_read_as_it_is_written_whatever_yaml_makes_of_it() -> None:
-    nodes = load('a: 2026-11-20\nb: no\nc: 0o17\nd: ~\ne: "~"\nf:\ng: 1.50\nh: null\ni: |\n  two\n  lines\nj: it\'s\n')
+    text = 'a: 2026-11-20\nb: no\nc: 0o17\nd: ~\ne: "~"\nf:\ng: 1.50\nh: null\ni: |\n  two\n  lines\nj: it\'s\n'
+    nodes = load_header(text)
     wanted = ["2026-11-20", "no", "0o17", "", "~", "", "1.50", "", "two\nlines\n", "it's"]
     assert [as_text(key, node) for key, node in nodes.items()] == wanted
 
@@ -162,7 +162,7 @@ def test_lists_and_mappings_in_the_form_of_an_editor_are_metadata() -> None:
 )
 def test_front_matter_that_is_no_plain_mapping_is_refused(header: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words.replace("[", r"\[")):
-        load(header)
+        load_header(header)
 
 
 def test_different_categories_have_different_folders_that_every_file_system_can_have() -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.archive.markdown.pages import Page, folder_of, parse
+from agentformer.archive.markdown.entries import folder_of
+from agentformer.archive.markdown.pages import Page, parse
 from agentformer.archive.markdown.writer import HomeReport
 from agentformer.errors import AgentFormerError
 from agentformer.types import Scope

@@ -17,15 +17,14 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, TooLarge
 from agentformer.memory.backends.cosmos_db import CosmosAddress
-from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
-from agentformer.memory.backends.cosmos_db.server_mode import (
+from agentformer.memory.backends.cosmos_db.backend import (
+    CosmosMemoryBackend,
     ServerQuery,
-    local_properties,
     scope_condition,
     search_query,
-    server_properties,
     words_of,
 )
+from agentformer.memory.backends.cosmos_db.container import local_properties, server_properties
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source

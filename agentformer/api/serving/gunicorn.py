@@ -41,10 +41,9 @@ from agentformer import errors
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
-from agentformer.api.limits import server_threads
+from agentformer.api.limits import ConnectionCounts, server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, open_listener
-from agentformer.api.serving.sharing import ConnectionCounts
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
 from agentformer.http.problems import Problem, problem_json

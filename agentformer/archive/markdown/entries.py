@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable
 from pathlib import PurePosixPath
 from typing import Any
@@ -10,19 +11,19 @@ from unicodedata import normalize
 
 from agentformer.archive.format import checked_entry
 from agentformer.archive.markdown.folder import HomeFile
-from agentformer.archive.markdown.pages import (
-    CORE,
-    DEFAULT_CATEGORIES,
-    Page,
-    category_folder,
-    default_kind,
-    folder_of,
-)
+from agentformer.archive.markdown.pages import Page
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import is_live, with_times
+from agentformer.memory.core import BLOCK_KIND
 from agentformer.memory.validation import context_line, new_entry
+from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KIND, Condition, MemoryEntry, Scope
 
+CORE, FACTS = "core", "facts"  # the folders of core blocks, and of entries without a category
+DEFAULT_CATEGORIES = ("decisions", "summaries", "context")
+_WRONG = re.compile(r'[\x00-\x1f\x7f"*/:<>?\\|%~#^\[\]]')  # characters that a file system or Obsidian refuses in a name
+_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)  # names of devices in Windows
+_LONGEST_FOLDER = 200  # bytes
 OTHER_KINDS = DOCUMENT_KINDS | {"message", UNSEARCHED_KIND}  # kinds that have no file in a home
 _NEW = (
     *("content", "title", "kind", "tier", "salience", "occurred_at", "speaker", "project", "metadata"),
@@ -53,6 +54,23 @@ def why_not_live(entry: MemoryEntry) -> str:
         how = f"summarized by {entry.archived_by}" if entry.archived_by else f"superseded by {entry.superseded_by}"
         return f"is {how}; restore it first: agentformer restore {entry.archived_by or entry.id}"
     return "is archived"
+
+
+def folder_of(entry: MemoryEntry) -> str:
+    """Return the name of the folder of an entry, which follows from its category."""
+    return CORE if entry.tier == CORE else category_folder(entry.category)
+
+
+def category_folder(category: str) -> str:
+    """Return the name of the folder of a category. Different categories have different names."""
+    if not category:
+        return FACTS
+    name = normalize("NFC", category)
+    plain = name == category and not _WRONG.search(name) and not _RESERVED.fullmatch(name)
+    if plain and name.strip(" .") == name and name not in (CORE, FACTS) and len(name.encode()) <= _LONGEST_FOLDER:
+        return name
+    encoded = safe_file_name(category)
+    return f"%{encoded.encode()[0]:02x}{encoded[1:]}" if encoded in (CORE, FACTS) else encoded
 
 
 class Categories:
@@ -123,7 +141,8 @@ def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tie
     values = {name: page.values[name] for name in _NEW if name in page.values}
     category = page.values.get("category", "")
     values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem
-    values["kind"] = values.get("kind") or default_kind(category, core=values.get("tier") == CORE)
+    default = BLOCK_KIND if values.get("tier") == CORE else "decision" if category == "decisions" else "fact"
+    values["kind"] = values.get("kind") or default
     entry = check_tier(new_entry({**values, "category": category, "namespace": namespace, "verbatim": True}))
     return entry if entry.tier == CORE else dataclasses.replace(entry, id=entry_id)
 

@@ -1,7 +1,13 @@
-"""The Markdown form of an entry: a front matter with its fields, and its content as the body.
+"""The Markdown form of an entry: a front matter with its fields, and its content as the body. The front matter is a
+YAML mapping between two lines `---`.
 
 A key of the front matter is a field of the entry, or else a key of its metadata, so that `tags` and `aliases` of an
 editor are metadata. Metadata whose key is the name of a field, or is not a simple word, is in the mapping `metadata`.
+
+The writer writes one line for each key. A value is a plain text, or JSON, which is valid YAML. The reader accepts any
+YAML mapping, because editors such as Obsidian write lists and mappings in their own form. The reader parses the text
+into nodes, and never creates Python objects that the text names. Anchors, aliases and tags are refused, so that a short
+text cannot become a large value or name a class.
 """
 
 from __future__ import annotations
@@ -11,33 +17,18 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from unicodedata import normalize
 
-from ruamel.yaml.nodes import Node
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from agentformer.archive.markdown.front_matter import (
-    MAX_HEADER,
-    Plain,
-    as_json,
-    as_object,
-    as_text,
-    dump,
-    is_flow,
-    join,
-    load,
-    split,
-)
 from agentformer.errors import InvalidInput
-from agentformer.memory.core import BLOCK_KIND
 from agentformer.memory.validation import context_line
 from agentformer.records import fields
 from agentformer.records.entry_json import MAX_TITLE, TIMES, entry_to_json
-from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import MemoryEntry
 
 MAX_BYTES = 4 * fields.MAX_CONTENT + (4 << 20)  # of a file: the longest content, and a long front matter
-CORE, FACTS = "core", "facts"  # the folders of core blocks, and of entries without a category
-DEFAULT_CATEGORIES = ("decisions", "summaries", "context")
 _ALWAYS = ("id", "title", "category", "kind", "salience", "created_at", "updated_at", "version", "links")
 _FIELDS = (  # in the order of the front matter
     *("id", "title", "category", "kind", "tier", "salience", "occurred_at", "created_at", "updated_at", "version"),
@@ -57,9 +48,17 @@ _FIXED = (
     *("tier", "created_at", "role", "session_id", "agent_id", "user_id", "links", "parent_id", "pair_id"),
     *("source_type", "source_id", "raw"),
 )
-_WRONG = re.compile(r'[\x00-\x1f\x7f"*/:<>?\\|%~#^\[\]]')  # characters that a file system or Obsidian refuses in a name
-_RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECASE)  # names of devices in Windows
-_LONGEST_FOLDER = 200  # bytes
+_FIELD = "front matter"  # in errors
+MAX_HEADER = 1 << 18  # code points
+_FENCE = "---"
+_MAX_DEPTH = 30  # of a value; a deeper value is written as a JSON text
+_MAX_KEY = 200  # code points; YAML limits a key of a mapping on one line to 1,024
+_PLAIN = re.compile(r"[^\W\d_](?:[\w ,.()/+'-]*[\w.)/+'-])?")
+_WORDS = frozenset({"true", "false", "null", "yes", "no", "on", "off", "y", "n", "nan", "inf"})  # also of YAML 1.1
+_ESCAPED = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")  # JSON allows them, and YAML does not
+_NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_NULL, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("null", "bool"))
+_PLAIN_TAGS = {f"tag:yaml.org,2002:{name}" for name in ("map", "seq", "str", "int", "float", "timestamp")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +113,16 @@ def render(entry: MemoryEntry) -> bytes:
         del values["context"]  # it follows from the title and the aliases
     for name in (*TIMES, "id"):
         if values.get(name) and (name != "id" or _UUID.fullmatch(entry.id)):
-            values[name] = Plain(values[name])
+            values[name] = _Plain(values[name])
     kept = (name for name in _FIELDS if name in values and (name in _ALWAYS or values[name] != _DEFAULTS.get(name)))
     lines = [(name, values[name]) for name in kept]
-    shown = {key: value for key, value in values["metadata"].items() if _is_shown(key) and is_flow(value)}
+    shown = {key: value for key, value in values["metadata"].items() if _is_shown(key) and _is_flow(value)}
     hidden = {key: value for key, value in values["metadata"].items() if key not in shown}
-    header = dump([*lines, *sorted(shown.items()), *([("metadata", hidden)] if hidden else [])])
+    lines += [*sorted(shown.items()), *([("metadata", hidden)] if hidden else [])]
+    header = "".join(f"{key}: {_yaml(value)}\n" for key, value in lines)
     if len(header) > MAX_HEADER:
         raise InvalidInput("metadata", f"of entry {entry.id} is too long for a file; the limit is {MAX_HEADER:,}")
-    return join(header, entry.content).encode()
+    return f"{_FENCE}\n{header}{_FENCE}\n\n{entry.content}\n".encode()
 
 
 def parse(data: bytes) -> Page:
@@ -132,8 +132,8 @@ def parse(data: bytes) -> Page:
     except UnicodeDecodeError as error:
         reason = f"is not UTF-8: byte {error.start + 1} is 0x{data[error.start]:02x}; save the file as UTF-8"
         raise InvalidInput("encoding", reason) from None
-    header, content = split(text)
-    values = {name: _value(name, node) for name, node in load(header or "").items()}
+    header, content = split_header(text)
+    values = {name: _value(name, node) for name, node in load_header(header or "").items()}
     inner = values.pop("metadata", None) or {}
     if not isinstance(inner, dict):
         raise InvalidInput("metadata", "must be a mapping")
@@ -154,31 +154,140 @@ def id_in(data: bytes) -> str:
     return match[1].decode("utf-8", "replace") if match else ""
 
 
-def folder_of(entry: MemoryEntry) -> str:
-    """Return the name of the folder of an entry, which follows from its category."""
-    return CORE if entry.tier == CORE else category_folder(entry.category)
+def split_header(text: str) -> tuple[str | None, str]:
+    """Return two values: the front matter of a file, or None if the file has none; and the body. One empty line at the
+    start of the body and one line end at its end are removed. A byte order mark is left out. If the first line ends
+    with CRLF, an editor has converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter
+    has no end."""
+    text = text.removeprefix("\ufeff")
+    if text.startswith(f"{_FENCE}\r\n"):
+        text = text.replace("\r\n", "\n")
+    if not text.startswith(f"{_FENCE}\n"):
+        return None, text.removesuffix("\n")
+    end = text.find(f"\n{_FENCE}\n", len(_FENCE))
+    if end < 0 and not text.endswith(f"\n{_FENCE}"):
+        raise InvalidInput(_FIELD, "begins with --- but has no line --- at its end; add it, or remove the first line")
+    header = text[len(_FENCE) + 1 : end + 1 if end >= 0 else -len(_FENCE)]
+    body = text[end + len(_FENCE) + 2 :] if end >= 0 else ""
+    return header, body.removeprefix("\n").removesuffix("\n")
 
 
-def category_folder(category: str) -> str:
-    """Return the name of the folder of a category. Different categories have different names."""
-    if not category:
-        return FACTS
-    name = normalize("NFC", category)
-    plain = name == category and not _WRONG.search(name) and not _RESERVED.fullmatch(name)
-    if plain and name.strip(" .") == name and name not in (CORE, FACTS) and len(name.encode()) <= _LONGEST_FOLDER:
-        return name
-    encoded = safe_file_name(category)
-    return f"%{encoded.encode()[0]:02x}{encoded[1:]}" if encoded in (CORE, FACTS) else encoded
+def load_header(header: str) -> dict[str, Node]:
+    """Return the nodes of the front matter by their keys. Raises `InvalidInput` for text that is not a mapping with
+    unique keys, and for anchors, aliases and tags. The message names the line of a syntax error."""
+    if len(header) > MAX_HEADER:
+        raise InvalidInput(_FIELD, f"has more than {MAX_HEADER:,} characters; move text into the body")
+    try:
+        root = YAML(typ="safe", pure=True).compose(header)
+        if root is None:
+            return {}
+        _check(root, _MAX_DEPTH + 2, set())
+    except YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", None)
+        place = "" if line is None else f" in line {line + 2}"  # after the fence, counted from 1
+        reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise InvalidInput(_FIELD, f"is not valid YAML{place}: {str(reason)[:120]}") from None
+    except (RecursionError, ValueError) as error:
+        if isinstance(error, InvalidInput):
+            raise
+        raise InvalidInput(_FIELD, "is nested too deep, or has characters that YAML does not allow") from None
+    if not isinstance(root, MappingNode):
+        raise InvalidInput(_FIELD, "must be lines of the form `key: value`")
+    return {key.value: value for key, value in root.value}
 
 
-def default_kind(category: str, *, core: bool) -> str:
-    """Return the kind for the entry of a new file whose front matter has no `kind`."""
-    return BLOCK_KIND if core else "decision" if category == "decisions" else "fact"
+def _check(node: Node, depth: int, seen: set[int]) -> None:
+    """Raise `InvalidInput` for a node that is nested too deep, has an anchor or a tag, or is the target of an alias."""
+    line = node.start_mark.line + 2
+    if depth == 0:
+        raise InvalidInput(_FIELD, f"is nested more than {_MAX_DEPTH} levels deep in line {line}")
+    if node.anchor is not None or id(node) in seen:
+        raise InvalidInput(_FIELD, f"has an anchor or an alias in line {line}; write the value itself")
+    if str(node.tag) not in {*_PLAIN_TAGS, _NULL, _BOOL}:
+        raise InvalidInput(_FIELD, f"has a tag or a merge key in line {line}; write plain values only")
+    seen.add(id(node))
+    if isinstance(node, MappingNode):
+        keys = [key.value for key, _ in node.value if isinstance(key, ScalarNode)]
+        if len(keys) < len(node.value):
+            raise InvalidInput(_FIELD, f"has a key that is not a text, near line {line}")
+        if len(set(keys)) < len(keys):
+            twice = next(key for number, key in enumerate(keys) if key in keys[:number])
+            raise InvalidInput(_FIELD, f"has the key {twice[:80]!r} twice; remove one")
+        for pair in node.value:
+            for part in pair:
+                _check(part, depth - 1, seen)
+    elif isinstance(node, SequenceNode):
+        for part in node.value:
+            _check(part, depth - 1, seen)
 
 
-def file_name(entry_id: str) -> str:
-    """Return the name of the new file for an entry that has no file yet."""
-    return f"{safe_file_name(entry_id)}.md"
+def as_text(name: str, node: Node) -> str:
+    """Return the text of a scalar as it is written, even if YAML reads it as a number or a date. For an empty value and
+    `null`, return "". Raises `InvalidInput` for a list or a mapping."""
+    if not isinstance(node, ScalarNode):
+        raise InvalidInput(name, "must be a text; quote it if it contains : or # or begins with a bracket")
+    return "" if node.tag == _NULL and not node.style else str(node.value)
+
+
+def as_json(node: Node) -> Any:
+    """Return a node as a JSON value. A scalar without quotes becomes a number, a boolean or null if it has the form of
+    one, and otherwise a text."""
+    if isinstance(node, MappingNode):
+        return {key.value: as_json(value) for key, value in node.value}
+    if isinstance(node, SequenceNode):
+        return [as_json(part) for part in node.value]
+    if not isinstance(node, ScalarNode) or node.style:
+        return str(node.value)
+    if node.tag == _NULL:
+        return None
+    if node.tag == _BOOL:
+        return node.value.lower() == "true"
+    return json.loads(node.value) if _NUMBER.fullmatch(node.value) else str(node.value)
+
+
+def as_object(name: str, node: Node) -> Any:
+    """Return the mapping or list in `node` as a JSON value, or None for an empty value. The node may also be a text
+    that contains JSON."""
+    value = as_json(node)
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        raise InvalidInput(name, "must be a list or a mapping, or a text that contains JSON") from None
+
+
+class _Plain(str):
+    """A text that is written without quotes, because it never needs them, such as a time."""
+
+    __slots__ = ()
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, _Plain):
+        return str(value)
+    if isinstance(value, str):
+        return value if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else _json(value)
+    if isinstance(value, (dict, list)) and not _is_flow(value):
+        return _json(_json(value))
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
+    return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _is_flow(value: Any, depth: int = _MAX_DEPTH) -> bool:
+    """Return whether YAML can read the JSON form of a value: its keys are short, and it is not nested too deep. Any
+    other value must be written as a text that contains JSON."""
+    if isinstance(value, Mapping):
+        return depth > 0 and all(
+            len(json.dumps(key)) <= _MAX_KEY and _is_flow(part, depth - 1) for key, part in value.items()
+        )
+    if isinstance(value, (list, tuple)):
+        return depth > 0 and all(_is_flow(part, depth - 1) for part in value)
+    return True
 
 
 def _is_shown(key: str) -> bool:

@@ -6,12 +6,13 @@ import hashlib
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
-from agentformer.archive.markdown.entries import is_same_folder
+from agentformer.archive.markdown.entries import folder_of, is_same_folder
 from agentformer.archive.markdown.folder import HomeFolder, Record
-from agentformer.archive.markdown.pages import MAX_BYTES, file_name, folder_of, render
+from agentformer.archive.markdown.pages import MAX_BYTES, render
 from agentformer.archive.markdown.scan import Found
 from agentformer.errors import InvalidInput
 from agentformer.rag.folder_files import Problem
+from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import MemoryEntry
 
 _MEANWHILE = "was changed while it was synced; the next sync takes the change"
@@ -103,7 +104,7 @@ class HomeWriter:
         folder = folder_of(entry)
         if each is not None and is_same_folder(each.file.category_folder, folder):
             return each.file.name
-        wanted = PurePosixPath(folder, PurePosixPath(each.file.name).name if each else file_name(entry.id))
+        wanted = PurePosixPath(folder, PurePosixPath(each.file.name).name if each else f"{safe_file_name(entry.id)}.md")
         path, number = wanted, 1
         while self.folder.has(str(path)):
             number += 1

@@ -39,7 +39,7 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.context.plan import Context, ContextReport
+from agentformer.memory.context.messages import Context, ContextReport
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
 from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json

@@ -5,12 +5,11 @@ fits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import by_time
-from agentformer.memory.context.blocks import memory_text, recalled_block
+from agentformer.memory.context.messages import Context, ContextReport, LeftOut, Turn, memory_text, recalled_block
 from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
@@ -21,60 +20,6 @@ _COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
 NO_ROOM = "no tokens are left for this item"
 _COVERED = "the originals of this summary are included"
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """An item that is not in the context, with the reason. `id` is the id of an entry, `task`, or `conversation[n]` for
-    a message of the conversation."""
-
-    id: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ContextReport:
-    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
-    messages. `tokens` contains the number of tokens of each part of the context: core, conversation, episodic, semantic
-    and task. `included` contains the ids of the entries in each part."""
-
-    budget: int
-    total: int
-    tokens: Mapping[str, int]  # number of tokens of core, conversation, episodic, semantic and task
-    included: Mapping[str, tuple[str, ...]]  # ids of entries of core, conversation, episodic and semantic
-    left_out: tuple[LeftOut, ...]
-    warnings: tuple[str, ...] = ()  # warnings of the searches
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
-    entries. Core blocks and entries contain words of documents, tools and other people, so this message is data and has
-    the role user. Only system messages that the caller passed keep the role system."""
-
-    messages: tuple[ChatMessage, ...]
-    report: ContextReport
-    has_memory: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """A message of the conversation. `label` names the message in reports. If the message comes from an entry,
-    `entry_id` is the id of the entry. If the message quotes a text that the user did not write, such as the result of a
-    tool, `framed` is this text without the tags of the quotation."""
-
-    message: ChatMessage
-    label: str
-    entry_id: str | None = None
-    framed: str | None = None
-
-    @property
-    def text(self) -> str:
-        return self.message.content if self.framed is None else self.framed
-
-    @property
-    def is_users(self) -> bool:
-        return self.message.role == "user" and self.framed is None
 
 
 class ContextPlan:

@@ -1,9 +1,10 @@
-"""Requests to a container of Cosmos DB, with typed errors. No error contains the key of the account."""
+"""Requests to a container of Cosmos DB, with typed errors, and the properties of a new container. No error contains the
+key of the account."""
 
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ _CONNECT_SECONDS = 10
 _THROTTLED_TRIES = 60  # never reached, because `CosmosAddress.patience` ends before so many attempts
 _REFUSED = (401, 403)
 _LATER = (408, 410, 429, 449, 503)  # the service asks for a later attempt
+_LANGUAGE = "en-US"  # language in which the service analyzes words; only in the mode `server`
+_INDEXED = ("pk", "seq", "type", "namespace")  # indexed fields that other queries use
 
 
 class Exists(Exception):
@@ -154,3 +157,37 @@ class Container:
             )
         reason = " ".join(str(error).split())[:200]
         return StoreError(f"the Cosmos DB account at {self.name} answered with status {status}: {reason}")
+
+
+def local_properties() -> dict[str, Any]:
+    """Return the properties of a container for the mode `local`. Texts and vectors have no index in Cosmos DB, because
+    an index would make each write more expensive."""
+    return {"indexing_policy": _indexing(())}
+
+
+def server_properties(dimension: int) -> dict[str, Any]:
+    """Return the properties of a container for the mode `server`. `dimension` is the length of the vectors; it cannot
+    be changed later."""
+    vector = {"path": "/embedding", "dataType": "float32", "distanceFunction": "cosine", "dimensions": dimension}
+    indexes = {
+        "vectorIndexes": [{"path": "/embedding", "type": "diskANN"}],
+        "fullTextIndexes": [{"path": "/text"}],
+    }
+    return {
+        "indexing_policy": {**_indexing(("/scope/*", "/row/space/?")), **indexes},
+        "vector_embedding_policy": {"vectorEmbeddings": [vector]},
+        "full_text_policy": {
+            "defaultLanguage": _LANGUAGE,
+            "fullTextPaths": [{"path": "/text", "language": _LANGUAGE}],
+        },
+    }
+
+
+def _indexing(paths: Sequence[str]) -> dict[str, Any]:
+    included = [*(f"/{name}/?" for name in _INDEXED), *paths]
+    return {
+        "indexingMode": "consistent",
+        "automatic": True,
+        "includedPaths": [{"path": path} for path in included],
+        "excludedPaths": [{"path": "/*"}],
+    }

@@ -92,7 +92,7 @@ class ReplicaDatabase(Database):
     write; one of them writes at a time."""
 
     def __init__(self, path: Path, container: Container, heads: Heads, *, searched: bool = False) -> None:
-        """If `searched` is True, written items also get the fields for the mode `server`; see `server_mode`."""
+        """If `searched` is True, written items also get the fields for the mode `server`."""
         self._searched = searched
         self._container = container
         self._heads = heads

@@ -1,4 +1,5 @@
-"""Core blocks and recalled entries as text for a prompt, between markers that show a model where data begins and ends.
+"""The messages of a context, its report, and the text of core blocks and recalled entries, between markers that show a
+model where data begins and ends.
 
 Recalled source code and recalled events of a project have headings of their own. Code has the path and the lines of its
 file, and events have their type.
@@ -6,11 +7,12 @@ file, and events have their type.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from agentformer.text.places import lines_of, place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text
-from agentformer.types import MemoryEntry
+from agentformer.types import ChatMessage, MemoryEntry
 
 # The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
@@ -22,18 +24,70 @@ _MAX_ATTRIBUTE = 200  # code points
 _MAX_TYPE = 40  # code points of the type of an event
 
 
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """An item that is not in the context, with the reason. `id` is the id of an entry, `task`, or `conversation[n]` for
+    a message of the conversation."""
+
+    id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContextReport:
+    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
+    messages. `tokens` contains the number of tokens of each part of the context: core, conversation, episodic, semantic
+    and task. `included` contains the ids of the entries in each part."""
+
+    budget: int
+    total: int
+    tokens: Mapping[str, int]  # number of tokens of core, conversation, episodic, semantic and task
+    included: Mapping[str, tuple[str, ...]]  # ids of entries of core, conversation, episodic and semantic
+    left_out: tuple[LeftOut, ...]
+    warnings: tuple[str, ...] = ()  # warnings of the searches
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
+    entries. Core blocks and entries contain words of documents, tools and other people, so this message is data and has
+    the role user. Only system messages that the caller passed keep the role system."""
+
+    messages: tuple[ChatMessage, ...]
+    report: ContextReport
+    has_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A message of the conversation. `label` names the message in reports. If the message comes from an entry,
+    `entry_id` is the id of the entry. If the message quotes a text that the user did not write, such as the result of a
+    tool, `framed` is this text without the tags of the quotation."""
+
+    message: ChatMessage
+    label: str
+    entry_id: str | None = None
+    framed: str | None = None
+
+    @property
+    def text(self) -> str:
+        return self.message.content if self.framed is None else self.framed
+
+    @property
+    def is_users(self) -> bool:
+        return self.message.role == "user" and self.framed is None
+
+
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
     """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
     such as kind, date, speaker and document. The order of the entries is kept, except that code and events come
     last."""
     entries = list(entries)
     code = [entry for entry in entries if _is_code(entry)]
-    past = [entry for entry in entries if entry.tier == "episodic" or entry.kind in _EVENTS]
-    if not code and not any(_is_event(entry) for entry in past):
-        return "\n".join(
-            [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in entries), RECALLED_CLOSE]
-        )
-    others = [entry for entry in entries if not _is_code(entry) and entry not in past]
+    past = [entry for entry in entries if not _is_code(entry) and (entry.tier == "episodic" or entry.kind in _EVENTS)]
+    if not code and not any(map(_is_event, past)):
+        past = []
+    others = [entry for entry in entries if entry not in code and entry not in past]
     lines = [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in others)]
     lines += [CODE_HEADING, *map(_code_item, code)] if code else []
     lines += [PAST_HEADING, *map(_past_item, past)] if past else []
