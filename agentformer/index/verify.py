@@ -25,7 +25,7 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
 from agentformer.index.vectors.snapshot_content import Image
 from agentformer.index.vectors.stored_vectors import read_stored_vectors
-from agentformer.index.words.fields import ANALYSIS, RENEWABLE, UNKNOWN_LANGUAGE, AnalyzedEntry, schema, terms_changed
+from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
 from agentformer.records import change_feed
 from agentformer.records import entries as records
@@ -79,13 +79,12 @@ def verify_snapshot(
 class _Words(NamedTuple):
     """The word index as it was at its last commit. `seq` is the number of the last change of the records that the index
     contains. `point` is the random token that the records had for this change. A different token in the records now
-    means that they were restored from a backup. `analysis` is the version of the analysis that made the terms."""
+    means that they were restored from a backup."""
 
     searcher: Any
     schema: Any
     seq: int
     point: str
-    analysis: int
 
 
 def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
@@ -101,15 +100,14 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
             if state.get("store") != store_id:
                 findings.add("the word index belongs to another store")
                 return None
-            analysis = state.get("analysis")
-            if analysis != ANALYSIS and analysis not in RENEWABLE:
+            if state.get("analysis") != ANALYSIS:
                 findings.note(
                     "the word index was written by another version of agentformer; the next search rebuilds it"
                 )
                 return None
             index = tantivy.Index(schema(), path=str(folder))
             index.reload()
-            return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]), analysis)
+            return _Words(index.searcher(), index.schema, int(state["seq"]), str(state["point"]))
     except Timeout:
         findings.note("the word index was not verified, because another process is writing it; verify it again later")
     except UncommittedManifest:
@@ -189,8 +187,6 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
             entry = records.by_num(connection, [num])[num]
         except (StoreDamaged, sqlite3.DatabaseError):
             continue  # the check of the entries reports this damage
-        if terms_changed(entry.content, words.analysis):
-            continue  # this entry has terms of an older version and waits for its renewal
         if not _has_terms(words, AnalyzedEntry.of(num, entry, around=neighbor_texts(connection, entry))):
             yield entry.id
 

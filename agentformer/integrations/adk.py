@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, owned, records
+from agentformer.integrations.common import missing, owned
 from agentformer.types import DEFAULT_NAMESPACE
 
 try:
@@ -54,11 +54,10 @@ class AgentFormerMemoryService(BaseMemoryService):
         return await asyncio.to_thread(self._search, app_name, user_id, query)
 
     def _add(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> None:
-        former = self._former(app_name, user_id, session_id, events)
         items = [
             {
                 "content": text,
-                "source_id": former.get(event.id) or json.dumps([app_name, session_id, event.id], ensure_ascii=False),
+                "source_id": json.dumps([app_name, session_id, event.id], ensure_ascii=False),
                 "speaker": event.author or "",
                 "occurred_at": datetime.fromtimestamp(event.timestamp, UTC),
                 "metadata": {"app_name": app_name, "role": event.content.role or ""},
@@ -69,16 +68,6 @@ class AgentFormerMemoryService(BaseMemoryService):
         place = {"namespace": self._namespace, "user_id": user_id, "session_id": session_id}
         common: dict[str, Any] = {**place, "source_type": _TYPE, "kind": "event", "tier": "episodic"}
         self._af.memory.upsert_many(items, verbatim=True, **common)
-
-    def _former(self, app_name: str, user_id: str, session_id: str, events: Sequence[Any]) -> dict[str, str]:
-        """Find the events that an earlier release has stored with another form of `source_id`, so that they are not
-        stored twice. Return a dict from the id of such an event to its `source_id`."""
-        names = {f"{app_name}/{session_id}/{event.id}": event.id for event in events}
-        return {
-            names[entry.source_id or ""]: entry.source_id or ""
-            for entry in records(self._af, _TYPE, [*names], namespace=self._namespace, user_id=user_id)
-            if entry.session_id == session_id and entry.metadata.get("app_name") == app_name
-        }
 
     def _search(self, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         if not query.strip():

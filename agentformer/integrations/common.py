@@ -64,18 +64,12 @@ def tools_named(af: AgentFormer, names: Sequence[str]) -> list[ToolDefinition]:
 
 
 def records(
-    af: AgentFormer,
-    source_type: str,
-    source_ids: Sequence[str],
-    *,
-    namespace: str,
-    user_id: str | None = None,
-    archived: bool = False,
+    af: AgentFormer, source_type: str, source_ids: Sequence[str], *, namespace: str, archived: bool = False
 ) -> list[MemoryEntry]:
     """Return the entries with this `source_type` and one of the `source_ids`, in the order of `source_ids`. They belong
-    to `user_id` (None: to no user) and to no project. Archived entries are included if `archived` is true."""
+    to no user and to no project. Archived entries are included if `archived` is true."""
     order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
-    scopes = source_scopes(namespace, source_type, order, owner=(user_id, None), archived=archived)
+    scopes = source_scopes(namespace, source_type, order, owner=(None, None), archived=archived)
     found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]
     return sorted(found, key=lambda entry: order[entry.source_id or ""])
 

@@ -71,12 +71,6 @@ def last_seq(connection: sqlite3.Connection) -> int:
     return int(row[0] or 0)
 
 
-def highest_entry(connection: sqlite3.Connection) -> int:
-    """Return the highest row number of an entry that was ever stored, or 0 for an empty store. An index of the store
-    contains no entry with a higher number."""
-    return int(connection.execute("SELECT max(entry) FROM changes").fetchone()[0] or 0)
-
-
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
     """Return the random token that was stored with the change number `seq`, or "" if there is no such token. An index
     whose token differs has read the feed of another copy of the database, such as one from before a restore. `seq` must

@@ -242,13 +242,6 @@ def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int)
     return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
 
 
-def contents_after(connection: sqlite3.Connection, num: int, limit: int) -> list[tuple[int, str]]:
-    """Return the row numbers and contents of at most `limit` entries whose row numbers are greater than `num`, in order
-    of these numbers."""
-    query = "SELECT num, content FROM entries WHERE num > ? ORDER BY num LIMIT ?"
-    return [(row[0], row[1]) for row in connection.execute(query, [num, limit])]
-
-
 def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
     """Return the row numbers of the entries that match a scope, or of the entries with these ids."""
     if isinstance(what, Scope):

@@ -1,4 +1,4 @@
-"""The keys of the tables in PostgreSQL begin with the namespace, and stores of the former keys are moved to them."""
+"""The keys of the tables in PostgreSQL begin with the namespace."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict
-from agentformer.memory.backends.postgres import schema
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.server import Connection, open_connection
 from agentformer.testing import FlakyEmbedder, make_entry
-from agentformer.testing.case import run_in_threads
-from agentformer.types import MemoryBackend, Query, Scope
+from agentformer.types import Query, Scope
 from tests.backends.postgres_server import open_store, schema_of
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
@@ -50,22 +47,6 @@ def sql(postgres_url: str, tmp_path: Path) -> Iterator[Connection]:
 
 def _rows(sql: Connection, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in sql.run(query, [])]
-
-
-def _contents(memory: MemoryBackend) -> list[Any]:
-    entries = [entry for name in memory.namespaces() for entry in memory.list(Scope(name, include_archived=True))]
-    return [(entry, memory.history(entry.id)) for entry in entries]
-
-
-def _hits(memory: MemoryBackend, namespace: str) -> list[Any]:
-    return [
-        [
-            (hit.entry.id, round(hit.score, 6), hit.span)
-            for hit in memory.search(Query(text, Scope(namespace), mode=mode))
-        ]
-        for text in ("the heron", "a newt of the lake")
-        for mode in ("lexical", "dense", "hybrid")
-    ]
 
 
 def test_each_key_of_a_distributed_table_begins_with_the_namespace(sql: Connection, tmp_path: Path) -> None:
@@ -148,65 +129,3 @@ def test_a_damaged_copy_of_a_vector_is_found_and_embedded_again(sql: Connection,
     assert all(not check.found for check in memory.verify())
     assert len(_rows(sql, "SELECT DISTINCT data FROM vectors")) == 1
     memory.close()
-
-
-def test_a_store_with_the_former_keys_is_moved_by_nodes_that_start_at_once(
-    postgres_url: str, tmp_path: Path, sql: Connection
-) -> None:
-    """All entries, former versions, vectors, claims and ranks are those of before."""
-    embedder = FlakyEmbedder()
-    memory = open_store(tmp_path, embedder)
-    for namespace in ("north", "south", "it's a \N{SNOWMAN}"):
-        memory.store([make_entry(f"the heron stands {n % 7} times", namespace=namespace) for n in range(12)])
-        memory.store([make_entry("a newt of the lake", namespace=namespace, session_id="s", kind="message")])
-    first = next(iter(memory.list(Scope("north"))))
-    memory.update(first.id, {"content": "a renamed heron"})
-    embedder.down = True
-    memory.store([make_entry("a stoat that waits for its vectors", namespace="south")])
-    memory.close()
-    before = open_store(tmp_path, HashingEmbedder())
-    contents, ranks = _contents(before), [_hits(before, name) for name in before.namespaces()]
-    before.close()
-    _restore_former_schema(sql, schema_of(tmp_path))
-    opened = run_in_threads(3, lambda _: PostgresDatabase(postgres_url, schema_of(tmp_path)))
-    for database in opened:
-        database.close()
-    after = open_store(tmp_path, HashingEmbedder())
-    assert _contents(after) == contents
-    assert [_hits(after, name) for name in after.namespaces()] == ranks
-    assert all(not check.found for check in after.verify())
-    assert len({row[0] for row in _rows(sql, "SELECT num FROM entry_places")}) == 3 * 13 + 1
-    (entry,) = after.store([make_entry("the newest heron", namespace="north")])
-    numbers = dict(_rows(sql, "SELECT id, num FROM entry_places"))
-    assert numbers[entry.id] == max(numbers.values()) and after.embed_pending() == 0
-    after.close()
-
-
-def _restore_former_schema(sql: Connection, name: str) -> None:
-    """Put the rows of the store into the tables of the former version 5."""
-    raw = sql.raw
-    with raw.transaction():
-        raw.execute(f'ALTER SCHEMA "{name}" RENAME TO "{name}_new"'.encode())
-        raw.execute(f'CREATE SCHEMA "{name}"; SET search_path = "{name}", public'.encode())
-        for script in schema.MIGRATIONS[:5]:
-            raw.execute(script.encode())
-        raw.execute(b"CREATE TABLE schema_version (version integer NOT NULL); INSERT INTO schema_version VALUES (5)")
-        for table in ("meta", "entries", "history", "changes", "points", "spaces", "vectors", "windows", "pending",
-                      "derived", "word_entries", "words"):  # fmt: skip
-            rows = raw.execute(
-                "SELECT column_name FROM information_schema.columns WHERE table_schema = %s AND table_name = %s",
-                [name, table],
-            ).fetchall()
-            columns = ", ".join(row[0] for row in rows)
-            one = "DISTINCT ON (id)" if table == "vectors" else ""
-            raw.execute(f'INSERT INTO {table} ({columns}) SELECT {one} {columns} FROM "{name}_new".{table}'.encode())
-            if table in ("entries", "changes", "vectors", "windows"):
-                key = {"entries": "num", "changes": "seq"}.get(table, "id")
-                last = f"(SELECT max({key}) FROM {table})"
-                raw.execute(f"SELECT setval(pg_get_serial_sequence('{table}', '{key}'), {last})".encode())
-        raw.execute(b"INSERT INTO word_counts SELECT namespace, term, count(*) FROM words GROUP BY 1, 2")
-        raw.execute(
-            b"INSERT INTO word_totals SELECT namespace, language, count(*), "
-            b"ARRAY[sum(lengths[1]), sum(lengths[2]), sum(lengths[3])] FROM word_entries GROUP BY 1, 2"
-        )
-        raw.execute(f'DROP SCHEMA "{name}_new" CASCADE'.encode())

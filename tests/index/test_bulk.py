@@ -157,7 +157,7 @@ def test_a_step_ends_with_a_write(database: Database) -> None:
     with database.reading() as connection:
         assert [change_feed.step(connection, 0, size) for size in (1, 4, 7, 8, 100)] == [4, 4, 4, 8, 12]
         assert change_feed.step(connection, 4, 3) == 8 and change_feed.step(connection, 12, 3) == 12
-        assert len(change_feed.since(connection, 4, until=8)) == 4 and change_feed.highest_entry(connection) == 12
+        assert len(change_feed.since(connection, 4, until=8)) == 4
 
 
 def test_the_word_index_is_written_by_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,25 +211,6 @@ def test_entries_that_change_while_a_step_is_written_are_found_as_they_are_now(
         kept = [n for n in range(21) if n not in (1, 2, 12, 13)]
         assert found(backend, "numbat") == sorted(f"numbat {n} sleeps" for n in kept)
         assert {check.name: check.found for check in backend.verify()}["words"] == 0
-
-
-def test_an_index_of_a_version_that_did_not_note_the_highest_number_is_updated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write = words.write_manifest
-
-    def former(folder: Path, state: dict[str, object]) -> None:
-        write(folder, {name: value for name, value in state.items() if name != "highest"})
-
-    with monkeypatch.context() as patch:
-        patch.setattr(words, "write_manifest", former)
-        with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
-            first = backend.store(many(8))[0]
-            assert len(found(backend, "numbat")) == 8
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as again:
-        again.update(first.id, {"content": "kakapo sleeps"})
-        again.store(many(8, 8))
-        assert (len(found(again, "numbat")), found(again, "kakapo")) == (15, ["kakapo sleeps"])
 
 
 def found(backend: FaissMemoryBackend, word: str) -> list[str]:

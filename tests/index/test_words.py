@@ -11,9 +11,9 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError, StoreFull
-from agentformer.index.words.fields import schema
+from agentformer.index.words.fields import ANALYSIS, schema
 from agentformer.index.words.index import WordIndex
-from agentformer.index.words.writer import store_error
+from agentformer.index.words.writer import read_manifest, store_error, write_manifest
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import scopes
@@ -115,6 +115,17 @@ def test_the_word_index_of_another_store_is_not_used(tmp_path: Path) -> None:
     backend = open_store(tmp_path / "mine")
     assert found(backend, "numbat") == contents
     assert found(backend, "another") == []
+    backend.close()
+
+
+def test_an_index_of_another_version_of_the_analysis_is_rebuilt(tmp_path: Path) -> None:
+    contents = make_store(tmp_path)
+    former = read_manifest(tmp_path / "words", verify=True)
+    write_manifest(tmp_path / "words", {**former, "analysis": ANALYSIS - 1})
+    backend = open_store(tmp_path)
+    assert [check.found for check in backend.verify() if check.name == "words"] == [0]
+    assert found(backend, "numbat") == contents
+    assert read_manifest(tmp_path / "words", verify=True) == former
     backend.close()
 
 

@@ -69,15 +69,6 @@ def test_events_whose_names_join_to_one_text_are_kept_apart(af: AgentFormer) -> 
     assert [text for text, *_ in found(service, "tea", app="a")] == ["Tea at nine."]
 
 
-def test_an_event_with_the_id_of_an_earlier_release_is_not_stored_again(af: AgentFormer) -> None:
-    metadata = {"app_name": "app", "role": "user"}
-    place: Any = {"user_id": "aino", "session_id": "s1", "source_type": "adk", "kind": "event", "tier": "episodic"}
-    former = af.memory.upsert("Tea at four.", source_id="app/s1/e0", metadata=metadata, **place)
-    service = AgentFormerMemoryService(af)
-    asyncio.run(service.add_session_to_memory(session("Tea at four.", "Cake at five.")))
-    assert af.memory.count() == 2 and af.memory.get(former.id).content == "Tea at four."
-
-
 def test_an_entry_of_another_program_is_no_event(af: AgentFormer) -> None:
     for n, metadata in enumerate(({}, {"role": 5})):
         place: Any = {"user_id": "aino", "source_type": "adk", "source_id": str(n)}

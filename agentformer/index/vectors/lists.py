@@ -211,16 +211,6 @@ def empty_lists(index: Any, *, centroids: bool = True) -> Any:
     return empty
 
 
-def read_places(index: Any, size: int, list_of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Find where each row is in a FAISS index with lists, for the parameter `places` of `Lists`: the list of each
-    position below `size`, and its offset in this list. `list_of` contains the lists; the offsets are read from
-    `index`."""
-    places = np.stack([list_of, np.full(size, NO_OFFSET, np.int32)]).astype(np.int32)
-    lists = Lists(index, 0, places)
-    lists._read_offsets()
-    return places
-
-
 def write_lists(write: Callable[[Any], object], index: Any, sizes: IntArray, read: Iterable[ListCodes]) -> None:
     """Write an index in the format of FAISS with the function `write`, which receives bytes. `index` provides the
     centroids and the format of the codes. `sizes` contains the number of rows of each list, and `read` yields the rows

@@ -43,7 +43,7 @@ from agentformer.records.integrity.files import (
 )
 
 _ASIDE = ".damaged"
-_FORMAT = 2  # format of the description of an exact index, and of a trained index of a former version
+_FORMAT = 2  # format of the description of an exact index
 _TRAINED_FORMAT = 3  # format with offsets in the lists, and a checksum for each part of the file instead of one hash
 _HASH = "blake2b"
 _SUMS = "crc32"  # four times as fast as the hash, which took 7 s for ten million rows
@@ -123,7 +123,7 @@ def read(folder: Path, **expected: Any) -> tuple[dict[str, Any], Image | None] |
             meta = json.loads(read_file(folder / META_FILE))
             if meta.pop("checksum") != _checksum(meta):
                 raise ValueError("the description of the snapshot does not match its checksum")
-            if meta.get("format") not in (_FORMAT, _TRAINED_FORMAT):
+            if not _is_readable(meta):
                 return meta, None
             if any(meta[name] != value for name, value in expected.items()):
                 raise ValueError("the snapshot belongs to another store or embedding space")
@@ -139,10 +139,16 @@ def describe(folder: Path, **expected: Any) -> dict[str, Any] | None:
     differ from `expected`, or if this version cannot read it."""
     try:
         meta: dict[str, Any] = json.loads(read_file(folder / META_FILE))
-        intact = meta.pop("checksum") == _checksum(meta) and meta["format"] in (_FORMAT, _TRAINED_FORMAT)
+        intact = meta.pop("checksum") == _checksum(meta) and _is_readable(meta)
         return meta if intact and all(meta[name] == value for name, value in expected.items()) else None
     except READ_ERRORS:
         return None
+
+
+def _is_readable(meta: dict[str, Any]) -> bool:
+    """Return whether this version reads snapshots of this format."""
+    stage = meta.get("about", {}).get("stage")
+    return bool(meta.get("format") == (_FORMAT if stage == "exact" else _TRAINED_FORMAT))
 
 
 def version(folder: Path) -> tuple[int, ...]:
@@ -263,8 +269,8 @@ def _matches(file: BufferedReader, meta: dict[str, Any]) -> bool:
 def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image:
     faiss: Any = importlib.import_module("faiss")
     slots, about, place = int(meta["slots"]), dict(meta["about"]), meta["index_bytes"]
-    trained, former = about["stage"] != "exact", meta["format"] == _FORMAT
-    mapped = trained and not former and place >= MAP_BYTES and can_map()
+    trained = about["stage"] != "exact"
+    mapped = trained and place >= MAP_BYTES and can_map()
     if mapped:
         index: Any = map_index(path)
         if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -275,7 +281,7 @@ def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image
     file.seek(place)
     windows, entries, vectors = (_array(file, "<i8", slots) for _ in range(3))
     lists = _array(file, "<i4", slots) if trained else None
-    offsets = _array(file, "<i4", slots) if trained and not former else None
+    offsets = _array(file, "<i4", slots) if trained else None
     positions = _array(file, "<i8", int(meta.get("apart", 0)))
     halves = _array(file, "u1", len(positions) * 2 * int(index.d)).reshape(len(positions), 2 * int(index.d))
     outliers = OutlierCodes(positions, halves)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import Flat, IntArray, Rows
 from agentformer.index.vectors.ivf import Ivf, Tuning
-from agentformer.index.vectors.lists import ListCodes, Lists, all_joined, read_places
+from agentformer.index.vectors.lists import ListCodes, Lists, all_joined
 from agentformer.index.vectors.outliers import OutlierCodes, Outliers
 
 
@@ -32,7 +32,7 @@ class Image(NamedTuple):
     lists: NDArray[np.int32] | None  # list number of each position; None for an exact index
     about: dict[str, Any]  # JSON values
     outliers: OutlierCodes | None = None
-    offsets: NDArray[np.int32] | None = None  # offset of each position in its list; set if read from a file
+    offsets: NDArray[np.int32] | None = None  # offset of each position in its list; set if a trained index was read
     mapped: bool = False  # whether the lists of `index` are mapped from a file
     codes: ImageCodes | None = None  # the codes to write; only for a trained index
 
@@ -62,14 +62,10 @@ def stage_of(image: Image, exact_rows: int) -> Flat | Ivf:
     """Create the stage (exact or trained) of an index that was read from a snapshot. In a scope with at most
     `exact_rows` rows, a trained stage compares all rows."""
     dimension = int(image.index.d)
-    if image.lists is None:
+    if image.lists is None or image.offsets is None:
         return Flat(dimension, image.index)
     about = image.about
     tuning = Tuning(about["probes"], about["candidates"], about["recall"], about["queries"])
-    if image.offsets is None:
-        places = read_places(image.index, len(image.lists), image.lists)
-    else:
-        places = np.stack([image.lists, image.offsets])
-    parts = [Lists(image.index, 0, places, mapped=image.mapped)]
+    parts = [Lists(image.index, 0, np.stack([image.lists, image.offsets]), mapped=image.mapped)]
     outliers = Outliers(dimension, image.outliers)
     return Ivf(parts, about["trained_rows"], about["trained_at"], exact_rows, tuning, outliers)

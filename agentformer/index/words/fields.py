@@ -21,15 +21,13 @@ import tantivy
 
 from agentformer.text.analysis import Terms, stored_terms, text_terms
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
-from agentformer.text.code import is_code
 from agentformer.text.dates.expressions import date_terms, day_terms
 from agentformer.text.languages import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 
 log = logging.getLogger("agentformer")
 
-ANALYSIS = 4  # version of the analysis; increased whenever the terms change; see `terms_changed`
-RENEWABLE = frozenset({3})  # indexes of these older versions are searched during their renewal; others are rebuilt
+ANALYSIS = 4  # version of the analysis, increased whenever the terms change; another index is then built
 ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
 # Weight of a match in each field; chosen on development questions, see docs/BENCHMARKS.md.
@@ -44,12 +42,6 @@ _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors h
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
 _MAX_EXACT = 2**53  # smaller integers are equal to their float, as in a comparison by SQLite
-
-
-def terms_changed(content: str, since: int) -> bool:
-    """Return whether an entry must be analyzed again after an update of the program: whether version `since` of the
-    analysis made other terms from `content` than the current version does."""
-    return since < 4 and is_code(content)  # version 4 analyzes code as code
 
 
 class WeightedTerm(NamedTuple):

@@ -3,8 +3,8 @@ disk and updated with the changes of the records.
 
 A manifest file contains the number of the last change (`seq`) that the index contains. Any process can update the
 index; a lock file lets only one process write at a time. An index is invalid if it cannot be read, does not match its
-manifest, or was made for another store or with unknown analysis rules. An invalid index is renamed, and a new index is
-built from the records.
+manifest, or was made for another store or by another version of the analysis. An invalid index is renamed, and a new
+index is built from the records.
 
 In a large store, a few changes are kept in memory (`Memtable`) and are written together later. Each process reads these
 changes from the records. When a process has collected enough changes, it writes them to the index in a background
@@ -25,11 +25,9 @@ import tantivy
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, StoreFull
-from agentformer.index.words.fields import AnalyzedEntry, SharedAnalyzers, schema
+from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.index.words.writer import (
-    Analysis,
-    Renewal,
     UncommittedManifest,
     delete_unlisted,
     index_writer,
@@ -69,11 +67,9 @@ class WordIndex:
         self._writing = threading.RLock()  # protects the index on disk within this process; held during a commit
         self._lock = threading.RLock()  # protects the state that searches see; never held for long
         self._index: Any = None
-        self._analysis = Analysis()
-        self._renewal = Renewal(self._renew)
         self._applied = -1
         self._point = ""  # the token of the change `_applied`
-        self._highest: int | None = None  # highest number of an entry that was ever in the index; None if unknown
+        self._highest = 0  # highest number of an entry that was ever in the index
         self._committed: CommittedIndex  # the index as it was at `_applied`
         self._view: View | None = None
         self._seen = -1  # the last change in `_view`, and the token of this change
@@ -115,7 +111,6 @@ class WordIndex:
         with self._lock:
             self._closed = True
             writer = self._writer
-        self._renewal.stop()
         if writer is not None:
             writer.join()
         if self._view is not None and len(self._view.memtable):
@@ -155,15 +150,11 @@ class WordIndex:
         except (AgentFormerError, OSError, ValueError) as error:
             log.warning("The word index could not be written; the next change tries again to write it: %s", error)
 
-    def _update(
-        self, database: RecordStore, *, wait: bool, renewal: tuple[Sequence[int], Analysis] | None = None
-    ) -> None:
+    def _update(self, database: RecordStore, *, wait: bool) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`
-        is True, otherwise do nothing. `renewal` is for an index of an older version: the numbers of the entries to
-        analyze again, and the `Analysis` that the index has afterwards. It is ignored if the index is already up to
-        date. Raises `StoreError` if the index cannot be written."""
+        is True, otherwise do nothing. Raises `StoreError` if the index cannot be written."""
         try:
-            self._update_locked(database, wait, renewal)
+            self._update_locked(database, wait)
         except AgentFormerError:
             raise
         except BaseException as error:
@@ -173,7 +164,7 @@ class WordIndex:
                 self._index = None  # the next update opens it again and verifies all files
             raise store_error(error, self._folder) from error
 
-    def _update_locked(self, database: RecordStore, wait: bool, renewal: tuple[Sequence[int], Analysis] | None) -> None:
+    def _update_locked(self, database: RecordStore, wait: bool) -> None:
         self._folder.parent.mkdir(parents=True, exist_ok=True)
         with self._writing:
             try:
@@ -193,18 +184,9 @@ class WordIndex:
                 outdated: list[int] = []
                 if not database.read_only:
                     outdated = self._shared_analyzers.outdated(self._index.searcher(), self._index.schema)
-                analysis = self._analysis
-                if renewal and not analysis.current:
-                    outdated, analysis = [*outdated, *renewal[0]], renewal[1]
-                if self._applied < newest or outdated or analysis != self._analysis:
-                    self._write_changes(database, analysis, outdated)
+                if self._applied < newest or outdated:
+                    self._write_changes(database, outdated)
                 self._publish()
-            if not self._analysis.current and not database.read_only:
-                self._renewal.start(database, self._analysis)
-
-    def _renew(self, database: RecordStore, nums: Sequence[int], analysis: Analysis) -> Analysis:
-        self._update(database, wait=True, renewal=(nums, analysis))
-        return self._analysis
 
     def _open(self) -> None:
         """Open the index on disk. If it is already open, read its newest commit. If the index cannot be read or belongs
@@ -215,7 +197,7 @@ class WordIndex:
             if self._index is None:
                 self._index = tantivy.Index(schema(), path=str(self._folder))
             self._index.reload()
-            self._adopt(state or self._empty_state())
+            self._adopt(state or self._state(0, "", 0))
         except UncommittedManifest:
             delete(self._folder)
             self._create()
@@ -233,17 +215,18 @@ class WordIndex:
             self._folder.rename(self._aside)
         self._folder.mkdir(parents=True)
         self._index = tantivy.Index(schema(), path=str(self._folder))
-        self._adopt(self._empty_state())
+        self._adopt(self._state(0, "", 0))
 
-    def _empty_state(self) -> dict[str, Any]:
-        return {"store": self._store_id, **Analysis().as_state(), "seq": 0, "point": ""}
+    def _state(self, seq: int, point: str, highest: int) -> dict[str, Any]:
+        return {"store": self._store_id, "analysis": ANALYSIS, "seq": seq, "point": point, "highest": highest}
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         if state.get("store") != self._store_id:
             raise ValueError("the word index belongs to another store")
-        self._analysis = Analysis.of(state)
+        if state.get("analysis") != ANALYSIS:
+            raise ValueError("the word index was written by another version of agentformer")
         self._applied, self._point = int(state["seq"]), str(state["point"])
-        self._highest = int(state["highest"]) if "highest" in state else None
+        self._highest = int(state["highest"])
         self._committed = CommittedIndex(self._index.searcher(), self._index.schema, self._analyzers)
 
     def _publish(self) -> None:
@@ -255,7 +238,7 @@ class WordIndex:
             else:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
-    def _write_changes(self, database: RecordStore, analysis: Analysis, outdated: Sequence[int]) -> None:
+    def _write_changes(self, database: RecordStore, outdated: Sequence[int]) -> None:
         """Write the changes of the records, and write the entries `outdated` again. Many changes are written in several
         steps, with one commit for each step."""
         newest = 0
@@ -266,9 +249,6 @@ class WordIndex:
                     newest = newest or change_feed.last_seq(connection)
                     reached = change_feed.step(connection, self._applied, _STEP)
                     point = change_feed.token_at(connection, reached)
-                    highest = self._highest
-                    if highest is None:
-                        highest = change_feed.highest_entry(connection) if self._applied else 0
                     changes = [Change(*row) for row in change_feed.since(connection, self._applied, until=reached)]
                 changed = {change.num for change in changes}
                 changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
@@ -276,26 +256,24 @@ class WordIndex:
                 # before its batch is written again with this later change.
                 for start in range(0, len(changes), _BATCH):
                     with database.reading() as connection:
-                        self._write_batch(connection, writer, changes[start : start + _BATCH], highest)
-            state = {"store": self._store_id, **analysis.as_state(), "seq": reached, "point": point}
-            write_manifest(self._folder, {**state, "highest": max(highest, *changed, 0)})
+                        self._write_batch(connection, writer, changes[start : start + _BATCH])
+            state = self._state(reached, point, max(self._highest, *changed, 0))
+            write_manifest(self._folder, state)
             self._index.reload()
-            self._adopt({**state, "highest": max(highest, *changed, 0)})
+            self._adopt(state)
             outdated = ()
             if reached >= newest:
                 return
 
-    def _write_batch(
-        self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change], highest: int
-    ) -> None:
-        """Write the entries of these changes. The index contains no entry with a number above `highest`, so such an
-        entry need not be deleted first."""
+    def _write_batch(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
+        """Write the entries of these changes. An entry with a number above `_highest` is not in the index, so it need
+        not be deleted first."""
         view = self._view
         entries = {change.num: view.memtable.analyzed(change) if view else None for change in changes}
         missing = [num for num, analyzed in entries.items() if analyzed is None]
         entries |= _analyze(connection, missing, self._analyzers)
         for _, num in changes:
-            if num <= highest:
+            if num <= self._highest:
                 writer.delete_documents_by_query(tantivy.Query.term_query(self._index.schema, "num", num))
             if (analyzed := entries[num]) is not None:
                 writer.add_document(analyzed.document())

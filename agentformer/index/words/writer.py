@@ -1,5 +1,5 @@
 """Writing of the word index. The functions decide when the index must be written, open the tantivy writer, write and
-read the manifest file, and convert errors. `Renewal` updates an index that an older version wrote.
+read the manifest file, and convert errors.
 
 The manifest is written after each commit. It contains the number of the last change that the index contains, and the
 checksums of the index files. An index that does not match its manifest is not used. Possible causes are a process that
@@ -11,31 +11,21 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
-import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from agentformer.errors import AgentFormerError, StoreError, StoreFull
-from agentformer.index.words.fields import ANALYSIS, RENEWABLE, terms_changed
-from agentformer.records import entries as records
+from agentformer.errors import StoreError, StoreFull
 from agentformer.records.integrity.files import open_regular_file, read_file, write_atomically
-from agentformer.types import RecordStore
-
-log = logging.getLogger("agentformer")
 
 MANIFEST_FILE = "manifest.json"
 _MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
 _MAX_MEMTABLE = 1_000  # maximum number of entries that may wait in memory, since each search reads all of them
 _COMMIT_AT = 250  # number of changes that start a commit in the background
-_READ = 1_000  # entries read from the records at a time
-_WRITTEN = 250  # entries of one commit during a renewal; a search that needs the writer waits for at most one commit
-_RENEWAL_PAUSE_SECONDS = 0.02  # seconds between two commits, in which waiting threads and processes get the lock
 _SEGMENTS_FILE = "meta.json"  # tantivy's list of segments, new at each commit
 _BLOCK = 1 << 20
 
@@ -189,96 +179,3 @@ def _crc(path: Path) -> int:
         while block := file.read(_BLOCK):
             crc = zlib.crc32(block, crc)
     return crc
-
-
-class Analysis(NamedTuple):
-    """The version of the analysis that made the terms of an index. If `version` is not the current version, the index
-    is being renewed: the terms of all entries up to the number `renewed` are already up to date."""
-
-    version: int = ANALYSIS
-    renewed: int = 0
-
-    @classmethod
-    def of(cls, state: Mapping[str, Any]) -> Analysis:
-        """Read the analysis from the manifest of an index. Raises `ValueError` if this version cannot use the index."""
-        version = state.get("analysis")
-        if version != ANALYSIS and version not in RENEWABLE:
-            raise ValueError("the word index was written by another version of agentformer")
-        return cls(int(version), int(state.get("renewed", 0)) if version != ANALYSIS else 0)
-
-    @property
-    def current(self) -> bool:
-        return self.version == ANALYSIS
-
-    def as_state(self) -> dict[str, int]:
-        """Return the fields that `of` reads, for the manifest of an index."""
-        return {"analysis": self.version, **({} if self.current else {"renewed": self.renewed})}
-
-
-Write = Callable[[RecordStore, Sequence[int], Analysis], Analysis]
-
-
-class Renewal:
-    """Renews an index of an older version in a background thread, by analyzing its entries again. `write(database,
-    nums, analysis)` writes the entries `nums` again, stores `analysis` in the manifest, and returns the analysis that
-    the index has then. If this is not `analysis`, another process has replaced or renewed the index, and the renewal
-    ends. Thread-safe."""
-
-    def __init__(self, write: Write) -> None:
-        self._write = write
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._stopped = threading.Event()
-
-    def start(self, database: RecordStore, analysis: Analysis) -> None:
-        """Start the thread, unless it is already running or `stop` was called."""
-        with self._lock:
-            if self._stopped.is_set() or (self._thread is not None and self._thread.is_alive()):
-                return
-            name = "agentformer-renewal"
-            self._thread = threading.Thread(target=self._run, args=(database, analysis), name=name, daemon=True)
-            self._thread.start()
-
-    def wait(self) -> None:
-        """Wait until a running renewal is complete."""
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
-
-    def stop(self) -> None:
-        """Stop the thread after its current commit, and wait for it. It cannot be started again."""
-        self._stopped.set()
-        self.wait()
-
-    def _run(self, database: RecordStore, analysis: Analysis) -> None:
-        try:
-            for nums, last in _changed(database, analysis):
-                if self._stopped.is_set():
-                    return
-                reached = Analysis(analysis.version, last)
-                if self._write(database, nums, reached) != reached:
-                    return
-                self._stopped.wait(_RENEWAL_PAUSE_SECONDS)
-            self._write(database, (), Analysis())
-        except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("The word index could not be renewed; the next change tries again: %s", error)
-
-
-def _changed(database: RecordStore, analysis: Analysis) -> Iterator[tuple[list[int], int]]:
-    """Find the entries that must be analyzed again, because their terms have changed since the version of the index.
-    Yield batches: the numbers of such entries, and the number of the last entry that was examined."""
-    last, changed = analysis.renewed, list[int]()
-    while True:
-        with database.reading() as connection:
-            contents = records.contents_after(connection, last, _READ)
-        for num, content in contents:
-            last = num
-            if terms_changed(content, analysis.version):
-                changed.append(num)
-            if len(changed) >= _WRITTEN:
-                yield changed, last
-                changed = []
-        if len(contents) < _READ:
-            break
-    if changed:
-        yield changed, last
