@@ -15,8 +15,8 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers, may_quote
-from agentformer.agent.cited_pages import find_citations
-from agentformer.agent.conversation import Briefing, Conversation, brief, excerpt, system_prompt
+from agentformer.agent.cited_pages import excerpt, find_citations
+from agentformer.agent.conversation import Briefing, Conversation, brief, system_prompt
 from agentformer.agent.loop import Loop, ModelOptions, Outcome, ToolsRefused
 from agentformer.agent.turn import Limits, Meter, OnEvent, Recalled, Turn
 from agentformer.embedders import token_counter
@@ -202,7 +202,7 @@ class Agent:
         checked = (
             _check_links(loop, outcome.text, earlier) if outcome.from_model else model_output.CheckedText(outcome.text)
         )
-        citations = find_citations(checked.text, loop.results, loop.briefing.entries)
+        citations = find_citations(checked.text, [result.value for result in loop.results], loop.briefing.entries)
         warnings = [*loop.briefing.warnings, *outcome.warnings, *model_output.link_warnings(checked.unknown_hosts)]
         warnings += [*citations.warnings(), *permission.warnings]
         if self._refusal:

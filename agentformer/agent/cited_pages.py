@@ -1,21 +1,19 @@
-"""Finds the documents and pages that an answer cites. A citation is valid only if the model has read text of the cited
-page."""
+"""The documents and pages that an answer cites, and excerpts of texts for people. A citation is valid only if the model
+has read text of the cited page."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agentformer.agent.calls import CallResult
-from agentformer.agent.conversation import excerpt
-from agentformer.agent.turn import Cited
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import lines_of
 from agentformer.types import MemoryEntry
 
 _QUOTE = 500  # characters
+_EXCERPT = 200  # characters
 _COMMON = 12  # letters and digits before a name that mark a copied sentence
 _BEFORE = 100  # characters before a name in which these letters are searched
 _MOST_LINES = 10_000  # of one citation
@@ -29,6 +27,18 @@ _BRACKETED = (
 _WITH_WORD = rf"{_NAMED}[\s,;:(]{{0,3}}{_WORD}{_PAGES}"  # "rules.pdf (page 3)"
 # List in a tool's result -> field with the text of an item.
 _LISTS = {"citations": "quote", "passages": "content", "memories": "content", "messages": "content"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cited:
+    """A citation of a document in the answer. The model has read the cited text. `quote` is the beginning of this text.
+    `label` is the page number that is printed on the page, the name of the section, or the lines of code."""
+
+    document: str
+    page: int | None
+    label: str
+    quote: str
+    entry_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +63,12 @@ class Citations:
         return unknown + copied
 
 
-def find_citations(answer: str, results: Iterable[CallResult], entries: Iterable[MemoryEntry]) -> Citations:
-    """Return the citations in `answer` of documents that the model has read: in `results` of tools, and in `entries`,
-    the memories in the prompt. If the answer names a document without pages, each page of it that the model has read is
-    cited."""
+def find_citations(
+    answer: str, results: Iterable[Mapping[str, Any] | None], entries: Iterable[MemoryEntry]
+) -> Citations:
+    """Return the citations in `answer` of documents that the model has read: in `results`, the values that tools have
+    returned, and in `entries`, the memories in the prompt. If the answer names a document without pages, each page of
+    it that the model has read is cited."""
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
     copied: list[str] = []
@@ -111,12 +123,12 @@ def _page_names(cited: Cited) -> set[str]:
     return {name for name in (str(cited.page or ""), cited.label) if name}
 
 
-def _of_results(results: Iterable[CallResult]) -> Iterator[tuple[Cited, str]]:
+def _of_results(results: Iterable[Mapping[str, Any] | None]) -> Iterator[tuple[Cited, str]]:
     """Yield the texts that the model has read in results of tools, as (citation, complete text). If the text is not
     from a document, the citation has an empty document name."""
     for result in results:
         for key, field in _LISTS.items():
-            items = (result.value or {}).get(key)
+            items = (result or {}).get(key)
             for item in items if isinstance(items, list) else ():  # the status has counts under the same keys
                 yield _cited(item, item[field]), item[field]
 
@@ -133,3 +145,10 @@ def _of_memories(entries: Iterable[MemoryEntry]) -> Iterator[tuple[Cited, str]]:
         source = entry.source
         place = (source.name, source.page, source.label) if source else ("", None, "")
         yield Cited(*place, excerpt(entry.content, _QUOTE), entry.id), entry.content
+
+
+def excerpt(text: str, limit: int = _EXCERPT) -> str:
+    """Return the beginning of a text on one line, with at most `limit` characters and an ellipsis if the text is
+    longer."""
+    line = " ".join(text[: 4 * limit].split())
+    return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"

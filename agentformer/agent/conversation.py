@@ -11,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from agentformer.agent.cited_pages import excerpt
 from agentformer.agent.turn import UsedMemory
 from agentformer.memory.context.messages import Context
 from agentformer.text.prompt_quoting import escape_json, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, ToolCall
 
-_EXCERPT = 200  # characters of a memory in an event
 _BEGINNING = 200  # characters that remain of a shortened result
 _SHARES = ("core", "episodic", "semantic")
 _CUT = " [cut here: {more} more characters did not fit. Ask for less, or for the rest]"
@@ -121,13 +121,6 @@ def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
             message = replace(message, content=f"{result.pop().content}\n\n{message.content}")
         result.append(message)
     return result
-
-
-def excerpt(text: str, limit: int = _EXCERPT) -> str:
-    """Return the beginning of a text on one line, with at most `limit` characters and an ellipsis if the text is
-    longer."""
-    line = " ".join(text[: 4 * limit].split())
-    return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"
 
 
 class Conversation:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from agentformer.agent.cited_pages import Cited
 from agentformer.errors import InvalidInput
 from agentformer.types import Reply
 
@@ -50,18 +51,6 @@ class ToolRun:
     failed: bool
     text: str
     ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Cited:
-    """A citation of a document in the answer. The model has read the cited text. `quote` is the beginning of this text.
-    `label` is the page number that is printed on the page, the name of the section, or the lines of code."""
-
-    document: str
-    page: int | None
-    label: str
-    quote: str
-    entry_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer import AgentFormer
-from agentformer.agent.conversation import Conversation, alternate, brief, excerpt, quote_result, system_prompt
+from agentformer.agent.cited_pages import excerpt
+from agentformer.agent.conversation import Conversation, alternate, brief, quote_result, system_prompt
 from agentformer.types import ChatMessage, ToolCall
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import calls, says

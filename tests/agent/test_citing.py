@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from agentformer import AgentFormer
-from agentformer.agent.calls import CallResult
 from agentformer.agent.cited_pages import Citations, find_citations
-from agentformer.types import MemoryEntry, Source, ToolCall
+from agentformer.types import MemoryEntry, Source
 from tests.agent.conftest import Make
 from tests.agent.scripted import calls, says
 from tests.readers.conftest import make_pdf
@@ -16,12 +18,12 @@ KEYS = "The caretaker keeps the keys in the blue cupboard."
 BOATS = "Boats are lifted out of the water in October."
 
 
-def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> CallResult:
+def shown(*pages: int, name: str = "rules.pdf", label: str = "") -> dict[str, Any]:
     quoted = [
         {"document": name, "page": page, "label": label, "quote": f"quote {page}", "entry_id": f"e{page}"}
         for page in pages
     ]
-    return CallResult(ToolCall("c", "rag_query", {}), "", False, 0.0, {"citations": quoted})
+    return {"citations": quoted}
 
 
 def test_a_place_is_cited_by_its_name_and_page() -> None:
@@ -69,12 +71,12 @@ def test_a_document_that_the_context_recalled_can_be_cited() -> None:
     assert [(cited.page, cited.quote, cited.entry_id) for cited in found.known] == [(2, BOATS, "e")]
 
 
-def read(**texts: str) -> CallResult:
+def read(**texts: str) -> dict[str, Any]:
     """A result of a tool with one passage of each document."""
     passages = [
         {"document": f"{name}.pdf", "page": 1, "content": text, "id": f"id of {name}"} for name, text in texts.items()
     ]
-    return CallResult(ToolCall("c", "rag_search", {}), "", False, 0.0, {"passages": passages})
+    return {"passages": passages}
 
 
 def test_a_name_in_a_sentence_copied_from_another_document_is_not_cited() -> None:
@@ -102,9 +104,8 @@ def test_unknown_pages_and_copied_names_are_warnings() -> None:
 
 
 def test_tools_that_give_no_places_are_passed_over() -> None:
-    values = [{"memories": {"core": 1}}, {"citations": None}, {}, None]
-    done = [CallResult(ToolCall("c", "memory_status", {}), "", False, 0.0, value) for value in values]
-    assert find_citations("[rules.pdf, 2]", done, []).known == ()
+    values: list[Mapping[str, Any] | None] = [{"memories": {"core": 1}}, {"citations": None}, {}, None]
+    assert find_citations("[rules.pdf, 2]", values, []).known == ()
 
 
 @pytest.mark.process
