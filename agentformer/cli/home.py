@@ -47,7 +47,8 @@ def sync_home(
             follower = af.markdown.follow(folder)
             while True:
                 time.sleep(_LOOK_SECONDS)
-                if (latest := follower.step()) and _has_news(latest):
+                latest = follower.step()
+                if latest and (not latest.complete or any(getattr(latest, name) for name in _CHANGES)):
                     _show(latest, as_json=as_json)
     _end(report)
 
@@ -60,10 +61,6 @@ def _print(report: HomeReport, *, as_json: bool) -> None:
 def _end(report: HomeReport) -> None:
     if not report.complete:
         sys.exit(1)
-
-
-def _has_news(report: HomeReport) -> bool:
-    return not report.complete or any(getattr(report, name) for name in _CHANGES)
 
 
 def _show(report: HomeReport, *, as_json: bool) -> None:

@@ -78,7 +78,8 @@ class Maps:
     def get(self, namespace: str, *, renew: bool = False, wait_seconds: float = 0.0) -> MapState:
         """Return the map of a namespace. If there is no map, if the entries have changed much since the map was
         computed, or if `renew` is true, start to compute the map and wait at most `wait_seconds` for it."""
-        space, count = self._active_space(), self._backend.count(_searched(namespace))
+        space = next((state.space.spec for state in self._backend.spaces() if state.state == "active"), "")
+        count = self._backend.count(_searched(namespace))
         with self._lock:
             kept = self._kept.get(namespace)
             thread = self._running.get(namespace)
@@ -97,9 +98,6 @@ class Maps:
                 return MapState("computing", kept.points if kept and same else None)
         assert kept is not None  # a thread that ends leaves a result
         return MapState("failed" if kept.problem else "ready", kept.points, kept.problem)
-
-    def _active_space(self) -> str:
-        return next((state.space.spec for state in self._backend.spaces() if state.state == "active"), "")
 
     def _is_outdated(self, kept: _Kept, space: str, count: int) -> bool:
         allowed = 0 if count <= _EXACT else _SMALL_CHANGE * kept.entries

@@ -18,6 +18,7 @@ from agentformer.records.duplicates import is_duplicate
 from agentformer.text.normalize import normalized
 from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
 
+_NO_DUPLICATES = frozenset({*UNSEARCHED_KINDS, "message"})
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
 _LISTED_UNREAD = 20  # at most this many unread entries are listed; all of them are counted
 _EXCERPT = 200  # at most this many code points of a duplicate are shown
@@ -109,7 +110,7 @@ def audit(
         entries += 1
         if entry.tier == "core":
             blocks.append(entry)
-        if _can_be_duplicate(entry):
+        if entry.kind not in _NO_DUPLICATES and entry.tier != "working" and entry.source is None:
             candidates.append(_Candidate.of(entry))
         facts.add(entry)
         if _is_unread(entry, read_before):
@@ -197,10 +198,6 @@ def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) ->
     if project is None:
         return True  # the scope has the user already
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
-
-
-def _can_be_duplicate(entry: MemoryEntry) -> bool:
-    return entry.kind not in {*UNSEARCHED_KINDS, "message"} and entry.tier != "working" and entry.source is None
 
 
 def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:

@@ -244,7 +244,7 @@ class _Cutter:
         before its methods) may be joined with the first methods."""
         held: CodePart | None = None
         for part in parts:
-            if held and self._may_share(held, part):
+            if held and held.outer is part.outer and self._size(held.span.start, part.span.end) <= self._shared:
                 symbols = tuple(dict.fromkeys((*held.symbols, *part.symbols)))
                 if len(symbols) > 1 and part.outer in symbols:
                     symbols = tuple(symbol for symbol in symbols if symbol is not part.outer)
@@ -255,9 +255,6 @@ class _Cutter:
             held = part
         if held:
             yield held
-
-    def _may_share(self, held: CodePart, part: CodePart) -> bool:
-        return held.outer is part.outer and self._size(held.span.start, part.span.end) <= self._shared
 
     def _gap(self, start: int, end: int, outer: Symbol | None) -> Iterator[CodePart]:
         if not self._text[start:end].strip():

@@ -219,7 +219,7 @@ class FolderFiles:
     def _file(self, item: os.DirEntry[str], name: str) -> FolderFile | None:
         try:
             state = item.stat(follow_symlinks=False)
-            if not item.is_file(follow_symlinks=False) or not state.st_size or _is_binary_name(item.name):
+            if not item.is_file(follow_symlinks=False) or not state.st_size or _BINARY.search(item.name):
                 return None
             if state.st_size > self._max_bytes:
                 self.skipped.append(Problem(name, f"has more than {self._max_bytes} bytes (setting max_file_bytes)"))
@@ -364,10 +364,6 @@ def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool)
     if folder.name in _BUILT and not _PROJECT.isdisjoint(beside):
         return True
     return Path(folder.path, _ENVIRONMENT).exists()
-
-
-def _is_binary_name(name: str) -> bool:
-    return _BINARY.search(name) is not None
 
 
 def is_home(folder: Path) -> bool:

@@ -151,13 +151,10 @@ def _leaves(message: Message) -> Iterator[Message]:
 
 def _body(leaves: list[Message]) -> Message | None:
     """Return the part with the text of a message: the first plain text with letters, or else the first HTML."""
-    texts = [leaf for leaf in leaves if leaf.get_content_maintype() == "text" and not _is_attached(leaf)]
+    shown = [leaf for leaf in leaves if leaf.get_content_disposition() != "attachment" and not leaf.get_filename()]
+    texts = [leaf for leaf in shown if leaf.get_content_maintype() == "text"]
     plains = [leaf for leaf in texts if leaf.get_content_type() != HTML and _text_of(leaf).strip()]
     return next(iter(plains or [leaf for leaf in texts if leaf.get_content_type() == HTML] or texts), None)
-
-
-def _is_attached(leaf: Message) -> bool:
-    return leaf.get_content_disposition() == "attachment" or bool(leaf.get_filename())
 
 
 def _is_other_body(leaf: Message) -> bool:

@@ -43,7 +43,9 @@ LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writ
 # slot that was in use at the start of an attempt, even if a new reader in this slot does not need the log.
 _WAL_WAITS = (0.05, 0.1, 0.2, 0.4)
 _WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as a backup, needs the log
-_MAX_IDLE = 8  # idle connections that stay open; the server has at most as many threads by default
+# Idle connections that stay open: a server works on so many slow requests at once by default. More threads use the
+# database now and then; a connection above this number is closed after its use (docs/PERFORMANCE.md, open files).
+_MAX_IDLE = 8
 _IN_USE = "is used by another thread of this process; try again when that thread has finished"
 _REPAIRING = "is being repaired; try again when the repair has finished"
 _GROUP = 1_000  # vectors of a snapshot that are read at a time

@@ -207,7 +207,7 @@ class Held:
 
     rss: int  # bytes
     files: int  # open ones, but those of databases
-    databases: int  # open files of databases, of which a few connections each are kept for the next call
+    connections: int  # to databases; each has the write-ahead log of its database open
     threads: int
     children: int
     log: int  # bytes of the write-ahead log
@@ -237,7 +237,7 @@ class Watch:
         return Held(
             rss=self.server.memory(),
             files=sum(".sqlite" not in name for name in names),
-            databases=sum(".sqlite" in name for name in names),
+            connections=sum(name.endswith("-wal") for name in names),
             threads=self.server.threads(),
             children=sum(_children(pid) for pid in processes),
             log=log.stat().st_size if log.exists() else 0,

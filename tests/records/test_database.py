@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -16,10 +17,11 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
+from agentformer.records.database import _MAX_IDLE, Database
 from agentformer.records.integrity.file_guard import GuardedConnection
 from agentformer.records.schema import MIGRATIONS
 from agentformer.testing import make_entry
+from agentformer.testing.case import run_in_threads
 from agentformer.types import MemoryEntry, Query, Scope
 
 
@@ -109,6 +111,28 @@ def test_connections_use_wal_full_sync_and_foreign_keys(database: Database) -> N
         assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal"
         assert connection.execute("PRAGMA synchronous").fetchone()[0] == 2  # FULL
         assert connection.execute("PRAGMA foreign_keys").fetchone()[0] == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
+def test_files_of_closed_connections_are_used_again(database: Database) -> None:
+    """SQLite closes a database file only with the last connection, because this releases all locks of the process."""
+
+    def held() -> list[int]:
+        names = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        return [names.count(f"{database.path}{end}") for end in ("", "-wal", "-shm")]
+
+    def use(barrier: threading.Barrier) -> None:
+        with database.reading() as connection:
+            connection.execute("SELECT count(*) FROM entries").fetchone()
+            barrier.wait(30)
+
+    assert held() == [1, 1, 1]
+    for count, files in ((4, 4), (12, 12), (12, 12), (9, 12), (15, 15)):
+        barrier = threading.Barrier(count)
+        run_in_threads(count, lambda _, barrier=barrier: use(barrier))
+        assert held() == [files, min(files, _MAX_IDLE), 1]
+    database.close()
+    assert held() == [0, 0, 0]
 
 
 def test_a_closed_database_raises_store_error(database: Database) -> None:

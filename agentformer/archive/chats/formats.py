@@ -85,7 +85,8 @@ def _chatgpt(value: Mapping[str, Any]) -> Chat:
     chat = Chat(CHATGPT, _required("conversation_id", chat_id), _text(value, "title"))
     messages, skipped = [], 0
     for node_id, message in _branch(value):
-        role, text = _role_of(message), _chatgpt_text(message.get("content"))
+        role = _ROLES.get(_text(_object(message, "author"), "role").lower(), "")
+        text = _chatgpt_text(message.get("content"))
         hidden = message.get("weight") == 0 or _object(message, "metadata").get("is_visually_hidden_from_conversation")
         to_tool = message.get("recipient") not in (None, "all")
         if role not in ("user", "assistant") or fields.is_blank(text) or hidden or to_tool:
@@ -207,10 +208,6 @@ def _time(value: Any, name: str = "time") -> datetime | None:
     except (TypeError, ValueError, OverflowError, OSError):
         reason = "must be ISO 8601, or seconds since 1970"
         raise InvalidInput(name, f"{reason}, got {str(value)[:80]!r}") from None
-
-
-def _role_of(message: Mapping[str, Any]) -> str:
-    return _ROLES.get(_text(_object(message, "author"), "role").lower(), "")
 
 
 def _text(value: Mapping[str, Any], name: str) -> str:

@@ -46,7 +46,7 @@ class MarkdownHomes:
         are written; files that a person has edited are `pending` in the report. Raises `InvalidInput` if the folder is
         not empty and not a home, or is the home of another namespace, and `StoreFull` if the folder cannot be
         written."""
-        path, namespace = _path(folder), fields.name("namespace", namespace)
+        path, namespace = checked_folder(folder), fields.name("namespace", namespace)
         home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
         _check_namespace(home, namespace)
         return self._sync(home, take=False).run()
@@ -63,7 +63,7 @@ class MarkdownHomes:
         Raises `InvalidInput` if the folder is not a home, or if it is the home of another namespace than `namespace`.
         Without `delete`, also raises `InvalidInput` if more than half of the files, or of the entries that have a file,
         are gone."""
-        path, namespace = _path(folder), fields.optional_name("namespace", namespace)
+        path, namespace = checked_folder(folder), fields.optional_name("namespace", namespace)
         if not path.is_dir():
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
         if adopt and not is_home(path):
@@ -77,7 +77,7 @@ class MarkdownHomes:
     def follow(self, folder: Place) -> HomeFollower:
         """Return an object whose method `step` syncs a home if it or the memory has changed. A missing or empty folder
         becomes the home of the default namespace."""
-        return HomeFollower(self, _path(folder))
+        return HomeFollower(self, checked_folder(folder))
 
     def keep(self, folder: Place, seconds: float) -> HomeKeeper:
         """Start a thread that syncs a home, and looks for changes every `seconds`."""
@@ -182,10 +182,6 @@ class HomeKeeper(PeriodicThread):
         if message not in self._logged:
             self._logged.add(message)
             log.warning("%s", message)
-
-
-def _path(folder: Place) -> Path:
-    return checked_folder(folder)
 
 
 def _check_namespace(home: HomeFolder, namespace: str) -> None:

@@ -93,11 +93,8 @@ class HomeSync:
         """Return the ids of the entries whose files are recorded but gone."""
         records, present = self._folder.records, {*found.entries, *found.unusable}
         ids = (entry_id for entry_id, record in records.items() if record.version and entry_id not in present)
-        return [entry_id for entry_id in ids if not self._has_error(records[entry_id].path)]
-
-    def _has_error(self, path: str) -> bool:
-        """Return whether the file at this path could not be read or parsed. Such a file is not gone."""
-        return any(problem.name == path for problem in self._folder.failed)
+        failed = {problem.name for problem in self._folder.failed}  # these files are not gone
+        return [entry_id for entry_id in ids if records[entry_id].path not in failed]
 
     def _refuse_loss(self, gone: list[str]) -> None:
         records = [entry_id for entry_id, record in self._folder.records.items() if record.version]

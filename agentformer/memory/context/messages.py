@@ -85,7 +85,7 @@ def recalled_block(entries: Iterable[MemoryEntry]) -> str:
     entries = list(entries)
     code = [entry for entry in entries if _is_code(entry)]
     past = [entry for entry in entries if not _is_code(entry) and (entry.tier == "episodic" or entry.kind in _EVENTS)]
-    if not code and not any(map(_is_event, past)):
+    if not code and not any(entry.kind in _EVENTS or "event_type" in entry.metadata for entry in past):
         past = []
     others = [entry for entry in entries if entry not in code and entry not in past]
     lines = [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in others)]
@@ -108,10 +108,6 @@ def memory_text(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) ->
 
 def _is_code(entry: MemoryEntry) -> bool:
     return bool(entry.source and lines_of(entry.source.label))
-
-
-def _is_event(entry: MemoryEntry) -> bool:
-    return entry.kind in _EVENTS or "event_type" in entry.metadata
 
 
 def _code_item(entry: MemoryEntry) -> str:
