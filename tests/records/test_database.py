@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -118,7 +117,7 @@ def test_files_of_closed_connections_are_used_again(database: Database) -> None:
     """SQLite closes a database file only with the last connection, because this releases all locks of the process."""
 
     def held() -> list[int]:
-        names = [os.readlink(path) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+        names = [str(path.readlink()) for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
         return [names.count(f"{database.path}{end}") for end in ("", "-wal", "-shm")]
 
     def use(barrier: threading.Barrier) -> None:
