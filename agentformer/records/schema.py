@@ -219,9 +219,9 @@ REQUIRED_TABLES = ("meta", "entries")  # every store has them
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate the schema of the database to the newest version. Each migration is one transaction, and several
-    processes may migrate at the same time. Raises `StoreError` if the schema is newer than this software, or if the
-    schema is older and the database cannot be written."""
+    """Migrate the schema of the database to the newest version. Each migration is one transaction; for a new database,
+    all of them are one. Several processes may migrate at the same time. Raises `StoreError` if the schema is newer than
+    this software, or if the schema is older and the database cannot be written."""
     while (version := _version(connection)) < len(MIGRATIONS):
         try:
             _migrate_step(connection, version)
@@ -240,23 +240,29 @@ def migrate(connection: sqlite3.Connection) -> None:
 
 
 def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
-    """Migrate the schema from `version` to the next version. Do nothing if another process has already done this
-    migration."""
+    """Migrate the schema from `version` to the next version, or a new database to the newest version. Do nothing if
+    another process has already done this migration."""
+    newest = version + 1 if version else len(MIGRATIONS)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
-            for statement in _statements(MIGRATIONS[version]):
-                connection.execute(statement)
-            if version == 0:
-                connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
-            if version + 1 == _METADATA_CHECKSUMS:
-                _add_metadata_checksums(connection)
-            connection.execute(f"PRAGMA user_version = {version + 1}")
+            for number in range(version, newest):
+                _apply(connection, number)
+            connection.execute(f"PRAGMA user_version = {newest}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # on a full disk, the commit has already ended the transaction
             connection.execute("ROLLBACK")
         raise
+
+
+def _apply(connection: sqlite3.Connection, version: int) -> None:
+    for statement in _statements(MIGRATIONS[version]):
+        connection.execute(statement)
+    if version == 0:
+        connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
+    if version + 1 == _METADATA_CHECKSUMS:
+        _add_metadata_checksums(connection)
 
 
 def _add_metadata_checksums(connection: sqlite3.Connection) -> None:

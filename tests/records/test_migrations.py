@@ -112,3 +112,11 @@ def test_a_store_without_absent_documents_records_them_after_its_migration(tmp_p
             assert list(backend.absent_documents()) == absent
             backend.store([document])
             backend.remove([document.id])
+
+
+def test_the_schema_of_a_new_database_is_one_transaction(tmp_path: Path) -> None:
+    done: list[str] = []
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE, isolation_level=None)) as connection:
+        connection.set_trace_callback(done.append)
+        schema.migrate(connection)
+    assert done.count("COMMIT") == 1
