@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,22 @@ Copy = Callable[..., Result]
 UNCLEANED = {"AGENTFORMER_CLEAN_EVERY": "0"}  # unless a test says so
 
 
+def folders_of(folder: Path) -> tuple[str, ...]:
+    """Where the memory in a folder is, for a command."""
+    return ("--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing")
+
+
+def copy_memory(template: Path, folder: Path, fill: Callable[[Path], object]) -> None:
+    """Make a memory like the one that `fill` has made in `template`. One whose entries are in a database is filled."""
+    if os.environ.get("AGENTFORMER_BACKEND"):
+        fill(folder)
+    else:
+        shutil.copytree(template, folder, dirs_exist_ok=True)
+
+
 @pytest.fixture
 def where(tmp_path: Path) -> tuple[str, ...]:
-    return ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing")
+    return folders_of(tmp_path)
 
 
 @pytest.fixture
@@ -35,10 +50,21 @@ def run(where: tuple[str, ...]) -> Invoke:
     return run
 
 
+def _empty(folder: Path) -> None:
+    agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing").close()
+
+
+@pytest.fixture(scope="session")
+def empty_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("empty")
+    _empty(folder)
+    return folder
+
+
 @pytest.fixture
-def empty_memory(tmp_path: Path) -> None:
+def empty_memory(empty_template: Path, tmp_path: Path) -> None:
     """A memory without entries, for commands that refuse to create a memory."""
-    agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing").close()
+    copy_memory(empty_template, tmp_path, _empty)
 
 
 @pytest.fixture

@@ -5,27 +5,46 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from agentformer.cli import main
 from agentformer.factory import connect
-from tests.edges.conftest import Copy, Invoke, Shown
+from tests.edges.conftest import UNCLEANED, Copy, Invoke, Shown, copy_memory, folders_of
+from tests.forked import SERVE, start
 from tests.readers.conftest import make_pdf
 
 KEYS = "The caretaker keeps the keys in the blue cupboard."
 
 
-@pytest.fixture
-def filled(run: Invoke, shown: Shown, where: tuple[str, ...], tmp_path: Path) -> dict[str, str]:
-    """A memory with something of everything; ids by what they are."""
-    (tmp_path / "rules.pdf").write_bytes(make_pdf([["Boats are lifted in October."], [KEYS]]))
-    (document,) = shown("ingest", str(tmp_path / "rules.pdf"), "--metadata", '{"year": 2026}')["documents"]
-    shown("ingest", str(tmp_path / "rules.pdf"), "--namespace", "Board/日本")
-    with connect(index_dir=where[1], upload_dir=where[3], embedder="hashing", clean_every=0) as af:
+class Filled(NamedTuple):
+    """A memory with something of everything: its folder, the file that it has read, its export, and what is in it."""
+
+    folder: Path
+    rules: Path
+    out: Path
+    told: dict[str, Any]  # by the export
+    history: dict[str, Any]  # of `new`
+    old: str
+    new: str
+    summary: str
+
+
+def command(folder: Path, *arguments: str) -> Any:
+    done = CliRunner(env=UNCLEANED).invoke(main, [*arguments, *folders_of(folder), "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def fill(folder: Path, rules: Path) -> tuple[str, str, str]:
+    command(folder, "ingest", str(rules), "--metadata", '{"year": 2026}')
+    command(folder, "ingest", str(rules), "--namespace", "Board/日本")
+    with connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", clean_every=0) as af:
         for n in range(12):
             af.memory.add_message("monday", "user", f"The boat number {n} lies at berth {n}.", speaker="Aino ☕")
         old = af.memory.store("Aino lives in Helsinki.", user_id="aino")
@@ -34,7 +53,17 @@ def filled(run: Invoke, shown: Shown, where: tuple[str, ...], tmp_path: Path) ->
         af.memory.update(new.id, content="Aino lives in Turku, by the river.")
         af.memory.core.append("persona", "You help the harbour office.")
         (summary,) = af.memory.clean(session_id="monday").summaries
-    return {"document": document["id"], "old": old.id, "new": new.id, "summary": summary}
+    return old.id, new.id, summary
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    folder = tmp_path_factory.mktemp("filled")
+    rules, out = folder / "rules.pdf", folder / "out"
+    rules.write_bytes(make_pdf([["Boats are lifted in October."], [KEYS]]))
+    ids = fill(folder, rules)
+    told, _ = (command(folder, "export", "--to", str(to), "--all-namespaces") for to in (out, folder / "again"))
+    return Filled(folder, rules, out, told, command(folder, "history", ids[1]), *ids)
 
 
 def same(one: Path, other: Path) -> bool:
@@ -45,79 +74,57 @@ def same(one: Path, other: Path) -> bool:
 
 @pytest.mark.process
 @pytest.mark.parametrize("backend", ["faiss", "local_json"])
-def test_everything_comes_back_in_another_memory(
-    run: Invoke, shown: Shown, copy: Copy, filled: dict[str, str], tmp_path: Path, backend: str
-) -> None:
-    told = shown("export", "--to", str(tmp_path / "out"), "--all-namespaces")
-    assert (told["originals"], told["missing_originals"]) == (1, [])
-    assert set(told["namespaces"]) == {"default", "Board/日本"}
-    done = copy("import", str(tmp_path / "out"), "--json", AGENTFORMER_BACKEND=backend)
+def test_everything_comes_back_in_another_memory(copy: Copy, filled: Filled, tmp_path: Path, backend: str) -> None:
+    assert (filled.told["originals"], filled.told["missing_originals"]) == (1, [])
+    assert set(filled.told["namespaces"]) == {"default", "Board/日本"}
+    done = copy("import", str(filled.out), "--json", AGENTFORMER_BACKEND=backend)
     assert done.exit_code == 0, done.output
-    count = sum(told["namespaces"].values())
+    count = sum(filled.told["namespaces"].values())
     assert json.loads(done.stdout) == {"imported": count, "there_already": 0, "former_versions": 2, "vectors": 0}
     assert (
         copy("export", "--to", str(tmp_path / "back"), "--all-namespaces", AGENTFORMER_BACKEND=backend).exit_code == 0
     )
-    assert same(tmp_path / "back", tmp_path / "out")
+    assert same(tmp_path / "back", filled.out)
+    assert [version["content"] for version in filled.history["versions"]] == ["Aino lives in Turku."]
+    assert json.loads(copy("history", filled.new, "--json", AGENTFORMER_BACKEND=backend).stdout) == filled.history
     answer = json.loads(copy("ask", "Who keeps the keys?", "--json", AGENTFORMER_BACKEND=backend).stdout)
     assert (answer["citations"][0]["document"], answer["citations"][0]["page"]) == ("rules.pdf", 2)
-    restored = copy("restore", filled["summary"], "--json", AGENTFORMER_BACKEND=backend)
+    restored = copy("restore", filled.summary, "--json", AGENTFORMER_BACKEND=backend)
     assert len(json.loads(restored.stdout)["entries"]) == 5
     assert copy("doctor", AGENTFORMER_BACKEND=backend).exit_code == 0
 
 
 @pytest.mark.process
-def test_an_unchanged_memory_gives_the_same_bytes_again(run: Invoke, filled: dict[str, str], tmp_path: Path) -> None:
-    for name in ("one", "two"):
-        assert run("export", "--to", str(tmp_path / name), "--all-namespaces").exit_code == 0
-    assert same(tmp_path / "one", tmp_path / "two")
-    manifest = json.loads((tmp_path / "one" / "manifest.json").read_text(encoding="utf-8"))
+def test_an_unchanged_memory_gives_the_same_bytes_again(filled: Filled) -> None:
+    assert same(filled.out, filled.folder / "again")
+    manifest = json.loads((filled.out / "manifest.json").read_text(encoding="utf-8"))
     for path, told in manifest["files"].items():
-        assert hashlib.sha256((tmp_path / "one" / path).read_bytes()).hexdigest() == told["sha256"]
+        assert hashlib.sha256((filled.out / path).read_bytes()).hexdigest() == told["sha256"]
 
 
 @pytest.mark.process
-def test_former_versions_come_back(run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path) -> None:
-    run("export", "--to", str(tmp_path / "out"))
-    assert copy("import", str(tmp_path / "out")).exit_code == 0
-    before = json.loads(run("history", filled["new"], "--json").stdout)
-    assert [version["content"] for version in before["versions"]] == ["Aino lives in Turku."]
-    assert json.loads(copy("history", filled["new"], "--json").stdout) == before
-
-
-@pytest.mark.process
-def test_what_is_there_already_is_passed_over_though_it_was_used(
-    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+def test_what_is_there_already_is_passed_over_though_it_was_used_and_what_differs_stops_everything(
+    copy: Copy, filled: Filled
 ) -> None:
-    run("export", "--to", str(tmp_path / "out"))
-    assert copy("import", str(tmp_path / "out")).exit_code == 0
+    assert copy("import", str(filled.out)).exit_code == 0
     assert copy("recall", "Where does Aino live?").exit_code == 0  # which is counted
-    copy("forget", filled["old"])
-    done = copy("import", str(tmp_path / "out"))
-    assert done.stdout.startswith("entries imported: 1; ")
+    copy("forget", filled.old)
+    assert copy("import", str(filled.out)).stdout.startswith("entries imported: 1; ")
+
+    copy("update", filled.new, "--content", "Aino lives in Oulu.")
+    copy("forget", filled.old)
+    done = copy("import", str(filled.out))
+    assert (done.exit_code, filled.new in done.stderr, "1 entries" in done.stderr) == (2, True, True)
+    assert copy("history", filled.old).exit_code == 2
 
 
 @pytest.mark.process
-def test_an_entry_that_differs_stops_everything(
-    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
-) -> None:
-    run("export", "--to", str(tmp_path / "out"))
-    copy("import", str(tmp_path / "out"))
-    copy("update", filled["new"], "--content", "Aino lives in Oulu.")
-    copy("forget", filled["old"])
-    done = copy("import", str(tmp_path / "out"))
-    assert (done.exit_code, filled["new"] in done.stderr, "1 entries" in done.stderr) == (2, True, True)
-    assert copy("history", filled["old"]).exit_code == 2
-
-
-@pytest.mark.process
-def test_a_document_that_is_there_under_another_id_stops_everything(
-    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
-) -> None:
-    run("export", "--to", str(tmp_path / "out"))
-    (tmp_path / "rules.pdf").write_bytes(make_pdf([["Other rules."]]))
-    (there,) = json.loads(copy("ingest", str(tmp_path / "rules.pdf"), "--json").stdout)["documents"]
-    done = copy("import", str(tmp_path / "out"))
+def test_a_document_that_is_there_under_another_id_stops_everything(copy: Copy, filled: Filled) -> None:
+    former = filled.rules.read_bytes()
+    filled.rules.write_bytes(make_pdf([["Other rules."]]))
+    (there,) = json.loads(copy("ingest", str(filled.rules), "--json").stdout)["documents"]
+    filled.rules.write_bytes(former)
+    done = copy("import", str(filled.out))
     assert (done.exit_code, f"agentformer remove {there['id']}" in done.stderr) == (2, True)
     assert len(json.loads(copy("memories", "--kind", "fact", "--json").stdout)["entries"]) == 0
 
@@ -166,12 +173,14 @@ def test_as_many_keys_of_metadata_as_a_document_may_have_come_back(
 
 @pytest.mark.process
 def test_an_original_that_is_missing_is_told_and_stays_missing(
-    run: Invoke, copy: Copy, filled: dict[str, str], tmp_path: Path
+    run: Invoke, shown: Shown, copy: Copy, filled: Filled, tmp_path: Path
 ) -> None:
+    copy_memory(filled.folder, tmp_path, lambda folder: fill(folder, filled.rules))
     next((tmp_path / "u").rglob("*.bin")).unlink()
-    done = run("export", "--to", str(tmp_path / "out"))
-    assert (done.exit_code, filled["document"] in done.stderr) == (1, True)
-    assert copy("import", str(tmp_path / "out")).exit_code == 0
+    (document,) = shown("list")["documents"]
+    done = run("export", "--to", str(tmp_path / "missing"))
+    assert (done.exit_code, document["id"] in done.stderr) == (1, True)
+    assert copy("import", str(tmp_path / "missing")).exit_code == 0
     assert copy("doctor").exit_code == 1
 
 
@@ -224,25 +233,25 @@ def test_an_import_that_was_killed_goes_on_with_the_same_command(
     run: Invoke, copy: Copy, where: tuple[str, ...], tmp_path: Path
 ) -> None:
     with connect(index_dir=where[1], upload_dir=where[3], embedder="hashing") as af:
-        af.memory.store_many([{"content": f"fact number {n} of the harbour"} for n in range(1200)])
+        af.memory.store_many([{"content": f"fact number {n} of the harbour"} for n in range(600)])
     run("export", "--to", str(tmp_path / "out"))
+    folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
     slow = (
         "import time, agentformer.memory.backends.faiss.backend as f\n"
         "inner = f.FaissMemoryBackend.store\n"
         "def store(self, *arguments, **options):\n"
         "    kept = inner(self, *arguments, **options); print('stored', flush=True); time.sleep(60); return kept\n"
         "f.FaissMemoryBackend.store = store\n"
-        "from agentformer.cli import main; main()\n"
+        "from agentformer.cli import main\n"
+        f"main({['import', str(tmp_path / 'out'), *folders]})\n"
     )
-    folders = ("--index-dir", f"{tmp_path}/ci", "--upload-dir", f"{tmp_path}/cu", "--embedder", "hashing")
-    child = subprocess.Popen(
-        [sys.executable, "-c", slow, "import", str(tmp_path / "out"), *folders], stdout=subprocess.PIPE, text=True
-    )
+    with (tmp_path / "errors.txt").open("w") as errors:
+        child = start(slow, SERVE, cwd=tmp_path, env=os.environ, stderr=errors)
     assert child.stdout is not None and child.stdout.readline() == "stored\n"
     child.send_signal(signal.SIGKILL)
     child.communicate(timeout=60)
     assert (
         copy("import", str(tmp_path / "out")).stdout
-        == "entries imported: 700; skipped because they exist already: 500\n"
+        == "entries imported: 100; skipped because they exist already: 500\n"
     )
-    assert json.loads(copy("status", "--json").stdout)["entries"] == 1200
+    assert json.loads(copy("status", "--json").stdout)["entries"] == 600
