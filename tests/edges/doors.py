@@ -163,6 +163,7 @@ class HttpServer:
     def __init__(
         self, folder: Path, *arguments: str, environment: dict[str, str] | None = None, before: str = ""
     ) -> None:
+        self.folder = folder
         command = ["mcp", "--http", "--port", "0", *options(folder), *arguments]
         code = f"{before}\nfrom agentformer.cli import main\nmain({command})"
         environ = {**os.environ, **ENVIRONMENT, **(environment or {})}

@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import anyio
+import anyio.from_thread
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
@@ -27,6 +28,7 @@ import agentformer
 from agentformer.cli import main
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
+from tests.edges.running import wait_until
 from tests.edges.talking import Talker
 from tests.forked import MCP, start
 
@@ -45,17 +47,21 @@ INITIALIZE = {
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 
 
-def with_client(
-    folder: Path, talk: Callable[[Client], Coroutine[Any, Any, T]], *arguments: str, mode: str = "auto", **more: Any
-) -> T:
-    """Connect the official client to a server of its own, and talk."""
+class Conversation:
+    """The official client, connected to a server of its own. Call it with what to say."""
 
-    async def run() -> T:
-        with anyio.fail_after(BOUND):
-            async with Client(stdio_transport(folder, *arguments, **more), mode=mode) as client:
-                return await talk(client)
+    def __init__(self, folder: Path, stack: ExitStack, *arguments: str, mode: str, **more: Any) -> None:
+        self.folder, self.mode = folder, mode
+        self._portal = stack.enter_context(anyio.from_thread.start_blocking_portal())
+        client = Client(stdio_transport(folder, *arguments, **more), mode=mode)
+        self._client = stack.enter_context(self._portal.wrap_async_context_manager(client))
 
-    return anyio.run(run)
+    def __call__(self, talk: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        async def within() -> T:
+            with anyio.fail_after(BOUND):
+                return await talk(self._client)
+
+        return self._portal.call(within)
 
 
 def called(number: int, tool: str, /, **arguments: Any) -> dict[str, Any]:
@@ -125,17 +131,42 @@ def talker() -> Iterator[Talker]:
     talker.close()
 
 
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_the_official_client_sees_the_tools_as_the_toolbox_defines_them(tmp_path: Path, mode: str) -> None:
+@pytest.fixture(scope="module")
+def open_talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Conversation, Talker]]:
+    talker = Talker()
+    with ExitStack() as stack:
+        stack.callback(talker.close)
+        environment = {**talker.settings, "AGENTFORMER_THREADS": "8"}
+        yield Conversation(tmp_path_factory.mktemp("open"), stack, mode="auto", environment=environment), talker
+
+
+@pytest.fixture(scope="module")
+def bound_talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Conversation]:
+    """With an older version of the protocol, for one user, and with a folder of files."""
+    folder = tmp_path_factory.mktemp("bound")
+    (folder / "a.txt").write_text("The current folder has a file.")
+    (folder / "sub").mkdir()
+    (folder / "sub" / "b.txt").write_text("The folder below has one.")
+    place = ["--user", "aino", "--agent", "helper", "--project", "harbour", "--namespace", "work"]
+    with ExitStack() as stack:
+        yield Conversation(folder, stack, *place, "--folder", str(folder / "sub"), mode="legacy")
+
+
+def test_the_official_client_sees_the_tools_as_the_toolbox_defines_them(
+    open_talk: tuple[Conversation, Talker], bound_talk: Conversation, tmp_path: Path
+) -> None:
     async def talk(client: Client) -> Any:
         return client.instructions, (await client.list_tools()).tools
 
-    instructions, tools = with_client(tmp_path, talk, mode=mode)
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         definitions = af.toolbox.definitions()
-    assert [(tool.name, tool.title, tool.description, tool.input_schema) for tool in tools] == [
-        (each.name, each.title, each.description, each.parameters) for each in definitions
-    ]
+    for conversation in (open_talk[0], bound_talk):
+        instructions, tools = conversation(talk)
+        assert [(tool.name, tool.title, tool.description, tool.input_schema) for tool in tools] == [
+            (each.name, each.title, each.description, each.parameters) for each in definitions
+        ], conversation.mode
+        assert "memory_search" in instructions
+        assert len(instructions) < 1500
     offered = {name: hints for name, hints in HINTS.items() if name != "rag_sync"}  # no folder may be synced here
     assert {tool.name: tool.annotations.destructive_hint for tool in tools} == {
         name: hints.permission.right != "read" and not hints.additive for name, hints in offered.items()
@@ -144,18 +175,16 @@ def test_the_official_client_sees_the_tools_as_the_toolbox_defines_them(tmp_path
         name for name, hints in offered.items() if hints.permission.right == "read"
     }
     assert all(tool.annotations.open_world_hint is False for tool in tools)
-    assert "memory_search" in instructions
-    assert len(instructions) < 1500
 
 
-def test_a_result_is_json_twice_and_a_failure_is_words(tmp_path: Path) -> None:
+def test_a_result_is_json_twice_and_a_failure_is_words(open_talk: tuple[Conversation, Talker]) -> None:
     async def talk(client: Client) -> Any:
         return (
             await client.call_tool("memory_add", {"content": "Aino bor i Åbo. 愛野"}),
             await client.call_tool("memory_add", {"content": ""}),
         )
 
-    added, failed = with_client(tmp_path, talk)
+    added, failed = open_talk[0](talk)
     assert not added.is_error
     assert json.loads(added.content[0].text) == added.structured_content
     assert added.structured_content["memory"]["content"] == "Aino bor i Åbo. 愛野"
@@ -164,21 +193,22 @@ def test_a_result_is_json_twice_and_a_failure_is_words(tmp_path: Path) -> None:
     assert failed.content[0].text.startswith("content: is wrong: String should have at least 1 character")
 
 
-def test_the_options_say_whose_memories_are_meant(tmp_path: Path) -> None:
-    place = ["--user", "aino", "--agent", "helper", "--project", "harbour", "--namespace", "work"]
-
+def test_the_options_say_whose_memories_are_meant(bound_talk: Conversation) -> None:
     async def talk(client: Client) -> Any:
         await client.call_tool("memory_add", {"content": "The crane is blue."})
         return await client.call_tool("memory_add", {"content": "x", "namespace": "default"})
 
-    refused = with_client(tmp_path, talk, *place)
+    refused = bound_talk(talk)
     assert refused.content[0].text == "this key may use only the namespace work"
-    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
-        (entry,) = af.memory.list(namespace="work")
+    folder = bound_talk.folder
+    with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as af:
+        (entry,) = af.memory.list(namespace="work", kinds=["fact"])
     assert (entry.user_id, entry.agent_id, entry.project) == ("aino", "helper", "harbour")
 
 
-def test_calls_run_side_by_side_and_a_cancelled_one_harms_nothing(tmp_path: Path, talker: Talker) -> None:
+def test_calls_run_side_by_side_and_a_cancelled_one_harms_nothing(open_talk: tuple[Conversation, Talker]) -> None:
+    conversation, talker = open_talk
+    talker.seen.clear()
     go_on = threading.Event()
     talker.script = after(go_on, "The tide is high [1].")
 
@@ -201,7 +231,7 @@ def test_calls_run_side_by_side_and_a_cancelled_one_harms_nothing(tmp_path: Path
         return status, answers
 
     try:
-        status, answers = with_client(tmp_path, talk, environment={**talker.settings, "AGENTFORMER_THREADS": "8"})
+        status, answers = conversation(talk)
     finally:
         go_on.set()
     assert status.structured_content["documents"] == 1
@@ -246,7 +276,7 @@ Toolbox.call = loud
     assert errors.count("noise") == 3
 
 
-def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[..., Piped]) -> None:
+def test_lines_that_are_no_messages_are_answered_or_survived(piped: Callable[..., Piped]) -> None:
     server = piped()
     server.say(b"\xef\xbb\xbf" + json.dumps(INITIALIZE).encode() + b"\n")
     assert server.hear()["result"]["serverInfo"]["name"] == "agentformer"
@@ -262,21 +292,13 @@ def test_every_wrong_line_is_answered_and_the_server_goes_on(piped: Callable[...
     server.say(called(6, "memory_add", content="\ud800"))
     told = server.hear()
     assert (told["id"], told["error"]["code"]) == (6, -32700)
-    server.say(called(7, "memory_add", content="It goes on."))
-    assert server.hear()["result"]["isError"] is False
-    assert server.end() == (0, [], "")
-
-
-def test_lines_that_are_no_messages_are_survived(piped: Callable[..., Piped]) -> None:
-    server = piped()
-    server.greet()
-    server.say(b"\n", b"no JSON\n", b"\xff\xfe\x00\n", b"[1, 2]\n", b'{"jsonrpc": "2.0"}\n', b"[" * 100_000 + b"\n")
+    server.say(b"\xff\xfe\x00\n", b"[1, 2]\n", b'{"jsonrpc": "2.0"}\n', b"[" * 100_000 + b"\n")
     server.say(b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"memory_add",')
     server.say(b'"arguments":{"content":"split in two"}}}\n')
     while (told := server.hear()).get("id") != 7:
         assert "result" not in told
     assert told["result"]["structuredContent"]["memory"]["content"] == "split in two"
-    assert server.end()[0] == 0
+    assert server.end() == (0, [], "")
 
 
 def test_what_was_asked_before_the_input_ended_is_answered(piped: Callable[..., Piped]) -> None:
@@ -298,10 +320,7 @@ def test_a_signal_ends_it_after_what_is_under_way(piped: Callable[..., Piped], t
     assert server.hear()["result"]["isError"] is False
     server.say(called(2, "rag_query", question="When is the tide high?"))
     try:
-        for _ in range(int(BOUND / 0.05)):
-            if talker.seen:
-                break
-            threading.Event().wait(0.05)
+        wait_until(lambda: bool(talker.seen))
         server.process.send_signal(signal.SIGTERM)
     finally:
         go_on.set()
@@ -328,11 +347,10 @@ def test_a_call_that_does_not_return_is_left_behind(piped: Callable[..., Piped],
     assert errors == "a call did not finish within 0.5 seconds; the server exits and does not wait for the call\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_while_it_waits(piped: Callable[..., Piped], number: signal.Signals) -> None:
+def test_ctrl_c_ends_it_while_it_waits(piped: Callable[..., Piped]) -> None:
     server = piped()
     server.greet()
-    server.process.send_signal(number)
+    server.process.send_signal(signal.SIGINT)
     assert server.process.wait(timeout=BOUND) == 0
 
 
@@ -369,21 +387,20 @@ def test_a_client_that_is_gone_ends_it_and_what_it_asked_for_is_done(
         assert af.backend.count(agentformer.Scope()) >= 1
 
 
-def test_files_are_read_below_the_folder_and_nowhere_else(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("The current folder has a file.")
-    (tmp_path / "sub").mkdir()
-    (tmp_path / "sub" / "b.txt").write_text("The folder below has one.")
-
+def test_files_are_read_below_the_folder_and_nowhere_else(bound_talk: Conversation) -> None:
     async def talk(client: Client) -> Any:
         return [await client.call_tool("rag_upload", {"path": path}) for path in ("b.txt", "sub/b.txt", "../a.txt")]
 
-    told = with_client(tmp_path, talk, "--folder", str(tmp_path / "sub"))
+    told = bound_talk(talk)
     assert [each.is_error for each in told] == [False, True, True]
     assert told[1].content[0].text == "path: 'sub/b.txt' cannot be read: No such file or directory"
-    assert str(tmp_path) not in told[2].content[0].text
+    assert str(bound_talk.folder) not in told[2].content[0].text
 
 
-def test_documents_are_resources_read_by_page(tmp_path: Path) -> None:
+def test_documents_are_resources_read_by_page(open_talk: tuple[Conversation, Talker]) -> None:
+    conversation, talker = open_talk
+    talker.script = lambda: iter(["At noon [1]."])
+
     async def talk(client: Client) -> Any:
         await client.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
         await client.call_tool("core_memory_append", {"name": "the persona", "text": "You help."})
@@ -400,7 +417,7 @@ def test_documents_are_resources_read_by_page(tmp_path: Path) -> None:
         answer = await client.call_tool("rag_query", {"question": "When is the tide high?"})
         return listed, templates, [each.contents[0].text for each in (whole, page, core)], faults, answer
 
-    listed, templates, texts, faults, answer = with_client(tmp_path, talk)
+    listed, templates, texts, faults, answer = conversation(talk)
     assert (listed.name, listed.mime_type, listed.size) == ("tide.txt", "text/plain", 25)
     assert templates[1] == "agentformer://documents/{id}/pages/{number}"
     assert texts == ["[page 1 of 1]\nThe tide is high at noon.\n\n", "The tide is high at noon.", "You help."]

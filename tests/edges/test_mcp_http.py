@@ -17,19 +17,23 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+from click.testing import CliRunner
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.access.keys import KeyStore
+from agentformer.cli import main
 from tests.backends.postgres_server import stored_keys
-from tests.edges.doors import BOUND, HttpServer, after
+from tests.edges.doors import BOUND, HttpServer, after, options
+from tests.edges.running import wait_until
 from tests.edges.talking import Talker
 
 pytestmark = pytest.mark.process
 Start = Callable[..., HttpServer]
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+WEB = httpx2.Client(timeout=BOUND, headers={"Connection": "close"})  # which reads the certificates once
 
 
 @pytest.fixture
@@ -57,6 +61,14 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer
     server.close()
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    """One for tests that make keys."""
+    server = HttpServer(tmp_path_factory.mktemp("guarded"))
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def talker() -> Iterator[Talker]:
     talker = Talker()
@@ -74,7 +86,7 @@ def bounded(run: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
 
 def post(server: HttpServer, message: Any, **headers: str) -> httpx2.Response:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return httpx2.post(server.url, content=json.dumps(message), headers={**JSON, **named}, timeout=BOUND)
+    return WEB.post(server.url, content=json.dumps(message), headers={**JSON, **named})
 
 
 def call(tool: str, /, **arguments: Any) -> dict[str, Any]:
@@ -129,52 +141,44 @@ def test_pages_that_play_tricks_with_names_and_proxies_are_refused(
     assert post(open_server, LIST, **headers).status_code == status
 
 
-def test_each_request_has_the_grant_of_its_own_key(start: Start, tmp_path: Path) -> None:
-    server, keys = start(), KeyStore(tmp_path / "i")
-    assert names(post(server, LIST))
-    reading, writing = keys.make("reading", ["read"], ["work"])[1], keys.make("writing", ["write"], ["work"])[1]
-    assert post(server, LIST).status_code == 401
-    assert "memory_add" not in names(post(server, LIST, Authorization=f"Bearer {reading}"))
-    assert "memory_search" not in names(post(server, LIST, Authorization=f"bearer {writing}"))
+def test_each_request_has_the_grant_of_its_own_key_until_it_is_revoked(guarded: HttpServer) -> None:
+    keys = stored_keys(guarded.folder / "i")
+    assert names(post(guarded, LIST))
+    reading, read = keys.make("reading", ["read"], ["work"])
+    writing, write = keys.make("writing", ["write"], ["work"])
+    assert post(guarded, LIST).status_code == 401
+    assert "memory_add" not in names(post(guarded, LIST, Authorization=f"Bearer {read}"))
+    assert "memory_search" not in names(post(guarded, LIST, Authorization=f"bearer {write}"))
 
     async def run() -> Any:
-        async with server.client(writing) as writer, server.client(reading) as reader:
+        async with guarded.client(write) as writer, guarded.client(read) as reader:
             added = await writer.call_tool("memory_add", {"content": "The crane is blue."})
             found = await reader.call_tool("memory_search", {"query": "crane"})
             refused = await reader.call_tool("memory_add", {"content": "x"})
+            keys.revoke(reading.id)
+            with pytest.raises(MCPError):
+                await reader.call_tool("memory_search", {"query": "crane"})
             return added, found, refused
 
     added, found, refused = bounded(run)
     assert added.structured_content["memory"]["namespace"] == "work"
     assert [each["content"] for each in found.structured_content["memories"]] == ["The crane is blue."]
     assert refused.is_error
+    keys.revoke(writing.id)
+    assert post(guarded, LIST, Authorization=f"Bearer {read}").status_code == 401
+    assert post(guarded, LIST).status_code == 401  # the last key's end opens nothing
 
 
-def test_a_key_is_revoked_in_the_midst_of_a_conversation(start: Start, tmp_path: Path) -> None:
-    server, keys = start(), stored_keys(tmp_path / "i")
-    key, secret = keys.make("short-lived")
-
-    async def run() -> None:
-        async with server.client(secret) as client:
-            assert not (await client.call_tool("memory_status")).is_error
-            keys.revoke(key.id)
-            with pytest.raises(MCPError):
-                await client.call_tool("memory_status")
-
-    bounded(run)
-    assert post(server, LIST, Authorization=f"Bearer {secret}").status_code == 401
-    assert post(server, LIST).status_code == 401  # the last key's end opens nothing
-
-
-def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(start: Start, tmp_path: Path) -> None:
-    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(guarded: HttpServer) -> None:
+    folder = guarded.folder
+    with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as af:
         work = af.rag.upload(b"The crane is blue.", name="crane.txt", namespace="work")
         home = af.rag.upload(b"The cat is grey.", name="cat.txt", namespace="home")
-    keys, server = KeyStore(tmp_path / "i"), start()
-    working, writing = keys.make("working", ["read"], ["work"])[1], keys.make("writing", ["write"])[1]
+    keys = stored_keys(folder / "i")
+    working, writing = keys.make("working", ["read"], ["work"])[1], keys.make("blind", ["write"])[1]
 
     async def run() -> Any:
-        async with server.client(working) as client, server.client(writing) as blind:
+        async with guarded.client(working) as client, guarded.client(writing) as blind:
             listed = [each.name for each in (await client.list_resources()).resources]
             assert (await blind.list_resources()).resources == []
             faults = []
@@ -190,31 +194,30 @@ def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(start:
 
 
 @pytest.mark.usefixtures("faiss_files")
-def test_a_damaged_file_of_keys_lets_nobody_in_and_names_no_path(start: Start, tmp_path: Path) -> None:
-    server = start()
-    (tmp_path / "i" / "keys.json").write_text("{")
-    refused = post(server, LIST)
-    assert refused.status_code == 503
-    assert str(tmp_path) not in refused.text
-
-
-def test_what_the_server_was_started_with_bounds_every_key(start: Start, tmp_path: Path) -> None:
+def test_what_the_server_was_started_with_bounds_every_key_and_damaged_keys_let_nobody_in(
+    start: Start, tmp_path: Path
+) -> None:
     admin = KeyStore(tmp_path / "i").make("admin", ["admin"])[1]
     server = start("--read-only", "--without", "memory_audit", "--namespace", "work")
     seen = names(post(server, LIST, Authorization=f"Bearer {admin}"))
     assert "memory_search" in seen
     assert not seen & {"memory_add", "memory_audit"}
+    (tmp_path / "i" / "keys.json").write_text("{")
+    for headers in ({}, {"Authorization": f"Bearer {admin}"}):
+        refused = post(server, LIST, **headers)
+        assert refused.status_code == 503
+        assert str(tmp_path) not in refused.text
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT", "OPTIONS"])
 def test_there_are_no_sessions_to_listen_to(open_server: HttpServer, method: str) -> None:
-    answer = httpx2.request(method, open_server.url, headers={"Accept": "text/event-stream"}, timeout=BOUND)
+    answer = WEB.request(method, open_server.url, headers={"Accept": "text/event-stream"})
     assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
 
 def test_a_message_that_is_too_large_is_refused_by_the_name_of_the_limit(open_server: HttpServer) -> None:
     for body in (b"x" * 2_000_000, (b"x" * 100_000 for _ in range(20))):
-        refused = httpx2.post(open_server.url, content=body, headers=JSON, timeout=BOUND)
+        refused = WEB.post(open_server.url, content=body, headers=JSON)
         assert (refused.status_code, refused.json()["limit"]) == (413, "max_message_bytes")
     assert names(post(open_server, LIST))
 
@@ -226,7 +229,7 @@ def test_a_message_that_is_too_large_is_refused_by_the_name_of_the_limit(open_se
 @pytest.mark.parametrize("version", ["2025-06-18", "2026-07-28"])
 def test_bodies_that_are_no_messages_are_refused(open_server: HttpServer, body: bytes, version: str) -> None:
     headers = {**JSON, "MCP-Protocol-Version": version}
-    answer = httpx2.post(open_server.url, content=body, headers=headers, timeout=BOUND)
+    answer = WEB.post(open_server.url, content=body, headers=headers)
     assert 400 <= answer.status_code < 500
     assert "Traceback" not in answer.text
     assert names(post(open_server, LIST))
@@ -258,34 +261,9 @@ def test_half_a_surrogate_pair_is_corrected(open_server: HttpServer) -> None:
     assert result["content"][0]["text"].startswith("title: contains half of a surrogate pair")
 
 
-def test_a_client_that_hangs_up_in_the_middle_harms_nobody(start: Start, talker: Talker) -> None:
-    go_on = threading.Event()
-    talker.script = after(go_on, "At noon [1].")
-    server = start(environment=talker.settings)
-
-    async def run() -> None:
-        async with server.client() as client:
-            await client.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
-
-    bounded(run)
-    body = json.dumps(call("rag_query", question="When is the tide high?")).encode()
-    host, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
-    head = "".join(
-        f"{name}: {value}\r\n" for name, value in {"Host": host, **JSON, "Content-Length": len(body)}.items()
-    )
-    try:
-        for sent in (body, body[:20]):  # one that waits for its answer, and one that has not said all
-            with socket.create_connection((host, int(port)), timeout=BOUND) as connection:
-                connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + sent)
-                while sent is body and not talker.seen:
-                    threading.Event().wait(0.02)
-        assert names(post(server, LIST))
-    finally:
-        go_on.set()
-    assert server.end() == (0, "")
-
-
-def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> None:
+def test_a_client_that_hangs_up_harms_nobody_and_a_signal_lets_calls_under_way_finish(
+    start: Start, talker: Talker
+) -> None:
     go_on = threading.Event()
     talker.script = after(go_on, "At noon [1].")
     server = start(environment=talker.settings)
@@ -294,6 +272,7 @@ def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> N
         async with server.client(mode="legacy") as old, server.client() as new:
             await old.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
             await new.list_tools()  # which it asks for after its first result else
+            hang_up(server, talker)
             answers: list[Any] = []
 
             async def ask(client: Client) -> None:
@@ -302,7 +281,7 @@ def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> N
             async with anyio.create_task_group() as group:
                 group.start_soon(ask, old)
                 group.start_soon(ask, new)
-                while len(talker.seen) < 2:
+                while len(talker.seen) < 3:
                     await anyio.sleep(0.02)
                 server.process.terminate()
                 while await is_listening(server):
@@ -316,6 +295,21 @@ def test_a_signal_lets_calls_under_way_finish(start: Start, talker: Talker) -> N
         go_on.set()
     assert [answer.structured_content["mode"] for answer in answers] == ["llm", "llm"]
     assert server.end() == (0, "")
+
+
+def hang_up(server: HttpServer, talker: Talker) -> None:
+    """Leave while a call waits for its answer, and leave before all of a call is said."""
+    body = json.dumps(call("rag_query", question="When is the tide high?")).encode()
+    host, port = server.url.removeprefix("http://").removesuffix("/mcp").split(":")
+    head = "".join(
+        f"{name}: {value}\r\n" for name, value in {"Host": host, **JSON, "Content-Length": len(body)}.items()
+    )
+    for sent in (body, body[:20]):
+        with socket.create_connection((host, int(port)), timeout=BOUND) as connection:
+            connection.sendall(f"POST /mcp HTTP/1.1\r\n{head}\r\n".encode() + sent)
+            if sent is body:
+                wait_until(lambda: bool(talker.seen))
+    assert names(post(server, LIST))
 
 
 def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker) -> None:
@@ -332,8 +326,7 @@ def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker
     asking = threading.Thread(target=ask_in_vain, args=(server,))
     asking.start()
     try:
-        while not talker.seen:
-            threading.Event().wait(0.02)
+        wait_until(lambda: bool(talker.seen))
         code, errors = server.end()
     finally:
         go_on.set()
@@ -356,11 +349,12 @@ async def is_listening(server: HttpServer) -> bool:
         return False
 
 
-def test_a_port_that_is_taken_is_told(start: Start, tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        server = HttpServer(tmp_path, "--port", str(taken.getsockname()[1]))
-        assert "cannot be used: Address already in use" in server.told
-        assert server.process.wait(timeout=BOUND) == 2
+        monkeypatch.setattr(socket.socket, "listen", None)  # so that one that listens fails, and does not serve
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(main, ["mcp", "--http", "--port", port, *options(tmp_path)])
+    assert (done.exit_code, "cannot be used: Address already in use" in done.stderr) == (2, True)
 
 
 def test_a_memory_that_cannot_be_opened_is_told_before_anything_is_served(tmp_path: Path) -> None:

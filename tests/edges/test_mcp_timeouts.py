@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -16,6 +17,7 @@ pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from tests.edges.doors import BOUND, HttpServer
+from tests.edges.running import wait_until
 
 pytestmark = pytest.mark.process
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -37,6 +39,13 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield start
     for server in started:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
+    server = HttpServer(tmp_path_factory.mktemp("hasty"), before=HASTY + "p.headers = p.body = 1")
+    yield server
+    assert server.end() == (0, "")
 
 
 @pytest.fixture
@@ -62,26 +71,36 @@ def serves(server: HttpServer) -> bool:
     return httpx2.post(server.url, content=LIST, headers=JSON, timeout=BOUND).status_code == 200
 
 
-@pytest.mark.parametrize("setting", ["p.headers = 0.5; p.body = 0.5", "p.idle = 0.5"])
-def test_an_incomplete_request_is_answered_with_408(start: Start, stack: ExitStack, setting: str) -> None:
-    server = start(before=HASTY + setting)
-    for sent in (b"", b"POST /mcp HTTP/1.1\r\nHost: loc"):  # incomplete headers
-        connection = connect(server, stack)
-        connection.sendall(sent)
+def incomplete(server: HttpServer, stack: ExitStack) -> None:
+    """Requests of which a part does not come are answered with 408."""
+    heads = [connect(server, stack) for _ in range(2)]
+    heads[1].sendall(b"POST /mcp HTTP/1.1\r\nHost: loc")
+    bodies = [connect(server, stack) for _ in range(2)]
+    for connection, length in zip(
+        bodies, (b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"), strict=True
+    ):
+        connection.sendall(HEAD + length + b"\r\n")
+    for connection in heads:
         head, body = heard(connection).split(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         assert json.loads(body)["type"] == "urn:agentformer:problem:incomplete-request"
-    for length in (b"Content-Length: 1000\r\n", b"Transfer-Encoding: chunked\r\n"):  # a missing body
-        connection = connect(server, stack)
-        connection.sendall(HEAD + length + b"\r\n")
+    for connection in bodies:
         assert heard(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
     assert serves(server)
+
+
+def test_an_incomplete_request_is_answered_with_408(hasty: HttpServer, stack: ExitStack) -> None:
+    incomplete(hasty, stack)
+
+
+def test_a_client_from_which_nothing_comes_is_answered_with_408(start: Start, stack: ExitStack) -> None:
+    server = start(before=HASTY + "p.idle = 0.5")
+    incomplete(server, stack)
     assert server.end() == (0, "")
 
 
-def test_what_trickles_in_has_a_time_as_a_whole(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "p.body = 1")
-    connection = connect(server, stack)
+def test_what_trickles_in_has_a_time_as_a_whole(hasty: HttpServer, stack: ExitStack) -> None:
+    connection = connect(hasty, stack)
     connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n")
     connection.settimeout(0.1)
     told = b""
@@ -95,9 +114,8 @@ def test_what_trickles_in_has_a_time_as_a_whole(start: Start, stack: ExitStack) 
     assert told.startswith(b"HTTP/1.1 408 ")
 
 
-def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "p.body = 1")
-    connection = connect(server, stack)
+def test_who_was_refused_and_sends_on_is_cut(hasty: HttpServer, stack: ExitStack) -> None:
+    connection = connect(hasty, stack)
     connection.sendall(HEAD + b"Authorization: Basic YTpi\r\nContent-Length: 1000\r\n\r\n")
     assert connection.recv(65536).startswith(b"HTTP/1.1 401 ")
     connection.settimeout(0.1)
@@ -115,14 +133,17 @@ def test_who_was_refused_and_sends_on_is_cut(start: Start, stack: ExitStack) -> 
     assert ended
 
 
-def test_more_connections_than_there_may_be_are_told_so(start: Start, stack: ExitStack) -> None:
-    server = start(before=HASTY + "t._MAX_CONNECTIONS = 5")
-    for _ in range(5):
-        connect(server, stack).sendall(b"POST /mcp HT")
-    told = heard(connect(server, stack))
+def test_more_connections_than_there_may_be_are_told_so_and_what_is_not_whole_does_not_hold_up_the_end(
+    start: Start, stack: ExitStack
+) -> None:
+    # Where the server waits for them at its end, it waits for longer than the test does.
+    server = start(before=HASTY + "t._MAX_CONNECTIONS = 5; t._FINISH_SECONDS = t._EXIT_SECONDS = 600")
+    with ExitStack() as five:
+        for _ in range(5):
+            connect(server, five).sendall(b"POST /mcp HT")
+        told = heard(connect(server, five))
     assert told.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
     assert b"\r\nRetry-After: 2\r\n" in told
-    stack.close()
     for _ in range(int(BOUND * 10)):
         with ExitStack() as other:
             connection = connect(server, other)
@@ -134,6 +155,11 @@ def test_more_connections_than_there_may_be_are_told_so(start: Start, stack: Exi
             if (told := heard(connection)).startswith(b"HTTP/1.1 200 "):
                 break
     assert told.startswith(b"HTTP/1.1 200 ")
+    for number in range(4):
+        connection = connect(server, stack)
+        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{" if number % 2 else b"POST /mcp HTTP/1.1\r\nHos")
+    wait_until(lambda: serves(server))
+    assert server.end() == (0, "")
 
 
 def test_bodies_under_way_are_bounded_together(start: Start, stack: ExitStack) -> None:
@@ -143,29 +169,14 @@ def test_bodies_under_way_are_bounded_together(start: Start, stack: ExitStack) -
     for _ in range(6):
         waiting.append(connect(server, stack))
         waiting[-1].sendall(HEAD + b"Content-Length: %d\r\n\r\n" % most + b" " * (most - 1))
-    refused = []
-    for connection in waiting:
-        connection.settimeout(0.5)
-        try:
-            refused.append(connection.recv(65536))
-        except TimeoutError:
-            continue
-    assert len(refused) == 2
+    wait_until(lambda: len(select.select(waiting, [], [], 0)[0]) == 2)
+    refused = [connection.recv(65536) for connection in select.select(waiting, [], [], 0)[0]]
     assert all(told.startswith(b"HTTP/1.1 429 ") and b"retry-after: 5\r\n" in told.lower() for told in refused)
     assert serves(server)  # small ones have room
+    assert select.select(waiting, [], [], 0)[0] == []
     stack.close()
     with ExitStack() as again:  # what was held is free again
         for _ in range(4):
             connection = connect(server, again)
             connection.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % most + b" " * most)
             assert b" 429 " not in heard(connection)
-
-
-def test_what_has_not_come_whole_does_not_hold_up_the_end(start: Start, stack: ExitStack) -> None:
-    # Where the server waits for them, it waits for longer than the test does.
-    server = start(before="import agentformer.mcp_server.http as h; h._FINISH_SECONDS = h._EXIT_SECONDS = 600")
-    for number in range(20):
-        connection = connect(server, stack)
-        connection.sendall(HEAD + b"Content-Length: 1000\r\n\r\n{" if number % 2 else b"POST /mcp HTTP/1.1\r\nHos")
-    assert serves(server)
-    assert server.end() == (0, "")

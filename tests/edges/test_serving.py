@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 pytest.importorskip("waitress", reason="the extra `server` is not installed")
@@ -22,6 +23,7 @@ import agentformer
 from agentformer.access.hosts import is_local, url_of
 from agentformer.access.keys import KeyStore
 from agentformer.api.serving import open_listener
+from agentformer.cli import main
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
@@ -48,45 +50,61 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_it_says_where_once_it_answers_and_ends_well_at_sigterm(serve: Serve, server: str) -> None:
-    running = serve("--server", server)
+    running = serve("--server", server, "--threads", "1")
+    silent = [running.connect() for _ in range(20)]  # connections on which nothing comes
     assert running.ask("GET", "/healthz")[0] == 200
     assert running.documents() == []
     assert running.ask("GET", "/api/rag/documents", headers={"X-Forwarded-For": "127.0.0.1"})[0] == 401
     assert running.end() == 0
     assert "Traceback" not in running.told()
+    for connection in silent:
+        assert connection.recv(1) == b""
+        connection.close()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_it_ends_well_by_what_a_terminal_sends(serve: Serve, number: int) -> None:
-    running = serve()
+def test_a_program_reads_the_address_and_each_request_from_json_and_ctrl_c_ends_it(serve: Serve) -> None:
+    running = serve("--json", "--log-format", "json")
+    address = json.loads(running.said)["url"]
+    assert address.startswith("http://127.0.0.1:")
+    running.port = int(address.rpartition(":")[2])
+    running.ask("GET", "/healthz?canary", headers={"X-Request-ID": "trace"})
     assert running.upload("a.txt", "Tea at four.")[0] == 201
-    assert running.end(number) == 0
+    assert running.end(signal.SIGINT) == 0
+    told, _ = (json.loads(line) for line in running.told().splitlines())
+    assert (told["method"], told["path"], told["status"], told["request_id"]) == ("GET", "/healthz", 200, "trace")
+
+
+def test_with_a_key_it_listens_everywhere_and_lets_only_the_key_in(serve: Serve, tmp_path: Path) -> None:
+    _, secret = KeyStore(tmp_path / "indexes").make("office")
+    running = serve("--host", "0.0.0.0")
+    running.port = int(running.said.rpartition(":")[2])
+    assert running.ask("GET", "/api/rag/documents")[0] == 401
+    assert running.ask("GET", "/api/rag/documents", headers={"Authorization": f"Bearer {secret}"})[0] == 200
+    assert running.end(signal.SIGHUP) == 0  # as from a terminal that is closed
+    assert secret not in running.told()
     assert "Traceback" not in running.told()
 
 
-def test_a_program_reads_the_address_from_json(serve: Serve) -> None:
-    running = serve("--json")
-    address = json.loads(running.said)["url"]
-    assert address.startswith("http://127.0.0.1:")
-    assert running.end() == 0
-
-
 @pytest.mark.parametrize("server", SERVERS)
-def test_a_port_in_use_is_an_error_that_names_it(serve: Serve, server: str) -> None:
+def test_where_it_cannot_or_must_not_listen_it_says_why_and_ends(server: str, tmp_path: Path) -> None:
+    def refused(*options: str) -> Result:
+        where = ("--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket.socket, "listen", None)  # so that one that listens fails, and does not serve
+            done = CliRunner().invoke(main, ["serve", "--server", server, *where, *options])
+        assert done.stdout == ""
+        return done
+
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        running = serve("--server", server, "--port", str(port))
-        assert running.process.wait(BOUND) == 2
-    assert f"127.0.0.1:{port}" in running.told()
-    assert running.said == ""
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_without_a_key_it_does_not_listen_where_others_could_ask(serve: Serve, server: str) -> None:
-    running = serve("--server", server, "--host", "0.0.0.0")
-    assert running.process.wait(BOUND) == 2
-    assert "agentformer keys add" in running.told()
-    assert running.said == ""
+        done = refused("--port", str(port))
+    assert (done.exit_code, f"127.0.0.1:{port}" in done.stderr) == (2, True)
+    done = refused("--port", "0", "--host", "0.0.0.0")
+    assert (done.exit_code, "agentformer keys add" in done.stderr) == (2, True)
+    (tmp_path / "i").mkdir(exist_ok=True)
+    (tmp_path / "i" / "keys.json").write_text("{")
+    done = refused("--port", "0")
+    assert (done.exit_code, "keys.json" in done.stderr) == (3, True)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", socket.gethostname()])
@@ -95,17 +113,6 @@ def test_no_name_or_address_of_others_gets_around_it(tmp_path: Path, host: str) 
         pytest.skip("this machine's name leads to itself alone")
     with pytest.raises(InvalidInput, match="agentformer keys add"):
         open_listener(Settings(index_dir=tmp_path, host=host, port=0))
-
-
-@pytest.mark.parametrize("server", SERVERS)
-def test_with_a_key_it_listens_everywhere_and_lets_only_the_key_in(serve: Serve, server: str, tmp_path: Path) -> None:
-    _, secret = KeyStore(tmp_path / "indexes").make("office")
-    running = serve("--server", server, "--host", "0.0.0.0")
-    running.port = int(running.said.rpartition(":")[2])
-    assert running.ask("GET", "/api/rag/documents")[0] == 401
-    assert running.ask("GET", "/api/rag/documents", headers={"Authorization": f"Bearer {secret}"})[0] == 200
-    assert running.end() == 0
-    assert secret not in running.told()
 
 
 @pytest.mark.parametrize("host", ["", "nowhere.invalid", "1.2.3.4.5", "256.1.1.1", "a b", "ä" * 70, "198.51.100.1"])
@@ -134,7 +141,7 @@ def has_ipv6() -> bool:
 
 
 @pytest.mark.usefixtures("faiss_files")
-@pytest.mark.parametrize("options", [(), ("--workers", "3"), ("--server", "waitress")])
+@pytest.mark.parametrize("options", [("--workers", "2"), ("--server", "waitress")])
 def test_a_memory_that_cannot_be_opened_ends_it_with_the_errors_own_words(
     serve: Serve, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -155,38 +162,32 @@ def test_a_wrong_setting_that_the_memory_finds_is_a_wrong_argument(serve: Serve)
     assert "nosuch" in line
 
 
-def test_keys_that_cannot_be_read_stop_it_before_it_listens(serve: Serve, tmp_path: Path) -> None:
-    (tmp_path / "indexes").mkdir()
-    (tmp_path / "indexes" / "keys.json").write_text("{")
-    running = serve()
-    assert running.process.wait(BOUND) == 3
-    assert "keys.json" in running.told()
-
-
-def test_each_request_is_a_line_on_standard_error(serve: Serve) -> None:
-    running = serve("--log-format", "json")
-    running.ask("GET", "/healthz?canary", headers={"X-Request-ID": "trace"})
-    assert running.end() == 0
-    (line,) = running.told().splitlines()
-    told = json.loads(line)
-    assert (told["method"], told["path"], told["status"], told["request_id"]) == ("GET", "/healthz", 200, "trace")
-
-
 # The end
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_an_upload_that_runs_at_sigterm_is_answered_and_kept(serve: Serve, server: str, tmp_path: Path) -> None:
-    running = serve("--server", server)
+def test_a_request_that_is_half_sent_at_sigterm_is_answered_and_an_upload_is_kept(
+    serve: Serve, server: str, tmp_path: Path
+) -> None:
+    running = serve(
+        "--server",
+        server,
+        before="import agentformer.api.serving.gunicorn as ours\nours._IDLE_AT_END_SECONDS = 19",
+    )
     body = form_of("half.txt", "The caretaker keeps the keys. " * 2000)
-    with running.connect() as connection:
+    with running.connect() as connection, running.connect() as greeting:
         connection.sendall(head_of("/api/rag/upload", len(body)) + body[: len(body) // 2])
-        if server == "waitress":  # which takes a body in before it is a request
+        if server == "gunicorn":
+            greeting.sendall(b"GET /healthz HTTP/1.1\r\nHo")
+            assert running.ask("GET", "/healthz")[0] == 200
+        else:  # waitress takes a body in before it is a request
             connection.sendall(body[len(body) // 2 :])
         time.sleep(0.5)  # it is being read
         running.process.send_signal(signal.SIGTERM)
         if server == "gunicorn":
             wait_until(lambda: not takes_connections(running.port))
+            greeting.sendall(b"st: localhost\r\n\r\n")
+            assert answer_on(greeting)[0] == 200
             connection.sendall(body[len(body) // 2 :])
         status, told = answer_on(connection)
     assert (status, told["documents"][0]["status"]) == (201, "ready")
@@ -204,18 +205,6 @@ def test_a_request_that_does_not_end_is_cut_off_and_the_memory_is_closed(serve: 
         assert running.end() == 0
     with agentformer.connect(index_dir=tmp_path / "indexes", upload_dir=tmp_path / "uploads", embedder="hashing") as af:
         assert [document.name for document in af.rag.documents()] == ["kept.txt"]
-
-
-def test_a_request_whose_headers_are_half_sent_at_sigterm_is_answered(serve: Serve) -> None:
-    running = serve(before="import agentformer.api.serving.gunicorn as ours\nours._IDLE_AT_END_SECONDS = 19")
-    with running.connect() as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHo")
-        assert running.ask("GET", "/healthz")[0] == 200
-        running.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: not takes_connections(running.port))
-        connection.sendall(b"st: localhost\r\n\r\n")
-        assert answer_on(connection)[0] == 200
-    assert running.process.wait(BOUND) == 0
 
 
 SLOW = (  # a file is read until its job is broken off
@@ -278,21 +267,14 @@ def test_what_one_process_stores_the_other_sees_at_once(serve: Serve, tmp_path: 
 
 
 @needs_proc
-def test_a_process_that_dies_is_replaced(serve: Serve) -> None:
-    running = serve()
-    wait_until(lambda: len(running.workers()) == 1)
-    (worker,) = running.workers()
-    assert running.upload("a.txt", "Tea at four.")[0] == 201
-    os.kill(worker, signal.SIGKILL)
-    wait_until(lambda: running.workers() not in ([], [worker]))
-    assert running.documents() == ["a.txt"]
-    assert running.end() == 0
-
-
-@needs_proc
-def test_processes_whose_watcher_dies_end_too(serve: Serve) -> None:
+def test_a_process_that_dies_is_replaced_and_all_end_when_their_watcher_dies(serve: Serve) -> None:
     running = serve("--workers", "2")
     wait_until(lambda: len(running.workers()) == 2)
+    assert running.upload("a.txt", "Tea at four.")[0] == 201
+    dead, _ = running.workers()
+    os.kill(dead, signal.SIGKILL)
+    wait_until(lambda: len({*running.workers()} - {dead}) == 2)
+    assert running.documents() == ["a.txt"]
     workers = running.workers()
     running.process.kill()
     wait_until(lambda: not any(Path(f"/proc/{worker}").exists() for worker in workers))

@@ -9,7 +9,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,30 +21,22 @@ if os.name != "posix":
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of
 
 pytestmark = pytest.mark.process
-IMPATIENT = "from agentformer.http.slow_clients import HTTP_API as t\nt.headers = 1.0; t.body = 2.0; t.idle = 1.0\n"
+JSON = "application/json"
 STUBBORN = (  # so that whoever waits for a slow client in a thread waits for longer than the test
     "from agentformer.http.slow_clients import HTTP_API as t; import gunicorn.workers.gthread as gthread\n"
     "t.headers = t.idle = t.linger = 500.0\n"
     "gthread.DEFAULT_WORKER_DATA_TIMEOUT = 500.0\n"
 )
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Iterator[Serve]:
-    running: list[Running] = []
-
-    def serve(*options: str, **more: Any) -> Running:
-        running.append(Running(tmp_path, *options, **more))
-        return running[-1]
-
-    yield serve
-    for each in running:
-        each.close()
+IMPATIENT = (
+    "import agentformer.api.serving.gunicorn as ours\n"
+    "ours._KEEP_ALIVE_SECONDS = 1\n"
+    "t.headers = 1.0; t.body = 2.0; t.idle = 1.0\n"
+)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
-    """Servers that several tests use, one for each set of options, for tests that leave their server as it was."""
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
+    """Servers that the tests share, one for each set of options. Each of them ends well."""
     running: dict[str, Running] = {}
 
     def serve(*options: str, **more: Any) -> Running:
@@ -55,8 +46,24 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
         return running[wanted]
 
     yield serve
-    for each in running.values():
-        each.close()
+    for server in running.values():
+        server.process.send_signal(signal.SIGTERM)
+    ends = [(server.process.wait(BOUND), server.told()) for server in running.values()]
+    for server in running.values():
+        server.close()
+    for code, told in ends:
+        assert code == 0
+        assert "Traceback" not in told and "canary" not in told
+
+
+@pytest.fixture
+def stubborn(serve: Serve) -> Running:
+    return serve("--threads", "1", before=STUBBORN, AGENTFORMER_MAX_UPLOADS="1")
+
+
+@pytest.fixture
+def impatient(serve: Serve) -> Running:
+    return serve("--threads", "1", before=STUBBORN + IMPATIENT)
 
 
 def status_in(answers: Any) -> int:
@@ -77,8 +84,8 @@ def chunks_of(total: int) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(shared: Serve, chunked: bool) -> None:
-    running = shared(AGENTFORMER_MAX_FILE_BYTES="100000")
+def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(serve: Serve, chunked: bool) -> None:
+    running = serve(AGENTFORMER_MAX_FILE_BYTES="100000")
     body: Any = chunks_of(4_000_000)
     status, told = running.ask(
         "POST", "/api/rag/upload", body if chunked else b"".join(body), FORM, encode_chunked=chunked
@@ -88,47 +95,42 @@ def test_a_body_over_the_limit_is_413_and_the_limit_is_named_however_it_is_sent(
         "POST",
         "/api/memory",
         iter([b'{"content": "'] + [b"x" * 65536] * 300) if chunked else b"x" * 300 * 65536,
-        {"Content-Type": "application/json"},
+        {"Content-Type": JSON},
         encode_chunked=chunked,
     )
     assert (status, told["limit"]) == (413, "max_json_bytes")
     assert running.documents() == []
 
 
-@pytest.mark.parametrize(
-    ("most", "length", "status"),
-    [(100_000, 10_000_000, 400), (100_000, 16 * 1024**2, 400), (30_000_000, 17_000_000, 413)],
-)
+@pytest.mark.parametrize(("most", "length", "status"), [(100_000, 16 * 1024**2, 400), (30_000_000, 17_000_000, 413)])
 def test_waitress_leaves_it_to_the_application_how_long_a_body_may_be(
-    shared: Serve, most: int, length: int, status: int
+    serve: Serve, most: int, length: int, status: int
 ) -> None:
-    running = shared("--server", "waitress", AGENTFORMER_MAX_FILE_BYTES=str(most))
+    running = serve("--server", "waitress", "--threads", "1", AGENTFORMER_MAX_FILE_BYTES=str(most))
     body = b'{"content": "' + b"x" * (length - 15) + b'"}'
-    got, told = running.ask("POST", "/api/memory", body, {"Content-Type": "application/json"})
+    got, told = running.ask("POST", "/api/memory", body, {"Content-Type": JSON})
     assert (got, told["status"]) == (status, status)
     assert told["field"] == "content" if status == 400 else told["limit"] == "max_json_bytes"
 
 
 def test_waitress_says_nothing_of_requests_that_wait(serve: Serve) -> None:
-    running = serve("--server", "waitress", "--threads", "1")
+    running = serve("--server", "waitress", "--threads", "1", AGENTFORMER_MAX_FILE_BYTES="100000")
     running.process.send_signal(signal.SIGSTOP)
     asking = [running.connect() for _ in range(20)]
     for connection in asking:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
     running.process.send_signal(signal.SIGCONT)
     assert {answer_on(connection)[0] for connection in asking} == {200}
-    assert running.end() == 0
     assert "queue" not in running.told()
     for connection in asking:
         connection.close()
 
 
-def test_a_chunked_upload_within_the_limit_is_whole(serve: Serve) -> None:
-    running = serve()
-    text = "The caretaker keeps the keys. " * 20_000
+def test_a_chunked_upload_within_the_limit_is_whole(stubborn: Running) -> None:
+    text = "The caretaker keeps the keys. " * 5_000
     pieces = form_of("keys.txt", text)
     body = iter([pieces[start : start + 5000] for start in range(0, len(pieces), 5000)])
-    status, told = running.ask("POST", "/api/rag/upload", body, FORM, encode_chunked=True)
+    status, told = stubborn.ask("POST", "/api/rag/upload", body, FORM, encode_chunked=True)
     assert (status, told["documents"][0]["bytes"]) == (201, len(text))
 
 
@@ -145,112 +147,82 @@ NO_HTTP = {
 }
 
 
-def test_what_is_no_http_is_a_problem_document_that_quotes_nothing(serve: Serve) -> None:
-    running = serve()
+def test_what_is_no_http_is_a_problem_document_that_quotes_nothing(impatient: Running) -> None:
     for raw, status in NO_HTTP.items():
-        with running.connect() as connection:
+        with impatient.connect() as connection:
             connection.sendall(raw)
             got, told = answer_on(connection)
         assert (got, told["status"]) == (status, status), raw[:80]
         assert "canary" not in json.dumps(told)
-    assert running.end() == 0
-    assert "canary" not in running.told()
-    assert "Traceback" not in running.told()
 
 
-def test_connections_on_which_nothing_comes_hold_no_thread(serve: Serve) -> None:
-    running = serve("--threads", "1")
-    silent = [running.connect() for _ in range(50)]
-    assert running.ask("GET", "/healthz")[0] == 200
-    assert running.end() == 0
+def test_connections_on_which_nothing_comes_hold_no_thread(stubborn: Running) -> None:
+    silent = [stubborn.connect() for _ in range(50)]
+    assert stubborn.ask("GET", "/healthz")[0] == 200
     for connection in silent:
-        assert connection.recv(1) == b""
         connection.close()
 
 
-def test_slow_clients_do_not_keep_others_out(serve: Serve) -> None:
-    running = serve("--threads", "4", before=IMPATIENT)
-    stalled = [running.connect() for _ in range(30)]
-    starts = (b"", b"GET /healthz HTTP/1.1\r\nHost:", head_of("/api/rag/upload", 5000) + b"--x\r\n")
-    for number, connection in enumerate(stalled):
-        connection.sendall(starts[number % 3])
-    assert running.ask("GET", "/healthz")[0] == 200
-    assert running.upload("a.txt", "Tea at four.")[0] == 201
-    for connection in stalled:
-        connection.close()
-
-
-JSON = "application/json"
-
-
-def test_uploads_over_the_limit_wait_and_leave_threads_to_others(serve: Serve) -> None:
-    running = serve("--threads", "1", before=STUBBORN, AGENTFORMER_MAX_UPLOADS="1")
+def test_uploads_over_the_limit_wait_and_leave_threads_to_others(stubborn: Running) -> None:
     bodies = [form_of(f"{number}.txt", f"Tea at {number}.") for number in range(18)]
     sending = []
     for body in bodies:
-        sending.append(running.connect())
+        sending.append(stubborn.connect())
         sending[-1].sendall(head_of("/api/rag/upload", len(body)) + body[:-1])
-    arrived = [running.connect() for _ in range(17)]  # more than uploads may wait
+    arrived = [stubborn.connect() for _ in range(17)]  # more than uploads may wait
     for connection in arrived:
         connection.sendall(head_of("/api/rag/upload", len(bodies[0])) + bodies[0])
-    assert running.ask("GET", "/healthz")[0] == 200
-    assert running.post("/api/memory/search", text="tea", mode="lexical")[0] == 200
+    assert stubborn.ask("GET", "/healthz")[0] == 200
+    assert stubborn.post("/api/memory/search", text="tea", mode="lexical")[0] == 200
     for connection, body in zip(sending, bodies, strict=True):
         connection.sendall(body[-1:])
     answers = [answer_on(connection) for connection in sending + arrived]
     refused = [told["limit"] for status, told in answers if status == 429]
     assert refused == ["max_uploads"] * 18  # of 35 uploads, one runs and 16 wait
     assert [status for status, told in answers if status != 429] == [201] * 17
-    assert len(running.documents()) in range(1, 18)
     for connection in sending + arrived:
         connection.close()
 
 
-def test_slow_bodies_leave_threads_to_others(serve: Serve) -> None:
-    running = serve("--threads", "1", before=STUBBORN)
+def test_slow_bodies_leave_threads_to_others(stubborn: Running) -> None:
     body = json.dumps({"text": "tea", "mode": "lexical"}).encode()
-    slow = [running.connect() for _ in range(100)]
+    slow = [stubborn.connect() for _ in range(30)]
     for number, connection in enumerate(slow):
         head = head_of("/api/memory/search", len(body), JSON)
         if number % 2:
             length, chunk = b"Content-Length: %d" % len(body), b"%x\r\n" % len(body)
             head = head.replace(length, b"Transfer-Encoding: chunked") + chunk
         connection.sendall(head + body[:-1])
-    assert running.ask("GET", "/healthz")[0] == 200
-    assert running.ask("GET", "/api/rag/documents")[0] == 200
-    assert running.upload("a.txt", "Tea at four.")[0] == 201
-    for _ in range(20):  # a body that has arrived needs no place
-        with running.connect() as connection:
+    assert stubborn.ask("GET", "/healthz")[0] == 200
+    assert stubborn.ask("GET", "/api/rag/documents")[0] == 200
+    assert stubborn.upload("a.txt", "Tea at four.")[0] == 201
+    for _ in range(5):  # a body that has arrived needs no place
+        with stubborn.connect() as connection:
             connection.sendall(head_of("/api/memory/search", len(body), JSON) + body)
             assert answer_on(connection)[0] == 200
     for number, connection in enumerate(slow):
         connection.sendall(body[-1:] + (b"\r\n0\r\n\r\n" if number % 2 else b""))
     answers = [answer_on(connection) for connection in slow]
     assert [status for status, _ in answers].count(200) == 24
-    assert [told["limit"] for status, told in answers if status != 200] == ["max_bodies"] * 76
+    assert [told["limit"] for status, told in answers if status != 200] == ["max_bodies"] * 6
     for connection in slow:
         connection.close()
-    assert running.end() == 0
-    assert "Traceback" not in running.told()
 
 
-def test_clients_that_do_not_read_leave_threads_to_others(serve: Serve) -> None:
-    running = serve("--threads", "1", before=STUBBORN)
-    status, told = running.upload("long.txt", "Tea at four." + "\n" * 8_000_000)
+def test_clients_that_do_not_read_leave_threads_to_others(stubborn: Running) -> None:
+    status, told = stubborn.upload("long.txt", "Tea at four." + "\n" * 8_000_000)
     assert status == 201
     request = (
         f"GET /api/rag/documents/{told['documents'][0]['id']}/content HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
     )
-    deaf = [running.connect() for _ in range(150)]
+    deaf = [stubborn.connect() for _ in range(30)]  # more than may read slowly at the same time
     for connection in deaf:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.sendall(request)
-    assert running.ask("GET", "/healthz")[0] == 200
-    assert running.upload("a.txt", "Tea at five.")[0] == 201
+    assert stubborn.ask("GET", "/healthz")[0] == 200
+    assert stubborn.upload("a.txt", "Tea at five.")[0] == 201
     for connection in deaf:
         connection.close()
-    assert running.end() == 0
-    assert "Traceback" not in running.told()
 
 
 PARTIAL = {
@@ -261,14 +233,13 @@ PARTIAL = {
 
 
 @pytest.mark.parametrize("sent", PARTIAL.values(), ids=PARTIAL)
-def test_headers_that_are_not_whole_hold_no_thread(shared: Serve, sent: bytes) -> None:
-    running = shared("--threads", "2", before=STUBBORN)
-    partial = [running.connect() for _ in range(20)]
+def test_headers_that_are_not_whole_hold_no_thread(stubborn: Running, sent: bytes) -> None:
+    partial = [stubborn.connect() for _ in range(20)]
     for connection in partial:
         connection.sendall(sent)
     if b"\r\n\r\n" in sent:
         assert {answer_on(connection)[0] for connection in partial} == {200}
-    assert running.ask("GET", "/healthz")[0] == 200
+    assert stubborn.ask("GET", "/healthz")[0] == 200
     for connection in partial:
         connection.sendall(b"ET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" if sent[-1:] == b"G" else b"\r\n\r\n")
     assert {answer_on(connection)[0] for connection in partial} == {200}
@@ -276,36 +247,35 @@ def test_headers_that_are_not_whole_hold_no_thread(shared: Serve, sent: bytes) -
         connection.close()
 
 
-def test_headers_that_are_never_whole_end_the_connection(shared: Serve) -> None:
-    running = shared("--threads", "1", before=IMPATIENT)
-    for sent in PARTIAL.values():
-        with running.connect() as connection:
-            connection.sendall(sent)
-            if b"\r\n\r\n" in sent:
-                assert answer_on(connection)[0] == 200
-            assert connection.recv(1) == b""
+def test_headers_that_are_never_whole_end_the_connection(impatient: Running) -> None:
+    partial = [(sent, impatient.connect()) for sent in PARTIAL.values()]
+    for sent, connection in partial:
+        connection.sendall(sent)
+        if b"\r\n\r\n" in sent:
+            assert answer_on(connection)[0] == 200
+    for _, connection in partial:
+        assert connection.recv(1) == b""
+        connection.close()
 
 
-def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(shared: Serve) -> None:
-    running = shared("--threads", "1")
+def test_a_connection_is_used_for_many_requests_in_whatever_pieces_they_come(stubborn: Running) -> None:
     asked = b"POST /api/rag/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     body = b'{"question": "Tea?", "namespace": "%s"}' % (b"n" * 100)
     asked += b"Content-Length: %d\r\n\r\n" % len(body) + body
-    with running.connect() as connection:
+    with stubborn.connect() as connection:
         for size in (1, 7, 150, len(asked) + 50, 5 * len(asked)):
-            pieces = b"".join([asked] * 5)
+            pieces = b"".join([asked] * (1 if size == 1 else 5))
             for start in range(0, len(pieces), size):
                 connection.sendall(pieces[start : start + size])
                 time.sleep(0.001)
             answers = connection.makefile("rb")
-            for _ in range(5):
+            for _ in range(len(pieces) // len(asked)):
                 assert status_in(answers) == 200
 
 
 @pytest.mark.parametrize(("endless", "status"), [(b"GET /", 414), (b"GET / HTTP/1.1\r\nHost: localhost\r\n", 431)])
-def test_headers_that_do_not_end_are_refused_when_too_much_came(shared: Serve, endless: bytes, status: int) -> None:
-    running = shared("--threads", "1", before=STUBBORN)
-    with running.connect() as connection:
+def test_headers_that_do_not_end_are_refused_when_too_much_came(stubborn: Running, endless: bytes, status: int) -> None:
+    with stubborn.connect() as connection:
         connection.sendall(endless)
         for number in range(100 * 1024 // 40):
             try:
@@ -316,23 +286,20 @@ def test_headers_that_do_not_end_are_refused_when_too_much_came(shared: Serve, e
     assert (got, told["status"]) == (status, status)
 
 
-def test_who_is_refused_before_the_body_is_sent_holds_no_thread(serve: Serve) -> None:
-    idle = "import agentformer.api.serving.gunicorn as ours\nours._KEEP_ALIVE_SECONDS = 1\n"
-    running = serve("--threads", "1", before=STUBBORN + idle)
-    refused = [running.connect() for _ in range(8)]
+def test_who_is_refused_before_the_body_is_sent_holds_no_thread(impatient: Running) -> None:
+    refused = [impatient.connect() for _ in range(8)]
     for connection in refused:
         connection.sendall(head_of("/api/rag/upload", 5000).replace(b"localhost", b"elsewhere.test"))
     assert {answer_on(connection)[0] for connection in refused} == {421}
-    assert running.ask("GET", "/healthz")[0] == 200
+    assert impatient.ask("GET", "/healthz")[0] == 200
     for connection in refused:
         connection.sendall(b"x" * 5000)  # is taken, and the connection stands until it has been idle for a second
         assert connection.recv(1) == b""
         connection.close()
 
 
-def test_who_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(shared: Serve) -> None:
-    running = shared("--threads", "1", before=IMPATIENT)
-    with running.connect() as connection:
+def test_who_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(impatient: Running) -> None:
+    with impatient.connect() as connection:
         connection.sendall(head_of("/api/rag/upload", 5000))
         stop = threading.Event()
 
@@ -351,32 +318,17 @@ def test_who_sends_a_byte_now_and_then_is_told_that_it_is_too_slow(shared: Serve
             stop.set()
             dripping.join(BOUND)
     assert (status, told["type"]) == (408, "urn:agentformer:problem:incomplete-request")
-    assert running.ask("GET", "/healthz")[0] == 200
+    assert impatient.ask("GET", "/healthz")[0] == 200
 
 
-def test_who_does_not_read_the_answer_does_not_keep_a_thread(serve: Serve) -> None:
-    running = serve("--threads", "1", before=IMPATIENT)
-    status, told = running.upload("long.txt", "Tea at four." + "\n" * 8_000_000)
-    assert status == 201
-    with running.connect() as deaf:
-        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        path = f"/api/rag/documents/{told['documents'][0]['id']}/content"
-        deaf.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
-        assert running.ask("GET", "/healthz")[0] == 200
-    assert running.end() == 0
-    assert "Traceback" not in running.told()
-
-
-def test_clients_that_go_away_in_mid_upload_leave_nothing(serve: Serve) -> None:
-    running = serve("--threads", "2")
+def test_clients_that_go_away_in_mid_upload_leave_nothing(stubborn: Running) -> None:
     body = form_of("half.txt", "The caretaker keeps the keys. " * 2000)
     for number in range(8):
-        connection = running.connect()
+        connection = stubborn.connect()
         connection.sendall(head_of("/api/rag/upload", len(body)) + body[: len(body) // 2])
         if number % 2:  # with a reset instead of an end
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         connection.close()
-    assert running.upload("whole.txt", "Tea at four.")[0] == 201
-    assert running.documents() == ["whole.txt"]
-    assert running.end() == 0
-    assert "Traceback" not in running.told()
+    assert stubborn.upload("whole.txt", "Tea at six.")[0] == 201
+    names = stubborn.documents()
+    assert "whole.txt" in names and "half.txt" not in names
