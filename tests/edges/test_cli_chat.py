@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from tests.edges.conftest import Invoke, Shown
+from tests.forked import SERVE, start
 from tests.llms.hostile import Hostile, Request, completion, refuses
 from tests.readers.conftest import make_pdf
 
@@ -122,21 +123,23 @@ def test_a_session_is_taken_up_again(run: Invoke, model: Model) -> None:
     assert len(said[2]) == 1
 
 
-@pytest.mark.parametrize("end", ["exit", "quit", "/quit", "EXIT"])
-def test_a_line_ends_the_conversation_and_memories_are_not_shown(run: Invoke, model: Model, end: str) -> None:
+def test_a_line_ends_the_conversation_and_memories_are_not_shown(run: Invoke, model: Model) -> None:
     run("remember", "Aino has a boat.")
-    done = run("chat", said=f"What does Aino have, a boat?\n{end}\nAnother question\n")
+    done = run("chat", said="What does Aino have, a boat?\nexit\nAnother question\n")
     assert (done.exit_code, len(model.asked)) == (0, 1), done.output
     assert "Aino has a boat." in json.dumps(model.asked[0]["messages"])
     assert "memory  " not in done.stderr
-    assert run("chat", said=f"{end}\n").exit_code == 0
+    for end in ("quit", "/quit", "EXIT"):
+        assert run("chat", said=f"{end}\nAnother question\n").exit_code == 0
+    assert len(model.asked) == 1
 
 
-@pytest.mark.parametrize("options", [[], ["--read-only"]])
-def test_a_session_is_a_users_own(run: Invoke, model: Model, options: list[str]) -> None:
+def test_a_session_is_a_users_own(run: Invoke, model: Model) -> None:
     run("chat", "My code is 4711.", "--session", "monday", "--user", "aino")
-    run("chat", "And mine?", "--session", "monday", "--user", "bob", *options)
-    assert "4711" not in json.dumps(model.asked[1]["messages"])
+    for options in ([], ["--read-only"]):
+        run("chat", "And mine?", "--session", "monday", "--user", "bob", *options)
+        assert "4711" not in json.dumps(model.asked[-1]["messages"])
+    assert len(model.asked) == 3
 
 
 def test_with_a_namespace_tools_reach_no_other(run: Invoke, model: Model) -> None:
@@ -272,9 +275,8 @@ def test_ctrl_c_ends_a_single_turn_and_the_message_is_kept(
     run: Invoke, shown: Shown, model: Model, tmp_path: Path
 ) -> None:
     model.reply = hanging = Hanging()
-    process = subprocess.Popen(
-        command(tmp_path, "Are you there?"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    code = f"from agentformer.cli import main\nmain({command(tmp_path, 'Are you there?')[3:]})"
+    process = start(code, (*SERVE, "openai"), cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
     try:
         assert hanging.asked.wait(BOUND)
         process.send_signal(signal.SIGINT)
@@ -380,7 +382,8 @@ def forgetting(id: str) -> Reply:
     """Looks something up, asks for a memory to be forgotten, and says that it is done."""
 
     def reply(messages: list[dict[str, Any]]) -> Iterable[bytes]:
-        gave = sum(message["role"] == "tool" for message in messages)
+        turn = messages[max(n for n, message in enumerate(messages) if message["role"] == "user") :]
+        gave = sum(message["role"] == "tool" for message in turn)
         return [calling("memory_search", query="boat"), calling("memory_delete", id=id), completion("Done.")][gave]
 
     return reply
@@ -402,23 +405,23 @@ def test_after_reading_nothing_is_forgotten_in_a_pipe_unless_it_is_allowed(
     assert "there is no tool 'forget'" in run("chat", FORGET, "--allow", "forget").stderr
 
 
-@pytest.mark.parametrize(("answer", "left"), [("\n", 1), ("maybe\n", 1), ("y\n", 0)])
 def test_after_reading_the_person_at_the_terminal_decides(
-    terminal: Terminal, model: Model, run: Invoke, shown: Shown, answer: str, left: int
+    terminal: Terminal, model: Model, run: Invoke, shown: Shown
 ) -> None:
     run("remember", "Aino has a boat.")
     (fact,) = shown("memories", "--kind", "fact")["entries"]
     model.reply = forgetting(fact["id"])
-    terminal.type(f"{FORGET}\n")
-    terminal.until("and wants to call memory_delete:")
-    terminal.until(f'id: "{fact["id"]}"')
-    assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("The memory is: ")[2]
-    terminal.until("Allow this call? [y/N] ")
-    os.write(terminal.own, answer.encode())
-    terminal.until("Done.")
+    for answer, left in (("\n", 1), ("maybe\n", 1), ("y\n", 0)):
+        terminal.type(f"{FORGET}\n")
+        terminal.until("and wants to call memory_delete:")
+        terminal.until(f'id: "{fact["id"]}"')
+        assert f"{fact['id']} semantic/fact" in terminal.until("Aino has a boat.").partition("The memory is: ")[2]
+        terminal.until("Allow this call? [y/N] ")
+        os.write(terminal.own, answer.encode())
+        terminal.until("Done.")
+        assert len(shown("memories", "--kind", "fact")["entries"]) == left, answer
     terminal.type("/quit\n")
     assert terminal.end() == 0
-    assert len(shown("memories", "--kind", "fact")["entries"]) == left
 
 
 def test_what_a_call_asks_for_is_told_within_bounds_and_draws_no_lines_of_its_own(

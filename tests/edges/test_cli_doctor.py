@@ -14,14 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import agentformer
+from agentformer.cli import main
 from agentformer.jobs.store import JobStore
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
-from tests.edges.conftest import Invoke, Shown
+from tests.edges.conftest import UNCLEANED, Invoke, Shown, copy_memory, folders_of
 from tests.readers.conftest import make_pdf
 
 pytestmark = pytest.mark.process
@@ -29,12 +31,30 @@ KEYS = "The caretaker keeps the keys in the blue cupboard."
 CHUNK = "UPDATE entries SET content = 'x', checksum = NULL WHERE kind = 'chunk' AND page = 2"
 
 
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file of two pages."""
+    file = tmp_path_factory.mktemp("rules") / "rules.pdf"
+    file.write_bytes(make_pdf([["Boats are lifted in October."], [KEYS]]))
+    return file
+
+
+def fill(folder: Path, rules: Path) -> None:
+    """Make a memory with the document of two pages and a fact."""
+    for command in (["ingest", str(rules)], ["remember", "Aino prefers tea.", "--namespace", "ours"]):
+        assert CliRunner(env=UNCLEANED).invoke(main, [*command, *folders_of(folder)]).exit_code == 0
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, rules: Path) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    fill(folder, rules)
+    return folder
+
+
 @pytest.fixture
-def folder(shown: Shown, tmp_path: Path) -> Path:
-    """A memory with a document of two pages and a fact."""
-    (tmp_path / "rules.pdf").write_bytes(make_pdf([["Boats are lifted in October."], [KEYS]]))
-    shown("ingest", str(tmp_path / "rules.pdf"))
-    shown("remember", "Aino prefers tea.", "--namespace", "ours")
+def folder(template: Path, rules: Path, tmp_path: Path) -> Path:
+    copy_memory(template, tmp_path, lambda folder: fill(folder, rules))
     return tmp_path
 
 
@@ -148,32 +168,23 @@ def test_a_list_of_jobs_that_was_only_begun_is_no_damage_and_is_gone_on_with(fol
 
 @pytest.mark.usefixtures("faiss_files")
 @pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_found_where_it_is_and_left_as_it_is(folder: Path, run: Invoke, what: str) -> None:
+def test_what_is_broken_is_found_and_left_as_it_is_until_it_is_mended_or_told(
+    folder: Path, run: Invoke, shown: Shown, what: str
+) -> None:
     broken, where, said = BROKEN[what]
-    run("list")  # so that nothing is left in the write-ahead log
     broken(folder)
     before = {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")}
-    told = run("doctor", "--json")
-    assert told.exit_code == 1, told.output
-    assert where in found(told) and any(said in text for text in found(told)[where]["findings"]), found(told)
-    shown = run("doctor")
-    assert (shown.exit_code, "FOUND" in shown.stdout, said in shown.stdout) == (1, True, True)
-    lines = shown.stdout.splitlines()
+    told = run("doctor")
+    assert (told.exit_code, said in told.stdout) == (1, True), told.output
+    lines = told.stdout.splitlines()
     assert lines[-1].endswith("; each line below FOUND ends with what to do")
     ((number, line),) = [(n, line) for n, line in enumerate(lines) if line.startswith(f"FOUND     {where} (")]
     assert " checked, " in line and " wrong): each " in line
     assert all("`" in told or "again" in told for told in lines[number + 1 : number + 2]), lines
     assert {path: path.read_bytes() for path in (folder / "u").rglob("*.bin")} == before
 
-
-@pytest.mark.usefixtures("faiss_files")
-@pytest.mark.parametrize("what", BROKEN)
-def test_what_is_broken_is_mended_or_told(folder: Path, run: Invoke, shown: Shown, what: str) -> None:
-    broken, where, _ = BROKEN[what]
-    run("list")
-    broken(folder)
     told = run("doctor", "--repair", "--json")
-    assert where in found(told), told.output
+    assert where in found(told) and any(said in text for text in found(told)[where]["findings"]), told.output
     if what in UNMENDED:
         assert told.exit_code == 1 and found(told)[where]["mended"] == 0
         return
@@ -236,7 +247,7 @@ def test_what_is_left_of_a_lost_document_stays_and_is_brought_in_again(
     assert KEYS in run("search", "who keeps the keys").stdout
 
 
-def test_an_original_is_put_back_by_who_has_the_file(folder: Path, run: Invoke, shown: Shown) -> None:
+def test_an_original_is_put_back_by_who_has_the_file(folder: Path, rules: Path, run: Invoke) -> None:
     file = original(folder)
     whole = file.read_bytes()
     for damaged in (whole[:-1] + b"x", b"x", None):
@@ -248,7 +259,7 @@ def test_an_original_is_put_back_by_who_has_the_file(folder: Path, run: Invoke, 
         assert done.exit_code == 1 and "ingest the same file again with `agentformer ingest`" in done.stdout, (
             done.output
         )
-        assert run("ingest", str(folder / "rules.pdf")).exit_code == 0
+        assert run("ingest", str(rules)).exit_code == 0
         assert run("doctor").exit_code == 0 and file.read_bytes() == whole
 
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,12 +17,15 @@ from click.testing import CliRunner
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.cli import main
+from tests import forked
 from tests.edges.talking import BOUND, Step, Talker
+from tests.forked import SERVE, Forked
 
 pytestmark = pytest.mark.process
 KEYS = "The office opens at nine. The caretaker keeps the keys in the blue cupboard."
 WHO = "Who keeps the keys?"
-Start = Callable[..., "subprocess.Popen[str]"]
+Process = subprocess.Popen[str] | Forked
+Start = Callable[..., Process]
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -51,17 +53,12 @@ def run(tmp_path: Path, talker: Talker, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture
 def start(tmp_path: Path, talker: Talker, run: Run) -> Iterator[Start]:
     """A command as a process; all of them are ended with the test."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Process] = []
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "agentformer.cli", *arguments, "--embedder", "hashing"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, **talker.settings, "PYTHONUTF8": "1"},
-        )
+    def start(*arguments: str) -> Process:
+        code = f"from agentformer.cli import main\nmain({[*arguments, '--embedder', 'hashing']})"
+        environment = {**os.environ, **talker.settings}
+        process = forked.start(code, (*SERVE, "openai"), cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
         started.append(process)
         return process
 
@@ -75,7 +72,7 @@ def say(talker: Talker, *steps: Step) -> None:
     talker.script = lambda: iter(steps)
 
 
-def finished(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+def finished(process: Process) -> tuple[int, str, str]:
     output, errors = process.communicate(timeout=BOUND * 2)
     return process.returncode, output, errors
 
