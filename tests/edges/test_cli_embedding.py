@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from click.testing import CliRunner, Result
 from agentformer.cli import main
 from agentformer.errors import EmbedderUnavailable
 from agentformer.factory import AgentFormer, connect
+from tests.forked import SERVE, start
 
 Run = Callable[..., Result]
 
@@ -110,8 +110,8 @@ def test_an_empty_memory_has_no_spaces_and_nothing_to_give_up(run: Run) -> None:
 @pytest.mark.process
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
-        for n in range(200):
-            af.memory.store(f"fact number {n} of the harbour")
+        af.memory.store_many([{"content": f"fact number {n} of the harbour"} for n in range(200)])
+    command = ["reembed", "--to", "hashing:64", "--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u"]
     slow = (
         "import time, agentformer.embedders.hashing as h\n"
         "inner = h.HashingEmbedder.embed_documents\n"
@@ -119,16 +119,9 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         "    print('at work', flush=True); time.sleep(0.5)\n"
         "    return inner(self, texts)\n"
         "h.HashingEmbedder.embed_documents = embed\n"
-        "from agentformer.cli import main; main()\n"
+        f"from agentformer.cli import main; main({command})\n"
     )
-    folders = ["--index-dir", str(tmp_path / "i"), "--upload-dir", str(tmp_path / "u")]
-    child = subprocess.Popen(
-        [sys.executable, "-c", slow, "reembed", "--to", "hashing:64", *folders],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    child = start(slow, SERVE, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
     child.stdout.readline()  # the first group is committed

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.evaluation.optimizing.corpus import halves
 from agentformer.evaluation.synthetic import Source
 from tests.edges.conftest import Invoke, Shown
+from tests.forked import SERVE, start
 
 THINGS = ("harbour", "lighthouse", "boathouse", "pier", "crane", "sauna", "workshop", "office", "kiosk", "museum")
 
@@ -197,11 +197,11 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     path, temporary = tmp_path / "large", tmp_path / "tmp"
     for each in (path, temporary):
         each.mkdir()
-    corpus = [{"id": str(n), "text": f"Boat {n} lies in the harbour. " * 20} for n in range(20_000)]
+    corpus = [{"id": str(n), "text": f"Boat {n} lies in the harbour. " * 20} for n in range(6_000)]
     write(path, corpus, [{"id": "q", "text": "Boat 7", "relevant": ["7"]}])
-    command = [sys.executable, "-m", "agentformer.cli", "eval", str(path), "--embedder", "hashing"]
+    code = f"from agentformer.cli import main\nmain({['eval', str(path), '--embedder', 'hashing']})"
     environment = {**os.environ, "TMPDIR": str(temporary)}
-    process = subprocess.Popen(command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    process = start(code, SERVE, cwd=tmp_path, env=environment, stderr=subprocess.PIPE)
     try:
         waited_until = time.monotonic() + 60
         while not list(temporary.glob("agentformer-eval-*/index/memory.sqlite3")) and time.monotonic() < waited_until:

@@ -22,6 +22,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 from agentformer.api import create_app
 from agentformer.settings import load_settings
 from agentformer.types import AnswerPiece
+from tests.edges.running import wait_until
 from tests.edges.talking import BOUND, KEY, Server, Step, Talker, all_events, next_event, texts
 
 pytestmark = pytest.mark.process
@@ -136,11 +137,12 @@ def test_a_client_that_leaves_stops_the_model(server: Server, talker: Talker) ->
     assert texts(all_events(server.ask(WHO, stream=True))) == "Still here [1]."
 
 
-def test_a_client_that_leaves_a_silent_model_frees_the_thread(
+def test_a_silent_model_holds_neither_the_thread_of_a_client_that_left_nor_the_end_of_the_server(
     tmp_path: Path, talker: Talker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AGENTFORMER_THREADS", "1")
-    alone = Server(tmp_path, talker, "import agentformer.api.response as r; r._SILENCE_SECONDS = 0.5")
+    impatient = "import agentformer.api.response as r, agentformer.api.serving.gunicorn as s\n"
+    alone = Server(tmp_path, talker, impatient + "r._SILENCE_SECONDS = 0.5; s.FINISH_SECONDS = 1")
     silence = threading.Event()
     try:
         alone.upload("keys.txt", KEYS)
@@ -152,25 +154,16 @@ def test_a_client_that_leaves_a_silent_model_frees_the_thread(
         say(talker, "Still here [1].")
         assert texts(all_events(alone.ask(WHO, stream=True))) == "Still here [1]."
         assert not silence.is_set()
-    finally:
-        silence.set()
-        alone.close()
 
-
-def test_a_signal_ends_the_server_also_while_a_model_is_silent(tmp_path: Path, talker: Talker) -> None:
-    server = Server(tmp_path, talker, "import agentformer.api.serving.gunicorn as s; s.FINISH_SECONDS = 1")
-    silence = threading.Event()
-    try:
-        server.upload("keys.txt", KEYS)
         say(talker, "The caretaker", silence, silence)
-        response = server.ask(WHO, stream=True)
+        response = alone.ask(WHO, stream=True)
         assert next_event(response)[0] == "token"
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(BOUND) == 0  # long before the model goes on
+        alone.process.send_signal(signal.SIGTERM)
+        assert alone.process.wait(BOUND) == 0  # long before the model goes on
         response.close()
     finally:
         silence.set()
-        server.close()
+        alone.close()
 
 
 def test_nothing_found_is_an_answer_and_no_model_is_asked(server: Server, talker: Talker) -> None:
@@ -277,9 +270,10 @@ def test_a_burst_of_questions_is_answered_and_others_are_not_kept_waiting(server
         time.sleep(0.1)  # after the failures of other tests, the model is asked again in a second
     gate = threading.Event()
     say(talker, gate, "The caretaker [1].")
-    with ThreadPoolExecutor(20) as pool:
-        asked = [pool.submit(lambda: server.ask(WHO, stream=True).read()) for _ in range(20)]
-        time.sleep(1.0)
+    talker.seen.clear()
+    with ThreadPoolExecutor(12) as pool:
+        asked = [pool.submit(lambda: server.ask(WHO, stream=True).read()) for _ in range(12)]
+        wait_until(lambda: len(talker.seen) == 7)  # all threads for slow requests wait for the model
         with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/healthz", timeout=BOUND) as health:
             assert health.status == 200
         assert [future.result() for future in asked if future.done()] == []
