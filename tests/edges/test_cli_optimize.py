@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agentformer.cli import main
 from agentformer.evaluation.dataset import Dataset
-from tests.edges.conftest import Invoke, Shown
+from tests.edges.conftest import UNCLEANED, Invoke, Shown, copy_memory, folders_of
 from tests.evaluation.far_apart import easy_to_judge, far_apart, word, written
 
 WINDOWS = ("--level", "full", "--only", "window_tokens")
@@ -62,14 +64,28 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     assert sorted(path.name for path in Path(far).iterdir()) == ["corpus.jsonl", "queries.jsonl"]
 
 
+def fill(folder: Path) -> None:
+    """Make a memory with the texts as documents."""
+    texts = folder / "texts"
+    texts.mkdir()
+    for passage in far_apart().passages:
+        (texts / f"{passage.id}.txt").write_text(passage.text)
+    done = CliRunner(env=UNCLEANED).invoke(main, ["ingest", str(texts), *folders_of(folder)])
+    assert done.exit_code == 0, done.output
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("template")
+    fill(folder)
+    return folder
+
+
 @pytest.fixture
-def stored(tmp_path: Path, shown: Shown) -> Callable[..., str]:
+def stored(template: Path, tmp_path: Path) -> Callable[..., str]:
     """A memory with the texts as documents, and a file of questions about them, as for `eval`."""
-    dataset, folder = far_apart(), tmp_path / "texts"
-    folder.mkdir()
-    for passage in dataset.passages:
-        (folder / f"{passage.id}.txt").write_text(passage.text)
-    shown("ingest", str(folder))
+    copy_memory(template, tmp_path, fill)
+    dataset = far_apart()
 
     def write(*lines: dict[str, Any], count: int = 20) -> str:
         path = tmp_path / "questions.jsonl"
@@ -214,22 +230,17 @@ def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Inv
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+def test_a_wrong_argument_is_told_before_anything_is_done(same: str, work: str, run: Invoke) -> None:
+    for arguments, said in (
         (("--metric", "beauty"), "metric"),
         (("--only", "port"), "'port' is not a setting"),
         (("--write", "/dev/null/settings"), "--write"),
         (("--level", "all"), "--level"),
-    ],
-)
-def test_a_wrong_argument_is_told_before_anything_is_done(
-    same: str, work: str, run: Invoke, arguments: tuple[str, ...], said: str
-) -> None:
-    done = run("optimize", same, "--work", work, *arguments)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert said in done.stderr and "Traceback" not in done.stderr
-    assert not Path(work).exists()
+    ):
+        done = run("optimize", same, "--work", work, *arguments)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert said in done.stderr and "Traceback" not in done.stderr
+        assert not Path(work).exists()
 
 
 def test_too_few_questions_are_refused_with_what_can_be_done(tmp_path: Path, work: str, run: Invoke) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,16 @@ KEYS = b"The caretaker keeps the keys of the boat house in the blue cupboard."
 TEA = "Tea is served at four in the yellow room. Coffee is served at nine."
 
 
+@cache
+def _http() -> Any:
+    """One for all clients: each would read the certificates again."""
+    return openai.DefaultHttpxClient()
+
+
 def client_of(server: Running, key: str = "none", **headers: str) -> Any:
     url = f"http://127.0.0.1:{server.port}/v1"
-    return openai.OpenAI(base_url=url, api_key=key, max_retries=0, timeout=BOUND, default_headers=headers)
+    options: dict[str, Any] = {"max_retries": 0, "timeout": BOUND, "default_headers": headers, "http_client": _http()}
+    return openai.OpenAI(base_url=url, api_key=key, **options)
 
 
 @pytest.fixture(scope="module")

@@ -38,17 +38,20 @@ DOORS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", params=["faiss", "local_json"])
-def shared(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Mounted]:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mounted]:
     """A host for requests that are refused."""
-    with mounted(tmp_path_factory.mktemp("shared"), backend=request.param) as host:
+    with mounted(tmp_path_factory.mktemp("shared")) as host:
         yield host
 
 
-@pytest.fixture(params=["faiss", "local_json"])
+@pytest.fixture
 def host(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Mounted]:
-    with mounted(tmp_path, backend=request.param) as host:
+    with mounted(tmp_path, backend=getattr(request, "param", "faiss")) as host:
         yield host
+
+
+both_backends = pytest.mark.parametrize("host", ["faiss", "local_json"], indirect=True)
 
 
 def entries(host: Mounted) -> list[MemoryEntry]:
@@ -139,6 +142,7 @@ def test_the_kind_of_a_message_cannot_be_changed_and_new_words_are_marked(host: 
     assert may_quote(memory.get(said.id))
 
 
+@both_backends
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -166,6 +170,7 @@ def test_a_key_that_only_writes_adds_to_its_own_sessions_only(host: Mounted, pat
     assert memory.transcript("empty") == memory.transcript("mine") == []
 
 
+@both_backends
 @pytest.mark.slow
 @pytest.mark.parametrize("door", ["/api/memory", "/api/memory/batch", "/api/tools/memory_add"])
 def test_a_key_that_only_writes_never_decides_what_a_store_of_others_returns(host: Mounted, door: str) -> None:
@@ -230,6 +235,7 @@ def test_a_caller_reads_and_deletes_the_record_of_a_vector_store_and_changes_it_
     assert host.ask("GET", "/v1/vector_stores/vs_north").status_code == 404
 
 
+@both_backends
 def test_foreign_and_damaged_records_of_vector_stores_are_skipped(host: Mounted) -> None:
     """An older release let callers store entries of this type."""
     good = {"name": "theirs", "metadata": {}, "description": ""}

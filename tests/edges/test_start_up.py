@@ -16,6 +16,7 @@ from agentformer.cli.commands import main
 from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
 from agentformer.registry import ours
+from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
@@ -178,21 +179,12 @@ run()
 """
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "agentformer.cli.group",
-        "click",
-        "agentformer.cli.commands.memory",
-        "agentformer.factory",
-        "sqlite3",
-        "agentformer.memory.backends.faiss.backend",
-        "agentformer.search.hybrid",
-        "numpy",
-        "tantivy",
-        "the end",
-    ],
-)
+MOMENTS = ["agentformer.cli.group", "click", "agentformer.factory", "agentformer.search.hybrid", "tantivy", "the end"]
+if LONG:
+    MOMENTS += ["agentformer.cli.commands.memory", "sqlite3", "agentformer.memory.backends.faiss.backend", "numpy"]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_ctrl_c_while_it_starts_or_ends_shows_no_trace(store: tuple[str, ...], moment: str) -> None:
     done = python(INTERRUPTED, moment, "search", "keys", "--embedder", "hashing", *store)
     assert "reached" in done.stdout, done.stderr
