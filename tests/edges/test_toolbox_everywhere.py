@@ -61,6 +61,8 @@ class Opened:
 
 
 PARAMS = [pytest.param(name, marks=[pytest.mark.process] if name.startswith("mcp") else []) for name in DOORS]
+# Both MCP servers call the toolbox through the same function, so one of them is enough where no caller is special.
+one_mcp = pytest.mark.parametrize("call", PARAMS[:-1], indirect=True)
 
 
 @pytest.fixture(scope="module", params=PARAMS)
@@ -105,6 +107,7 @@ def test_a_memory_is_stored_found_read_changed_and_deleted(call: Opened) -> None
     assert call.correction("memory_delete", id=entry_id) == f"there is no entry {entry_id}"
 
 
+@one_mcp
 def test_a_long_memory_is_read_in_parts(call: Opened) -> None:
     content = " ".join(f"word{number}" for number in range(3000))
     entry_id = call("memory_add", content=content)["memory"]["id"]
@@ -119,6 +122,7 @@ def test_a_long_memory_is_read_in_parts(call: Opened) -> None:
     assert "".join(parts) == content
 
 
+@one_mcp
 def test_a_core_block_is_created_extended_and_corrected(call: Opened) -> None:
     assert call("core_memory_append", name="persona", text="You help the harbour.")["block"]["tier"] == "core"
     call("core_memory_append", name="persona", text="Answer briefly.")
@@ -130,6 +134,7 @@ def test_a_core_block_is_created_extended_and_corrected(call: Opened) -> None:
     assert "there is no core block 'nobody'" in call.correction("core_memory_replace", name="nobody", old="a", new="b")
 
 
+@one_mcp
 def test_messages_are_found_also_after_they_are_summarized(call: Opened) -> None:
     with agentformer.connect(
         index_dir=call.folder / "i", upload_dir=call.folder / "u", clean_every=0, embedder="hashing"
@@ -145,6 +150,7 @@ def test_messages_are_found_also_after_they_are_summarized(call: Opened) -> None
     assert "Message 0 is about the blue crane on pier 0." in [message["content"] for message in said]
 
 
+@one_mcp
 def test_the_audit_names_what_is_there_twice(call: Opened) -> None:
     text = "The ferry to Nauvo leaves from the northern pier of the old harbour every morning"
     ids = {call("memory_add", content=f"{text}{end}")["memory"]["id"] for end in (".", "!")}
@@ -152,6 +158,7 @@ def test_the_audit_names_what_is_there_twice(call: Opened) -> None:
     assert ids in [set(group["ids"]) for group in alike]
 
 
+@one_mcp
 def test_the_status_counts_what_the_caller_reaches(call: Opened) -> None:
     call("memory_add", "harbour", content="The harbour office opens at nine.")
     told = call("memory_status", "harbour")
@@ -191,6 +198,7 @@ def test_a_document_is_uploaded_listed_answered_from_and_replaced(call: Opened) 
     assert "green cupboard" in call("rag_query", question="Where does the spare key of the crane hang?")["answer"]
 
 
+@one_mcp
 @pytest.mark.process
 def test_an_unreadable_file_has_the_status_failed(call: Opened) -> None:
     damaged = base64.b64encode(b"%PDF-1.7 and nothing more").decode()
