@@ -25,9 +25,11 @@ _FILE = Path(__file__).with_name("question_words.txt")
 _RATIOS = Path(__file__).with_name("ratios.txt")
 _SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
-_MEASURES = ("money", "age", "share", "span", "often")
+# Kinds of quantities, which have units. A question may ask for several: "How long" asks for a length or a span of time.
+QUANTITIES = ("money", "age", "share", "span", "length", "mass", "heat", "speed", "area", "volume")
 _PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
+_LANGUAGES = ("en", "de", "fi", "sv", "no", "da")  # those with most questions first
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
 _ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives precede the verb
 _LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
@@ -52,15 +54,15 @@ class Question:
     contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
     casefolded words of X if the question is only "What is X?" or "Who is X?", else "".
 
-    `measure` says which kind of number is asked for: "money", "age", "share" (such as 5 %), "span" (how long something
-    takes) or "often" (how many times). `period` is the period of an amount: "year" in "How much is it per year?". Each
-    of the two is "" if it is unknown.
+    `measures` are the kinds of quantities that may answer the question, such as "money", "share" (5 %), "length" and
+    "span" (how long something takes), or "often" (how many times). `period` is the period of an amount: "year" in "How
+    much is it per year?". Both are empty if they are unknown.
     """
 
     type: QuestionType
     asking: frozenset[str] = frozenset()
     language: str = ""
-    measure: str = ""
+    measures: frozenset[str] = frozenset()
     period: str = ""
     subject: str = ""
 
@@ -117,12 +119,27 @@ def classify(text: str, language: str = "") -> Question:
     """Return the type of a question. `language` is the language of the texts in which the answer is searched; it is
     used if the language of the question is unknown."""
     folded = normalized("NFKC", text).casefold().replace("’", "'")
-    own = detect_language(text, language)
+    own = detect_language(text, language) or _language_of_interrogative(folded)
     question = _classified(folded, own, language)
     code = question.language or own or language
-    measured = (each for each in _MEASURES if has_words(f"asks_{each}", folded, code))
+    measures = frozenset(_measures(folded, question, code))
     period = next(iter(periods(folded, code)), "")
-    return replace(question, measure=next(measured, ""), period=period, subject=_subject(folded, question))
+    return replace(question, measures=measures, period=period, subject=_subject(folded, question))
+
+
+def _language_of_interrogative(folded: str) -> str:
+    """Return the language whose interrogative begins a text of unknown language, or ""."""
+    patterns = ((code, pattern_of(kind, code)) for code in _LANGUAGES for kind in _INTERROGATIVES)
+    return next((code for code, pattern in patterns if pattern and pattern.match(folded)), "")
+
+
+def _measures(folded: str, question: Question, language: str) -> Iterator[str]:
+    """Yield the kinds of quantities for which a question asks, by its words or by the unit after "how many"."""
+    yield from (each for each in (*QUANTITIES, "often") if has_words(f"asks_{each}", folded, language))
+    many = pattern_of("many", language) if question.type == "many" else None
+    if many and (match := many.search(folded)):
+        counted = folded[match.end() :].lstrip()
+        yield from (each for each in QUANTITIES if (units := pattern_of(each, language)) and units.match(counted))
 
 
 def _subject(folded: str, question: Question) -> str:

@@ -22,7 +22,15 @@ from agentformer.text.questions import Question, classify
         ("much", "The crane costs $95.", "en", 1.0, 1.0),
         ("many", "It has 12 doors.", "en", 0.8, 0.8),
         ("many", "It has twelve doors.", "en", 0.7, 0.7),
-        ("many", "It was built in 1921.", "en", 0.3, 0.3),
+        ("many", "It was built in 1921.", "en", 0.0, 0.0),
+        ("many", "It has 1500 doors.", "en", 0.8, 0.8),
+        ("many", "Doors: 1850", "en", 0.8, 0.8),
+        ("many", "Der Verein hat 1200 Mitglieder.", "de", 0.8, 0.8),
+        ("many", "Die Brücke wurde 1920 gebaut.", "de", 0.0, 0.0),
+        ("many", "It was built 120 years ago.", "en", 0.0, 0.0),
+        ("many", "The doors close at 18:30.", "en", 0.0, 0.0),
+        ("when", "It weighs 1200 kg.", "en", 0.0, 0.0),
+        ("when", "The shop opens at 9:30.", "en", 0.7, 0.7),
         ("many", "It has many doors.", "en", 0.0, 0.0),
         ("many", "Siinä on kolme ovea.", "fi", 0.7, 0.7),
         ("many", "乗客は三人である。", "ja", 0.8, 0.8),
@@ -73,9 +81,7 @@ def test_other_types_and_scripts_without_capitals_give_no_evidence() -> None:
     ("asked", "language", "right", "wrong"),
     [
         ("How old was he when he became king?", "en", "He became king at the age of 20.", "He led 20 soldiers."),
-        ("How much does the crane cost?", "en", "The crane costs 95 euros.", "The crane lifts 95 tons."),
         ("Hvor gammel var han da han ble konge?", "no", "Han var tjue år gammel.", "Han hadde tjue soldater."),
-        ("What percentage of the boats leak?", "en", "12% of them leak.", "12 tons of them leak."),
         ("Paljonko paikka maksaa vuodessa?", "fi", "Se on 300 euroa vuodessa.", "Se on 25 euroa kuukaudessa."),
         ("How much is it per year?", "en", "It is $300 per year.", "It is $25 a month."),
         ("How often does the bus leave?", "en", "The bus leaves daily.", "The bus has 20 seats."),
@@ -88,6 +94,38 @@ def test_a_number_of_another_measure_or_period_counts_less(asked: str, language:
     question = classify(asked, language)
     values = [has_candidate(question, text, language, []) or 0.0 for text in (right, wrong)]
     assert values[0] > values[1] > 0
+
+
+@pytest.mark.parametrize(
+    ("question", "language", "right", "wrong"),
+    [
+        ("How much does the crane cost?", "en", "The crane costs 95 euros.", "The crane lifts 95 tons."),
+        ("What percentage of the boats leak?", "en", "12% of them leak.", "12 tons of them leak."),
+        ("How long is the bridge?", "en", "It has 640 metres.", "The bridge was opened in 1998."),
+        ("How long does the crossing take?", "en", "It takes an hour.", "The crossing is 40 metres long."),
+        ("How heavy is the ferry?", "en", "It weighs two hundred tonnes.", "The ferry was built in 2003."),
+        ("How old is the tower?", "en", "It was built in 1921.", "The tower was painted in 2011."),
+        ("How old is the captain?", "en", "She is 52.", "The captain is 180 cm tall."),
+        ("How deep is the lake?", "en", "It is 31 m deep.", "The lake is 3 km long."),
+        ("How fast is the train?", "en", "It runs at 160 km/h.", "The train is 160 m long."),
+        ("How hot is the sauna?", "en", "It has 80 °C.", "The sauna costs 8 euros."),
+        ("How expensive is the mast?", "en", "It costs 900 euros.", "The mast arrived in 2015."),
+        ("How many metres is the mast high?", "en", "It has 12 metres.", "The mast arrived 12 days later."),
+        ("When does the warranty end?", "en", "It ends in June 2027.", "The warranty lasts 24 months."),
+        ("Wie lang ist die Brücke?", "de", "Sie ist 640 Meter lang.", "Die Brücke wurde 1998 eröffnet."),
+        ("Wie schwer ist die Fähre?", "de", "Sie wiegt 420 Tonnen.", "Die Fähre kostet 420 Euro."),
+        ("Kuinka nopea lautta on?", "fi", "Se kulkee 30 km/h.", "Lautta painaa 420 tonnia."),
+        ("Kuinka kauan ylitys kestää?", "fi", "Se kestää tunnin.", "Ylitys on 3 kilometriä."),
+        ("Hur tung är färjan?", "sv", "Den väger 420 ton.", "Färjan är 40 meter lång."),
+        ("Hur gammal är kaptenen?", "sv", "Hon är 52 år gammal.", "Kaptenen väger 70 kg."),
+        ("Hvor dyp er sjøen?", "no", "Den er 31 meter dyp.", "Sjøen er 3 km lang."),
+        ("Hvor hurtigt sejler færgen?", "da", "Den sejler 30 km/t.", "Færgen er 40 meter lang."),
+    ],
+)
+def test_a_number_with_a_unit_of_another_kind_is_no_answer(
+    question: str, language: str, right: str, wrong: str
+) -> None:
+    assert lacks_candidate(question, wrong, language) and not lacks_candidate(question, right, language)
 
 
 @pytest.mark.parametrize(

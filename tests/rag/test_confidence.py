@@ -353,6 +353,11 @@ def test_a_quote_of_hopeless_hits_is_not_more_probable_than_they_are() -> None:
         ("When was the Maastrich Treaty signed?", "The Maastricht Treaty was signed in 1992.", []),  # misspelt
         ("Missä Virtanen on töissä?", "Pekka Virtasen työpaikka on Turun satamassa, ja hän asuu Helsingissä.", []),
         ("Missä Korhonen on töissä?", "Pekka Virtasen työpaikka on Turun satamassa.", ["name Korhonen"]),
+        ("Kuka on isännöitsijä Koivurinteessä?", "Koivurinne on taloyhtiö, jonka isännöitsijä on Matti.", []),
+        ("Missä Borealiksen konttori on?", "Borealis on yhtiö, ja sen konttori on Kuopiossa.", []),
+        ("Mitä Kemijoella rakennettiin?", "Kemijoki on pitkä, ja siihen rakennettiin voimala.", []),
+        ("Missä Koivurinteen sauna on?", "Koivulahti on taloyhtiö, jonka sauna on pihalla.", ["name Koivurinteen"]),
+        ("Wann zog Petra nach Graz?", "Felix zog 2019 nach Graz, und er wohnt dort.", ["name Petra"]),
         ("Prior to noon, who keeps the keys?", "The caretaker keeps the keys before noon.", []),  # begins a sentence
         ("Wo liegt der Schlüssel für den Keller?", "Der Hausmeister verwahrt alles im Büro an der Straße.", []),
         ("Which products gave more than 20% of the revenue in FY2023?", "Revenue of 2023 by product", []),
@@ -414,6 +419,13 @@ def test_a_name_is_compared_with_passages_of_unknown_language() -> None:
         ("Missä huone 12 on?", "Huoneessa 13 on 12 tuolia."),
         ("What does § 12 say?", "§ 14: there are 12 members."),
         ("How often is the alarm tested?", "The alarm was tested on 3 May 2024."),
+        ("When did Johan II rule the country?", "Johan III ruled the country from 1568 to 1592."),
+        ("When does flight BA1331 leave?", "Flight AY1331 leaves at 08:15, gate 1331."),
+        ("What does Anna Berg lead?", "Anna Holm leads the choir."),
+        ("Who was the second chairman?", "The first chairman was Aino Laine."),
+        ("Kuka oli toinen puheenjohtaja?", "Ensimmäinen puheenjohtaja oli Aino Laine."),
+        ("Wer war der zweite Vorsitzende?", "Der erste Vorsitzende war Hans Krüger."),
+        ("Vem var den andra ordföranden?", "Den första ordföranden var Maja Lind."),
     ],
 )
 def test_another_numbered_thing_or_another_question_is_not_answered(question: str, quote: str) -> None:
@@ -433,6 +445,44 @@ def test_a_quote_is_about_something_else_if_only_another_hit_has_the_name() -> N
     assert asked.mode == "none" and (asked.confidence or 0) < 0.15
     together = [dataclasses.replace(each, entry=dataclasses.replace(each.entry, session_id="s1")) for each in hits]
     assert (answerer.answer("Where is the office in Oslo?", together).confidence or 0) > (asked.confidence or 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "quote", "other"),
+    [
+        ("When did Petra move to Graz?", "Petra moved to Linz in 2021.", "Felix moved to Graz in 2019."),
+        ("Milloin Petra muutti Raumalle?", "Petra muutti Poriin vuonna 2021.", "Felix muutti Raumalle vuonna 2019."),
+        ("När flyttade Petra till Kalmar?", "Petra flyttade till Lund 2021.", "Felix flyttade till Kalmar 2019."),
+    ],
+)
+def test_an_answer_about_another_person_or_place_is_not_given(question: str, quote: str, other: str) -> None:
+    answerer = Answerer(None, None)
+    for texts in ((quote, other), (other, quote)):
+        assert (answerer.answer(question, remembered(*texts)).confidence or 0) < 0.15
+        in_one = answerer.answer(question, [hit("\n\n".join(texts), "notes.md", 1)])
+        assert (in_one.confidence or 0) <= 0.78
+    assert (answerer.answer(question, remembered(question.replace("?", " 2020."), other)).confidence or 0) > 0.78
+
+
+@pytest.mark.parametrize(
+    ("question", "quote", "right"),
+    [
+        ("When did Nora leave the team?", "Nora joined the team in 2016.", "Nora left the team in 2020."),
+        ("When does the shop open?", "The shop closes at 18:00.", "The shop opens at 9:00."),
+        ("Wann endete der Kurs am Hafen?", "Der Kurs am Hafen begann 2016.", "Der Kurs am Hafen endete 2017."),
+        ("Milloin kauppa Porissa avattiin?", "Kauppa Porissa suljettiin 2018.", "Kauppa Porissa avattiin 2012."),
+        ("När stängde affären i Umeå?", "Affären i Umeå öppnade 2012.", "Affären i Umeå stängde 2018."),
+        ("Når sluttet Nora på laget?", "Nora begynte på laget i 2016.", "Nora sluttet på laget i 2020."),
+        (
+            "What was the revenue in 2023?",
+            "Revenue was 4.1 million euros in Q2 2023.",
+            "Revenue was 9 million in 2023.",
+        ),
+    ],
+)
+def test_the_opposite_or_a_part_of_the_period_is_not_surely_the_answer(question: str, quote: str, right: str) -> None:
+    confidences = [Answerer(None, None).answer(question, [hit(text, 1)]).confidence or 0 for text in (quote, right)]
+    assert confidences[0] <= 0.78 < confidences[1]
 
 
 def test_a_sentence_with_the_asked_name_is_preferred() -> None:
@@ -496,6 +546,22 @@ def test_the_words_for_the_day_of_a_memory_are_known(question: str, unknown: lis
     passages = read_passages([Hit(entry, 1.0)], "en", dates_of(analyze_query(question)))
     assert unknown_in_question(question, passages) == unknown
     assert ("en~novemb" in passages[0].context_terms.stems) == (not unknown)
+
+
+@pytest.mark.parametrize(
+    ("question", "quote"),
+    [
+        ("What happened on 5 October 2026?", "The mast fell on 2026-10-05."),
+        ("Was geschah am 5. Oktober 2026?", "Der Mast stürzte am 5.10.2026 um."),
+        ("Mitä tapahtui 5. lokakuuta 2026?", "Masto kaatui 5.10.2026."),
+        ("Vad hände den 5 oktober 2026?", "Masten föll 5.10.2026."),
+        ("Hva skjedde 5. oktober 2026?", "Masten falt 5.10.2026."),
+        ("Hvad skete der den 5. oktober 2026?", "Masten faldt 5.10.2026."),
+    ],
+)
+def test_a_day_is_found_in_every_notation(question: str, quote: str) -> None:
+    assert Answerer(None, None).answer(question, [hit(quote, 1)]).mode == "extractive"
+    assert Answerer(None, None).answer(question, [hit(quote.replace("10", "11"), 1)]).mode == "none"
 
 
 def test_vectors_of_sentences_are_kept_for_the_next_question() -> None:

@@ -21,6 +21,24 @@ QUESTIONS = [
     ("Why did the bridge fall?", "en", "why"),
     ("How does the pump work?", "en", "how"),
     ("Which gas do plants need?", "en", "which"),
+    ("For what reason was the pier closed?", "en", "why"),
+    ("How come the pier is closed?", "en", "why"),
+    ("What is the reason for the delay?", "en", "why"),
+    ("To whom does the berth belong?", "en", "who"),
+    ("Whose boat is this?", "en", "who"),
+    ("By whom was it built?", "en", "who"),
+    ("How was the cheese made?", "en", "how"),
+    ("How hot is the sauna?", "en", "much"),
+    ("How late is the shop open?", "en", "when"),
+    ("Aus welchen Gründen wurde der Steg gesperrt?", "de", "why"),
+    ("Wem gehört das Boot?", "de", "who"),
+    ("Von wem wurde es gebaut?", "de", "who"),
+    ("Mikä on syynä viivästykseen?", "fi", "why"),
+    ("Kenelle vene kuuluu?", "fi", "who"),
+    ("Av vilken orsak stängdes bron?", "sv", "why"),
+    ("Vems båt är det?", "sv", "who"),
+    ("Hva er grunnen til at broen er stengt?", "no", "why"),
+    ("Af hvilken årsag lukkede broen?", "da", "why"),
     ("What did the team win?", "en", "what"),
     ("The bridge was built by whom?", "en", "who"),
     ("When the war ended, who was king?", "en", "who"),
@@ -105,10 +123,13 @@ def test_a_noun_far_behind_how_does_not_make_it_a_question_for_a_number() -> Non
 
 def test_a_question_for_an_amount_has_a_measure_and_a_period() -> None:
     yearly = classify("Paljonko autopaikka maksaa vuodessa?", "fi")
-    assert (yearly.type, yearly.measure, yearly.period) == ("much", "money", "year")
-    assert classify("How old was she when she won?").measure == "age"
+    assert (yearly.type, yearly.measures, yearly.period) == ("much", {"money"}, "year")
+    assert classify("How old was she when she won?").measures == {"age"}
+    assert classify("How long is the bridge?").measures == {"length", "span"}
+    assert classify("How long does it take?").measures == {"span"}
+    assert classify("Wie viele Meter hoch ist der Turm?").measures == {"length"}
     assert classify("Wie viel kostet der Stellplatz pro Monat?", "de").period == "month"
-    assert (classify("Who won?").measure, classify("Who won?").period) == ("", "")
+    assert (classify("Who won?").measures, classify("Who won?").period) == (frozenset(), "")
 
 
 def test_a_question_for_a_definition_has_a_subject() -> None:

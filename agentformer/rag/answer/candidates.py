@@ -7,15 +7,23 @@ import re
 from collections.abc import Callable, Collection, Sequence
 
 from agentformer.text.dates.dates import find_dates
-from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
-from agentformer.text.questions import COPULAS, Question, classify, is_question, pattern_of, periods, question_words
+from agentformer.text.facts.quantities import Quantity, has_unit_alone, quantities
+from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.questions import (
+    COPULAS,
+    QUANTITIES,
+    Question,
+    classify,
+    has_words,
+    is_question,
+    pattern_of,
+    periods,
+)
 
-_DIGITS = re.compile(r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*")
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
 _EAST_NUMBER = re.compile(
     r"[〇一二三四五六七八九十百千万億兆]+(?=[人年月日個回本匹台枚冊校種度社名円歳分秒時割つ倍世代位])"
 )
-_AMOUNT = re.compile(r"[$€£¥%％‰°]")
 _YEAR = re.compile(r"(?<!\d)(?:1\d{3}|20\d\d)(?!\d)")
 _AGE = re.compile(
     r"世紀|年代|時代|(?<=\d)年|(?<=\d)月|"
@@ -23,6 +31,11 @@ _AGE = re.compile(
     r"|\b(?:\d{1,2}|ten|eleven|twelve)(?::\d\d)? ?(?:a\.?m|p\.?m)\b|\b(?:kl\.?|klo|klokk?[ae]n?|klockan) ?\d{1,2}"
     r"|\b\d{1,2}(?:[:.]\d\d)?(?:-tiden\b| uhr\b)|\b(?:v|f)\.? ?(?:chr|kr)\b"
     r"|\d{1,4} ?(?:bc|ad|bce|ce|eaa|jaa)\b"
+)
+_TIME_OF_DAY = re.compile(
+    r"\b(?:kl\.?|klo|kello|klokk?[ae]n?|klockan) ?\d{1,2}(?:[.:]\d\d)?(?!\d)|(?<!\d)\d{1,2}:\d\d(?!\d)"
+    r"|\b\d{1,2}(?:[.:]\d\d)? ?(?:[ap]\.?m\b|uhr\b)|\b(?:at|um|until|till|bis) \d{1,2}\.\d\d(?!\d)",
+    re.IGNORECASE,
 )
 _CLOCK = re.compile(
     r"(?:\b(?:at|kl\.?|klo|kello|klokk?[ae]n?|klockan|a las|alle) ?)?"
@@ -33,9 +46,13 @@ _CLOCK = re.compile(
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
 _MOMENT = 0.5  # value of a day of the week or a part of the day
-_OTHER_MEASURE = 0.6  # factor of a number that measures something else than the question asks for
-_SIGNS = {"money": re.compile(r"[$€£¥]"), "share": re.compile(r"[%％]")}
-_NEVER = re.compile(r"(?!)")
+_AMOUNT_VALUE, _NUMBER_VALUE, _WORD_VALUE = 1.0, 0.8, 0.7  # values of a number with a unit, in digits and in words
+_OTHER_MEASURE = 0.6  # factor of a number that may measure something else than the question asks for
+_WITHOUT_NUMBER = 0.5  # value of "half an hour" or "free"
+_YEARS_OLD = 0.5  # value of "40 years" and "built in 1921" for "How old"
+_SHARE, _LENGTH = frozenset({"share"}), frozenset({"length"})
+_DIMENSIONS = ("far", "deep", "tall", "wide", "lengthy")
+_AMOUNTS = frozenset({"money", "mass"})
 _SPOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SUBJECT_WITHIN, _COPULA_WITHIN = 3, 8  # words: an article may precede the subject, and an apposition the copula
 _LOOSE, _ENDING = 0.7, 4  # letters of an ending at most
@@ -56,26 +73,26 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
     `language` is the language of the sentence, and `known` are the casefolded words of the question. Return None if
     this cannot be judged: for other types of questions, for names in a script without capital letters, and, in some
     languages, for reasons and means."""
-    amount = question.type == "what" and question.measure == "money"
-    find = _number if amount else _FINDERS.get(question.type)
-    if find is None:
-        return None
-    if question.measure == "often":
+    if "often" in question.measures and question.type in ("many", "much", "what"):
         return _frequency(text, language or question.language, known)
-    found = find(_NUMBERED.sub("", text), language, known)
-    fits = (
-        found is None
-        or (question.type not in ("many", "much") and not amount)
-        or _has_measure(question, text, language)
-    )
-    return found if fits else _OTHER_MEASURE * (found or 0.0)
+    text, language = _NUMBERED.sub("", text), language or question.language
+    if asks_number(question):
+        found = _quantity(question, text, language, known)
+        return _OTHER_MEASURE * found if other_period(question, text, language) else found
+    find = _FINDERS.get(question.type)
+    return find(text, language, known) if find else None
+
+
+def asks_number(question: Question) -> bool:
+    """Return whether a number answers the question. Also true for "What does it cost?" and "What does it weigh?"."""
+    return question.type in ("many", "much") or (question.type == "what" and not _AMOUNTS.isdisjoint(question.measures))
 
 
 def lacks_frequency(question: str, text: str, language: str) -> bool:
     """Return whether a question asks how often something happens, and a text does not say this. A text that only says
     when it happened does not."""
     asked = classify(question, language)
-    return asked.measure == "often" and has_candidate(asked, text, language, _spoken(question)) == 0.0
+    return "often" in asked.measures and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
@@ -136,47 +153,57 @@ def other_period(question: Question, text: str, language: str) -> bool:
     return bool(stated) and question.period not in stated
 
 
-def _has_measure(question: Question, text: str, language: str) -> bool:
-    """Return whether a sentence contains a unit of the quantity that the question asks for, such as "km" for "How far".
-    Return False if its amounts are for another period (see `other_period`). Otherwise, return True if the question or
-    the language gives no units."""
-    if other_period(question, text, language):
-        return False
-    units = pattern_of(question.measure, language) if question.measure else None
-    return units is None or bool(units.search(text.casefold()) or _SIGNS.get(question.measure, _NEVER).search(text))
+def _quantity(question: Question, text: str, language: str, known: Collection[str]) -> float:
+    """Return how well the best number in a text answers a question for a number. Numbers in a date, times of the day,
+    years, and numbers in `known` (the words of the question) do not count. A number whose unit is of another kind than
+    the question asks for does not count either."""
+    text = _TIME_OF_DAY.sub(" ", _without_dates(text))
+    new = [each for each in quantities(text, language) if each.number not in known]
+    asked = question.measures.intersection(each for each in QUANTITIES if pattern_of(each, language))
+    if any(not each.kinds.isdisjoint(asked) for each in new):
+        return 0.0 if _has_another_dimension(question, text.casefold(), known, language) else _AMOUNT_VALUE
+    best = max((_value(each, question, asked) for each in new), default=0.0)
+    if best == 0.0 and _EAST_NUMBER.search(text):
+        best = _NUMBER_VALUE
+    if not asked:
+        return best
+    folded = text.casefold()
+    if "age" in asked and has_words("made", folded, language) and any(each.is_year for each in new):
+        return _YEARS_OLD
+    return (best or _WITHOUT_NUMBER) if has_unit_alone(asked, text, language) else _OTHER_MEASURE * best
 
 
-def _number(text: str, language: str, known: Collection[str]) -> float:
-    """Return how well the best number in a text answers a question for a number: 1 for an amount (a number with a
-    unit), 0.8 for another number, 0.7 for a number word, 0.3 for a year, and 0 if there is none. Numbers in a date and
-    numbers in `known` (the words of the question) do not count."""
-    text = _without_dates(text)
-    new = [match for match in _DIGITS.finditer(text) if match[0] not in known]
-    for match in new:
-        behind = text[match.end() : match.end() + 14].casefold().lstrip(" \u00a0-")
-        units = pattern_of("units", language)
-        if _AMOUNT.search(text[max(0, match.start() - 2) : match.end() + 2]) or (units and units.match(behind)):
-            return 1.0
-    if any(not _YEAR.fullmatch(match[0]) for match in new):
-        return 0.8
-    if _EAST_NUMBER.search(text):
-        return 0.8
-    words = question_words("numbers").get(language, frozenset()) | NUMBER_WORDS.get(language, {}).keys()
-    if any(word not in known for word in words.intersection(_WORD.findall(text.casefold()))):
-        return 0.7
-    return 0.3 if new else 0.0
+def _has_another_dimension(question: Question, folded: str, known: Collection[str], language: str) -> bool:
+    """Return whether a question asks for one dimension and a text states only another, as "deep" for "How far"."""
+    asked = " ".join(known) if question.measures == _LENGTH or question.measures == _LENGTH | {"span"} else ""
+    wanted = [each for each in _DIMENSIONS if asked and has_words(each, asked, language)]
+    stated = [each for each in _DIMENSIONS if wanted and has_words(each, folded, language)]
+    return bool(stated) and not set(stated) & set(wanted)
+
+
+def _value(one: Quantity, question: Question, asked: Collection[str]) -> float:
+    """Return the value of a number for a question. `asked` are the kinds of quantities for which it asks, and the unit
+    of the number is of none of them."""
+    if "age" in asked and "span" in one.kinds:
+        return _YEARS_OLD
+    if one.is_year or (one.kinds and (asked or (question.type == "many" and one.kinds != _SHARE))):
+        return 0.0
+    if one.has_unit and one.kinds != _SHARE:
+        return _AMOUNT_VALUE
+    return _NUMBER_VALUE if one.number[0].isdigit() else _WORD_VALUE
 
 
 def _frequency(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for a word of frequency, such as "monthly", 0.6 times the value of another number, and 0 if there is
-    none. A time of the day and a single year do not count, because they say when something happened."""
+    """Return 1 for a word of frequency, such as "monthly", less than 1 for another number, and 0 if there is none. A
+    time of the day and a single year do not count, because they say when something happened."""
     often = pattern_of("often", language)
     if often and often.search(text.casefold()):
         return 1.0
     text = _CLOCK.sub(" ", _without_dates(text))
-    if len(set(_YEAR.findall(text))) < 2:
-        text = _YEAR.sub(" ", text)
-    return _OTHER_MEASURE * _number(text, language, known)
+    if len(set(_YEAR.findall(text))) >= 2:
+        return _OTHER_MEASURE
+    new = [each for each in quantities(_YEAR.sub(" ", text), language) if each.number not in known]
+    return _OTHER_MEASURE if new else 0.0
 
 
 def _without_dates(text: str) -> str:
@@ -196,14 +223,16 @@ def _time(text: str, language: str, known: Collection[str]) -> float:
 
 
 def _time_in(text: str, language: str, known: Collection[str]) -> float:
-    if any(match[0] not in known for match in _YEAR.finditer(text)):
+    measured = [each for each in quantities(text, language) if each.kinds] if _YEAR.search(text) else []
+    amounts = {each.number for each in measured}
+    if any(match[0] not in known and match[0] not in amounts for match in _YEAR.finditer(text)):
         return 1.0
     for mention in find_dates(text):
         words = _WORD.findall(text[mention.start : mention.end].casefold()) or [text[mention.start : mention.end]]
         if any(word not in known for word in words):
             return 1.0
     folded, moments = text.casefold(), pattern_of("moments", language)
-    if _AGE.search(folded):
+    if _AGE.search(folded) or _TIME_OF_DAY.search(text):
         return 0.7
     return _MOMENT if moments and any(match[0] not in known for match in moments.finditer(folded)) else 0.0
 
@@ -255,8 +284,6 @@ def _means(text: str, language: str, known: Collection[str]) -> float | None:
 
 
 _FINDERS: dict[str, Callable[[str, str, Collection[str]], float | None]] = {
-    "many": _number,
-    "much": _number,
     "when": _time,
     "who": _person,
     "where": _place,

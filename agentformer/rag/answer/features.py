@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer.candidates import defines, has_candidate
+from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
 from agentformer.text.facts.whole_numbers import names_another, numbered_things
@@ -148,7 +148,7 @@ class SentenceFeatures:
         other = names_another(self._things, said, sentence.passage.language)
         features = features._replace(defines=defines(self.question, said), other=float(other))
         field = _FIELD.get(self.question.type)
-        if self.question.type == "what" and self.question.measure == "money":
+        if asks_number(self.question):
             field = "number"
         if field is None:
             return features

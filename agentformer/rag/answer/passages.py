@@ -3,6 +3,7 @@ quotes, so headings and tables of contents are left out."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
+from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.phrases import DateRange
 from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
@@ -57,6 +59,13 @@ class Passage:
         self._languages = languages
         self._likely = likely
         self._dates = dates
+
+    def quoting(self, quote: str) -> Passage:
+        """Return this passage with a quote as its content, in the same language."""
+        entry = dataclasses.replace(self.hit.entry, content=quote)
+        quoted = Passage(dataclasses.replace(self.hit, entry=entry), self._languages, self._likely, self._dates)
+        quoted.language = self.language
+        return quoted
 
     @property
     def content(self) -> str:
@@ -158,11 +167,15 @@ class Passage:
 
     @cached_property
     def named_dates(self) -> list[str]:
-        """The question's words for the day on which the entry happened, in UTC or in the local time zone."""
-        if not self._dates or not (at := self.hit.entry.occurred_at):
+        """The question's words for the day on which the entry happened, in UTC or in the local time zone, and for the
+        days that its text names in any notation."""
+        if not self._dates:
             return []
-        days = {at.astimezone(UTC).date(), at.astimezone().date()}
-        return [words for words, named in self._dates if any(named.first <= day <= named.last for day in days)]
+        at = self.hit.entry.occurred_at
+        days = [(day, day) for day in {at.astimezone(UTC).date(), at.astimezone().date()}] if at else []
+        written = find_date_ranges(self.content, at.date() if at else None, self.language, years=False)
+        days += [(each.first, each.last) for each in written]
+        return [words for words, named in self._dates if any(named.first <= a and b <= named.last for a, b in days)]
 
 
 def dates_of(query: QueryTerms) -> NamedDates:

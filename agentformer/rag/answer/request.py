@@ -12,6 +12,7 @@ from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import support
 from agentformer.rag.answer.candidates import (
+    asks_number,
     lacks_candidate,
     lacks_frequency,
     other_period,
@@ -28,12 +29,16 @@ from agentformer.rag.answer.confidence import (
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.text.dates.dates import find_dates
+from agentformer.text.facts.designations import is_about_another, may_be_about_another
 from agentformer.text.facts.whole_numbers import names_another, numbered_things
 from agentformer.text.questions import classify
+from agentformer.text.row_values import asked_value, has_other_length
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
 _OF_STRANGER = 0.2  # factor of the score of a sentence that is probably about something else
+_PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
 _MENTIONED = "mentions"  # list of hits whose title is mentioned
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 
@@ -152,17 +157,18 @@ class AnswerRequest:
             return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
         first = self.quotes[0]
         passage = next(each for each in self.quotable if each.hit is first.hit)
+        quoted = passage.quoting(first.quote)
         return QuoteFeatures(
             about.confidence,
             first.score,
             covered_share(self.terms, passage, first.quote),
             len(self.quotes),
             first.cosine,
-            self._is_about_something_else(first, passage),
-            other_period(classify(self.question, passage.language), first.quote, passage.language),
+            self._is_about_something_else(first, passage) or self._names_another(quoted),
+            self._has_other_period(quoted),
             first.features.telling if first.features else 0.0,
             about.missing,
-            lacks_candidate(self.question, first.quote, passage.language),
+            lacks_candidate(self.question, first.quote, passage.language) or self._lacks_names(quoted),
         )
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
@@ -177,6 +183,30 @@ class AnswerRequest:
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
+
+    def _has_other_period(self, quoted: Passage) -> bool:
+        """Return whether the question asks for an amount per year or in a year, and the quote states one for another
+        period."""
+        asked, text, language = classify(self.question, quoted.language), quoted.content, quoted.language
+        if other_period(asked, text, language):
+            return True
+        value = asked_value(asked, self.question.casefold(), language)
+        return asks_number(asked) and not find_dates(self.question) and has_other_length(value, text, language)
+
+    def _names_another(self, quoted: Passage) -> bool:
+        """Return whether the quote certainly is about another name, code or ordinal number than the question. This is
+        also so if neither its memory nor another one of the session has a name of the question."""
+        names, missing = support.names_of_question(self.question, [quoted])
+        if missing and quoted.hit.entry.kind not in _PARTS:
+            group = [each for each in self.quotable if _group(each.hit) == _group(quoted.hit)]
+            if support.names_of_question(self.question, group)[1]:
+                return True
+        text = f"{quoted.hit.entry.context}\n{quoted.content}"
+        return is_about_another(names, self.question, text, quoted.language)
+
+    def _lacks_names(self, quoted: Passage) -> bool:
+        missing = support.names_of_question(self.question, [quoted])[1]
+        return bool(missing) or may_be_about_another(self.question, quoted.content, quoted.language)
 
     @property
     def confidence(self) -> float | None:

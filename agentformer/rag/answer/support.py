@@ -80,6 +80,12 @@ def names_nothing_of(question: str, passages: Sequence[Passage]) -> bool:
     return _Reader(passages, "", question).names_nothing()
 
 
+def names_of_question(question: str, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
+    """Return the names in the question, and those of them that no passage contains. They are compared as in
+    `unknown_in_question`."""
+    return _Reader(passages, "", question).names()
+
+
 def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
     """Return the message that reports the unsupported sentences to the model and asks for another answer."""
     lines = "\n".join(f"- {', '.join(each.claims)}: {each.sentence}" for each in unsupported)
@@ -155,7 +161,13 @@ class _Reader:
         """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
         text = self._compared_text()
         figures = self._not_named(self._unknown_figures(text), text)
-        return figures + [f"name {name}" for name in self._compared_names(text) if self._is_unknown_name(name, text)]
+        return figures + [f"name {name}" for name in self.names()[1]]
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """Return the names of the text, a question, and those of them that no passage contains."""
+        text = self._compared_text()
+        names = self._compared_names(text)
+        return names, [name for name in names if self._is_unknown_name(name, text)]
 
     def _not_named(self, figures: list[str], text: str) -> list[str]:
         """Return the claims `figures` without the numbers of things that a passage names, such as a berth in a range of

@@ -41,14 +41,15 @@ _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", 
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
 CAPITAL_NOUNS = frozenset({"de"})
-# In these languages, one word is a name if one of these words stands directly before it, without an article ("von
-# Edison", "in Harvard"), and if it has no ending of ordinary nouns.
+# In these languages, a word is a name if one of these stands directly before it ("von Edison"), and if it has no ending
+# of ordinary nouns.
 _BEFORE_NAMES = re.compile(
     r"\b(?:ab|als|an|auf|aus|bei|bis|durch|für|gegen|genannt|hatte|heißt|hieß|in|ist|laut|mit|nach|namens|oder|seit|sind"
     r"|über|um|und|unter|von|vor|war|waren|wie|wurden?|zwischen) $"
+    r"|\A(?i:wann|warum|wo|wohin|woher|wie \w+) \w+ $"  # after the verb of a question: "Wann zog Petra"
 )
 _NOUN_ENDING = re.compile(
-    r"(?:[aeikn]nz|ei(?:en)?|e(?:l?n|rn?|s)?|[hk]eit(?:en)?|ik|is(?:mus)?|lein|chen|ling|ment|nis(?:se)?|schaft(?:en)?"
+    r"(?:\w{3}[aeikn]nz|ei(?:en)?|e(?:l?n|rn?|s)?|[hk]eit(?:en)?|ik|is(?:mus)?|lein|chen|ling|ment|nis(?:se)?|schaft(?:en)?"
     r"|[st]ion(?:en)?|tum|tät(?:en)?|ung(?:en)?)$"
 )
 _WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "teil", "zeit"})  # "in Bezug auf"
@@ -62,6 +63,8 @@ _ENDING_OF_NAME = re.compile(
     r"[aeiouyäö]{0,2}(?:n|s|sa|sä|sta|stä|la|lä|lta|ltä|le|ksi|na|nä|ta|tä|a|ä|h[aeiouyäö]n|iden|ien|ja|jä)?"
     r"(?:ni|si|nsa|nsä|me|ne)?(?:kin|kan|kän|ko|kö)?"
 )
+# The ends of Finnish names and of their stems, after `_graded`: "Virtanen", "Virtasen"; "Borealis", "Borealiksen".
+_STEM_CHANGES = (("nen", "se"), ("i", "e"), ("si", "te"), ("s", "kse"), ("us", "ute"), ("ne", "nte"), ("re", "rte"))
 _GRADED = str.maketrans("bdg", "ptk")
 _MAX_SHORT = 5  # letters; only longer words are recognized as ordinary by their ending
 _NAMELIKE = frozenset({"nen", "inen", "isen"})  # endings of Finnish surnames as well
@@ -387,13 +390,11 @@ def _may_be_same(one: str, other: str) -> bool:
 
 
 def _bases(word: str) -> set[str]:
-    """Return possible stems of a Finnish or Estonian name. For example, "Virtanen" has the stem "Virtase", and "Turku"
-    has the stem "Turu"."""
-    bases = {word}
-    if word.endswith("nen"):
-        bases.add(word[:-3] + "se")
-    if len(word) > 4 and word[-2] in "kpt" and word[-1] in "aeiouyäö":
-        bases.add(word[:-2] + word[-1])
-    if len(word) > 4 and word[-1] == "i":
-        bases.add(word[:-1] + "e")
-    return bases
+    """Return possible stems of a Finnish or Estonian name. For example, "Virtanen" has the stem "Virtase", "Turku" has
+    the stem "Turu", and "Koivurinne" has the stem "Koivurintee"."""
+    bases = {
+        word,
+        *(word.removesuffix(old) + new for old, new in _STEM_CHANGES if len(word) > 4 and word.endswith(old)),
+    }
+    weak = {base[:-2] + base[-1] for base in bases if len(word) > 4 and base[-2] in "kpt" and base[-1] in "aeiouyäö"}
+    return bases | weak

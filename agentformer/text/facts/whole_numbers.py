@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from agentformer.text.dates.dates import Mention, months
@@ -38,6 +39,9 @@ _RANGE = re.compile(r"(\d+)\s*(?:[–-]|to|bis|till|til)\s*(\d+)")
 _YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
 _SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
 _UNIT = 14  # code points behind a number in which its unit is searched
+# "Johan II" and "Chapter IV"
+_ROMAN = re.compile(r"(?<![^\W_])([^\W\d_a-z][^\W\d_]+) (?=[IVX])(X{0,3}(?:IX|IV|V?I{0,3}))(?!\w)")
+_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10}
 _FREQUENT = frozenset().union(*FUNCTION_WORDS.values())
 
 
@@ -92,9 +96,9 @@ class NumberedThing(NamedTuple):
 
 
 def numbered_things(text: str, language: str) -> list[NumberedThing]:
-    """Return the things that a number names in a text, such as "berth 30". `language` is the language of the text.
-    Years, times, and numbers after a function word or before a unit name nothing."""
-    plain = ascii_digits(text)
+    """Return the things that a number names in a text, such as "berth 30" and "Johan II". `language` is the language of
+    the text. Years, times, and numbers after a function word or before a unit name nothing."""
+    plain = _ROMAN.sub(_in_digits, ascii_digits(text))
     frequent, units = FUNCTION_WORDS.get(language, _FREQUENT), pattern_of("units", language)
     found = []
     for match in (*_NAMED.finditer(plain), *_BEFORE_NOUN.finditer(plain)):
@@ -104,6 +108,12 @@ def numbered_things(text: str, language: str) -> list[NumberedThing]:
         if noun not in frequent and not months(noun) and not _YEAR.match(match["numbers"]):
             found.append(NumberedThing(noun, match["numbers"].casefold()))
     return found
+
+
+def _in_digits(match: re.Match[str]) -> str:
+    values = [_ROMAN_VALUES[letter] for letter in match[2]]
+    total = sum(-one if one < other else one for one, other in pairwise([*values, 0]))
+    return f"{match[1]} {total}"
 
 
 def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> bool:

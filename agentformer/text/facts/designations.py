@@ -1,0 +1,119 @@
+"""Find out whether a text is about another person, thing or event than a question: "Anna Holm" for "Anna Berg", the
+code AY1331 for BA1331, the first for the second, or "left" for "joined"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from difflib import get_close_matches
+
+from agentformer.text.facts.claims import CAPITAL_NOUNS
+from agentformer.text.languages import FUNCTION_WORDS, stem
+from agentformer.text.normalize import letters_and_digits
+from agentformer.text.questions import has_words, pattern_of
+
+_ORDINALS = ("first", "second", "third", "fourth", "fifth")
+_OPPOSITES = (
+    ("joins", "leaves"),
+    ("opens", "closes"),
+    ("starts", "ends"),
+    ("buys", "sells"),
+    ("arrives", "departs"),
+    ("born", "dies"),
+    ("grows", "falls"),
+)
+_CODE = re.compile(r"\b(?!(?:FY|CY|HY|Q|H)\d)[A-ZÅÄÖÆØÜ]{1,5}[-/]?\d{2,}[\w/-]*")
+_CAPITALISED = re.compile(r"(?P<one>[^\W\d_a-z][^\W\d_]+(?:[-'’][^\W\d_]+)*) (?P<two>[^\W\d_a-z][^\W\d_]+)")
+_WORD = re.compile(r"[^\W_]+")
+_PERIOD = re.compile(r"\d\s*(?:[-–—]|to|until|till?|bis|og|och|and|und|ja)\s*\d", re.IGNORECASE)
+_ENDING = 4  # letters of an ending that a name may have
+_SIMILAR = 0.8  # share of letters that two spellings of a name have in common
+_PLACE = re.compile(r"\b(in|nach|aus|von) ([A-ZÄÖÜ][^\W\d_]+)")
+
+
+def is_about_another(names: Iterable[str], question: str, text: str, language: str) -> bool:
+    """Return whether a text is certainly about something else than a question. `names` are the names in the question,
+    and `language` is the language of the text."""
+    surnames = () if language in CAPITAL_NOUNS else names
+    return (
+        any(_names_another(name, text, language) for name in surnames)
+        or _has_another_code(question, text)
+        or _has_another_ordinal(question.casefold(), text.casefold(), language)
+    )
+
+
+def may_be_about_another(question: str, text: str, language: str) -> bool:
+    """Return whether a text has the opposite of a verb of the question, or another place: "in Kiel" for "in Bremen"."""
+    if language in CAPITAL_NOUNS and _has_another_place(question, text):  # elsewhere, the capital shows names
+        return True
+    return _says_the_opposite(question, text, language)
+
+
+def _says_the_opposite(question: str, text: str, language: str) -> bool:
+    """Return whether a question has a verb such as "joined" and a text has only the opposite, such as "left". Return
+    False if the text states a period, because its two ends answer both."""
+    asked, told = question.casefold(), text.casefold()
+    return not _PERIOD.search(told) and any(
+        has_words(one, asked, language)
+        and not has_words(other, asked, language)
+        and has_words(other, told, language)
+        and not has_words(one, told, language)
+        for pair in _OPPOSITES
+        for one, other in (pair, pair[::-1])
+    )
+
+
+def _names_another(name: str, text: str, language: str) -> bool:
+    """Return whether a text has the first word of a name, but another word in place of its last one."""
+    first, *_, last = words if len(words := _WORD.findall(name)) > 1 else ("", "")
+    told = _WORD.findall(text) if first else []
+    if not _has(first, told) or _has(last, told) or get_close_matches(last, told, 1, _SIMILAR):
+        return False
+    ignored = FUNCTION_WORDS.get(language, frozenset())
+    return any(_is_form(first, one) and two.casefold() not in ignored for one, two in _neighbors(text))
+
+
+def _has_another_place(question: str, text: str) -> bool:
+    asked, told = ([match.groups() for match in _PLACE.finditer(each)] for each in (question, text))
+    words = _WORD.findall(text) if asked and told else []
+    others = {before for before, name in told if not _has(name, _WORD.findall(question))}
+    return any(before in others and not _has(name, words) for before, name in asked)
+
+
+def _neighbors(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the pairs of neighboring words with capital letters."""
+    for start in (match.start() for match in _WORD.finditer(text)):
+        match = _CAPITALISED.match(text, start)
+        if match and match["one"][0].isupper() and match["two"][0].isupper():
+            yield match["one"], match["two"]
+
+
+def _has(word: str, words: Collection[str]) -> bool:
+    return any(_is_form(word, other) for other in words)
+
+
+def _is_form(word: str, other: str) -> bool:
+    short, long = sorted((word.casefold(), other.casefold()), key=len)
+    return long.startswith(short) and len(long) - len(short) <= _ENDING
+
+
+def _has_another_code(question: str, text: str) -> bool:
+    asked = [letters_and_digits(code) for code in _CODE.findall(question)]
+    told = letters_and_digits(text) if asked else ""
+    return any(code not in told for code in asked) and _CODE.search(text) is not None
+
+
+def _has_another_ordinal(asked: str, told: str, language: str) -> bool:
+    wanted = set(_ordinals(asked, language))
+    found = set(_ordinals(told, language)) if wanted else set()
+    nouns = {noun for _, noun in found}
+    return any(noun in nouns and (ordinal, noun) not in found for ordinal, noun in wanted)
+
+
+def _ordinals(folded: str, language: str) -> Iterator[tuple[str, str]]:
+    """Yield the ordinal numbers of a casefolded text, each with the stem of the next word."""
+    for ordinal in _ORDINALS:
+        pattern = pattern_of(ordinal, language)
+        for match in pattern.finditer(folded) if pattern else ():
+            if noun := _WORD.match(folded[match.end() :].lstrip()):
+                yield ordinal, stem(noun[0], language)
