@@ -148,6 +148,12 @@ class AnswerRequest:
         return choose_quotes(self.ranked, _MAX_QUOTES)
 
     @cached_property
+    def _quoted(self) -> Passage:
+        """The passage of the first quote, with only this quote as its content."""
+        first = self.quotes[0]
+        return next(each for each in self.quotable if each.hit is first.hit).quoting(first.quote)
+
+    @cached_property
     def grounds(self) -> QuoteFeatures | None:
         """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
@@ -157,18 +163,17 @@ class AnswerRequest:
             return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
         first = self.quotes[0]
         passage = next(each for each in self.quotable if each.hit is first.hit)
-        quoted = passage.quoting(first.quote)
         return QuoteFeatures(
             about.confidence,
             first.score,
             covered_share(self.terms, passage, first.quote),
             len(self.quotes),
             first.cosine,
-            self._is_about_something_else(first, passage) or self._names_another(quoted),
-            self._has_other_period(quoted),
+            self._is_about_something_else(first, passage) or self._names_another(),
+            self._has_other_period(self._quoted),
             first.features.telling if first.features else 0.0,
             about.missing,
-            lacks_candidate(self.question, first.quote, passage.language) or self._lacks_names(quoted),
+            lacks_candidate(self.question, first.quote, passage.language) or self._lacks_names(),
         )
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
@@ -193,20 +198,26 @@ class AnswerRequest:
         value = asked_value(asked, self.question.casefold(), language)
         return asks_number(asked) and not find_dates(self.question) and has_other_length(value, text, language)
 
-    def _names_another(self, quoted: Passage) -> bool:
+    @cached_property
+    def _names(self) -> tuple[list[str], list[str]]:
+        """The names of the question, and those of them that the first quote lacks."""
+        return support.names_of_question(self.question, [self._quoted])
+
+    def _names_another(self) -> bool:
         """Return whether the quote certainly is about another name, code or ordinal number than the question. This is
         also so if neither its memory nor another one of the session has a name of the question."""
-        names, missing = support.names_of_question(self.question, [quoted])
-        if missing and quoted.hit.entry.kind not in _PARTS:
-            group = [each for each in self.quotable if _group(each.hit) == _group(quoted.hit)]
+        names, missing = self._names
+        hit, content, language = self._quoted.hit, self._quoted.content, self._quoted.language
+        if missing and hit.entry.kind not in _PARTS:
+            group = [each for each in self.quotable if _group(each.hit) == _group(hit)]
             if support.names_of_question(self.question, group)[1]:
                 return True
-        text = f"{quoted.hit.entry.context}\n{quoted.content}"
-        return is_about_another(names, self.question, text, quoted.language)
+        return is_about_another(names, self.question, f"{hit.entry.context}\n{content}", language)
 
-    def _lacks_names(self, quoted: Passage) -> bool:
-        missing = support.names_of_question(self.question, [quoted])[1]
-        return bool(missing) or may_be_about_another(self.question, quoted.content, quoted.language)
+    def _lacks_names(self) -> bool:
+        """Return whether the quote lacks a name of the question, or has the opposite of its verb."""
+        quoted = self._quoted
+        return bool(self._names[1]) or may_be_about_another(self.question, quoted.content, quoted.language)
 
     @property
     def confidence(self) -> float | None:

@@ -27,6 +27,7 @@ _CAPITALISED = re.compile(r"(?P<one>[^\W\d_a-z][^\W\d_]+(?:[-'’][^\W\d_]+)*) (
 _WORD = re.compile(r"[^\W_]+")
 _PERIOD = re.compile(r"\d\s*(?:[-–—]|to|until|till?|bis|og|och|and|und|ja)\s*\d", re.IGNORECASE)
 _ENDING = 4  # letters of an ending that a name may have
+_SHORT = 10  # words of a question
 _SIMILAR = 0.8  # share of letters that two spellings of a name have in common
 _PLACE = re.compile(r"\b(in|nach|aus|von) ([A-ZÄÖÜ][^\W\d_]+)")
 
@@ -74,6 +75,8 @@ def _names_another(name: str, text: str, language: str) -> bool:
 
 
 def _has_another_place(question: str, text: str) -> bool:
+    if len(_WORD.findall(question)) > _SHORT:  # a long question has nouns behind a preposition that are no places
+        return False
     asked, told = ([match.groups() for match in _PLACE.finditer(each)] for each in (question, text))
     words = _WORD.findall(text) if asked and told else []
     others = {before for before, name in told if not _has(name, _WORD.findall(question))}
