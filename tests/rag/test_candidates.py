@@ -103,6 +103,7 @@ def test_a_number_of_another_measure_or_period_counts_less(asked: str, language:
         ("What percentage of the boats leak?", "en", "12% of them leak.", "12 tons of them leak."),
         ("How long is the bridge?", "en", "It has 640 metres.", "The bridge was opened in 1998."),
         ("How long does the crossing take?", "en", "It takes an hour.", "The crossing is 40 metres long."),
+        ("How long was the pier closed?", "en", "It was closed for several weeks.", "The pier was closed in 2019."),
         ("How heavy is the ferry?", "en", "It weighs two hundred tonnes.", "The ferry was built in 2003."),
         ("How old is the tower?", "en", "It was built in 1921.", "The tower was painted in 2011."),
         ("How old is the captain?", "en", "She is 52.", "The captain is 180 cm tall."),
