@@ -90,10 +90,9 @@ class Permission:
         return "" if self._confirm(call) else _DENIED
 
     def note_result(self, name: str, value: Mapping[str, Any] | None) -> None:
-        """Record that the model has read the result `value` of this tool: `retrieved` becomes True. The result of a
-        tool that has added an entry is an exception, because it contains no text from the store. But if an equal entry
-        was already stored, the result contains that entry, which another caller may have written, and `retrieved`
-        becomes True."""
+        """Set `retrieved` to True if the result `value` of this tool, which the model reads, contains text from the
+        store. The result of a tool that has added an entry contains only the text of the model. But if an equal entry
+        was stored already, the result contains that entry, which another caller may have written."""
         added = name in self._additive and not (value or {}).get("known_already")
         self.retrieved = self.retrieved or not added
 

@@ -87,7 +87,8 @@ class _Plan:
 
 
 class _Stated(NamedTuple):
-    """An entry and its former versions. `text` contains both as they are written in an export, to be compared."""
+    """An entry and its former versions. `text` contains their lines in an export. Two entries are equal if their texts
+    are equal."""
 
     entry: MemoryEntry
     history: Sequence[MemoryEntry]

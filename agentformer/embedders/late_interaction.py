@@ -41,9 +41,10 @@ class AskedTokens:
 
     def nearest(self, text: str, read: TokenVectors, tokens: Mapping[int, Span]) -> tuple[Vector, float]:
         """Compare the question with the tokens `tokens` of a text (index in `read` -> span in `text`; at least one).
-        Return the cosine of each token of the question with the nearest token of the text, and the mean of such cosines
-        for the interrogative. For this mean, only tokens of the text count that are neither in the question nor
-        frequent words. The mean is 0 if there is no such token, or if the question has no interrogative."""
+        Return two values. The first contains, for each token of the question, its cosine with the nearest token of the
+        text. The second is the mean of these cosines over the words of the interrogative, but computed only with those
+        tokens of the text that are not in the question and not frequent. It is 0 if there are no such tokens, or if the
+        question has no interrogative."""
         inside = list(tokens)
         cosines = self._rows @ read.rows[inside].T  # (tokens of the question, tokens of the text)
         written = [text[span.start : span.end].casefold() for span in tokens.values()]

@@ -55,7 +55,7 @@ def fetch(url: str, rules: FetchRules) -> Download:
         if not answer.location:
             return Download(first.identity, _name(first, answer.media_type), answer.data)
         target = _redirected(target, answer.location)
-    raise FetchFailed(f"{first.shown} was not fetched: it leads through more than {rules.redirects} redirects")
+    raise FetchFailed(f"{first.shown} was not fetched: there are more than {rules.redirects} redirects")
 
 
 def _redirected(target: Target, location: str) -> Target:

@@ -260,7 +260,7 @@ def check_text(text: str, finish: Finish, title: str) -> None:
     if text.strip():
         return
     if finish == "length":
-        raise InvalidReply(f"{title} used all its tokens before the reply began; raise max_tokens")
+        raise InvalidReply(f"{title} used all its tokens before it began to answer; raise max_tokens")
     if finish == "filtered":
         raise InvalidReply(f"{title}: the provider's content filter withheld the reply; rephrase the question")
     raise InvalidReply(f"{title} returned an empty reply; ask again, or use another model")

@@ -162,8 +162,8 @@ class MemoryCleaner:
         *,
         ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """`ready` loads the parts of the summarizer, and raises an error if a part cannot be loaded. Only `run` calls
-        it, before it changes anything."""
+        """Prepare the cleaner; `start` starts its thread. `run` calls the function `ready` before it changes anything:
+        `ready` loads the parts of the summarizer, and raises an error if a part cannot be loaded."""
         self._backend = backend
         self._ready = ready
         self._summarizer = summarizer

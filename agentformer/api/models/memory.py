@@ -264,7 +264,7 @@ class AuditReport(ResponseModel):
         description="The number of `texts` that were searched for duplicates, and the numbers of `facts` and of "
         "`core_blocks` that were searched for contradictions."
     )
-    duplicates: list[Duplicates] = Field(description="Groups of entries that are equal in every detail.")
+    duplicates: list[Duplicates] = Field(description="Groups of entries with the same text, owner, title and metadata.")
     near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, which a person should compare.")
     unread: Unread
     contradictions: list[Contradiction]

@@ -115,8 +115,8 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
     """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. The
     namespace has the name of the vector store, or a random name if this name is empty. If a vector store has this
-    namespace already, a number is added. Raises `Forbidden` if the key may not use the namespace, and `Conflict` if the
-    key may use it but not the one with the number."""
+    namespace already, a number is added. Raises `Forbidden` if the key may not use the namespace. Raises `Conflict` if
+    a number must be added, and the key may not use the namespace with this number."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")

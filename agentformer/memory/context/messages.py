@@ -36,8 +36,7 @@ class LeftOut:
 @dataclass(frozen=True, slots=True)
 class ContextReport:
     """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
-    messages. `tokens` contains the number of tokens of each part of the context: core, conversation, episodic, semantic
-    and task. `included` contains the ids of the entries in each part."""
+    messages."""
 
     budget: int
     total: int

@@ -141,7 +141,7 @@ def links(connection: sqlite3.Connection) -> Findings:
 
 
 def superseded(connection: sqlite3.Connection) -> Findings:
-    """Check that no superseded entry is lost, which means that none of its successors can be found in its place (see
+    """Check that no superseded entry is lost. An entry is lost if searches find none of its successors (see
     `supersession.is_lost`). The keys of the findings are the ids of the lost entries."""
     findings = Findings("superseded", SUPERSEDED)
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):

@@ -134,8 +134,9 @@ def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any
 
 
 def _searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[float] | None) -> Item:
-    """Return the fields of an item with which Cosmos DB searches: a passage of an entry with its vector, or the whole
-    entry without a vector, and the values that a scope can compare. `entry` is a row of the table `entries`."""
+    """Return the fields that Cosmos DB searches: the text and the vector of a passage, and the values that a scope can
+    compare. `entry` is the row of the entry in the table `entries`. If the entry has no passages, `passage` is its
+    whole content, and `vector` is None."""
     metadata = json.loads(entry["metadata"])
     scope = {
         **{name: entry[name] for name in _COMPARED},

@@ -61,12 +61,11 @@ class SearchReads(RecordStore):
             yield connection
 
     @contextmanager
-    def beside(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction, for the part of a search that runs in a helper thread. The
-        connection does not count for the limit of connections, because the search may hold the last one while it waits
-        for this part."""
+    def reading_in_helper(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction for the helper thread of a search. The connection does not count for
+        the limit of connections, because the search may hold the last one while it waits for its helper thread."""
         joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
-        if joined is not None:  # this part runs in the thread of the search
+        if joined is not None:  # the helper thread was not used
             yield joined
             return
         with self._database.reading(beyond=True) as connection:

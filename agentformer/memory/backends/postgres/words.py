@@ -253,7 +253,7 @@ class ServerView:
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
     ) -> WordHits:
         """Return the best `limit` entries of the scope, best first. Entries with equal scores are sorted by number."""
-        with self._reads.beside() as connection:
+        with self._reads.reading_in_helper() as connection:
             statistics = _statistics(connection)
             terms = weighted_terms(query.terms(_languages(statistics, query), self._analyzers), dates)
             frequencies = _frequencies(connection, terms)
