@@ -235,10 +235,9 @@ def address(option: str, place: str) -> dict[str, Any]:
 def shown_place(place: str) -> str:
     """Return a place (see `address`) in the form in which it may be printed: an address without user, password and
     parameters."""
-    if not _is_url(place):
-        return place
-    scheme, _, rest = place.partition("://")
-    return f"{scheme}://{rest.partition('?')[0].rpartition('@')[2]}"
+    from agentformer.http.redaction import redact_url
+
+    return redact_url(place) if _is_url(place) else place
 
 
 def same_place(one: Settings, other: Settings) -> bool:

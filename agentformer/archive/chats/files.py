@@ -28,7 +28,7 @@ MAX_DEPTH = 200
 # would take a time that grows with the square of the length; a large part has more events, which are in memory at once.
 _PART = 512 << 10
 _EVENT = 8  # characters that a bracket or a number counts for
-_START = {"start_map": dict, "start_array": list}
+_STARTS, _ENDS = ("start_map", "start_array"), ("end_map", "end_array")
 
 
 class ChatFile(NamedTuple):
@@ -202,12 +202,12 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
     try:
         event, value = next(events)
         if event != "start_array":
-            yield _Builder().build(event, value, events)
+            yield _built(event, value, events)
             return
         for event, value in events:
             if event == "end_array":
                 break
-            yield _Builder().build(event, value, events)
+            yield _built(event, value, events)
         for _ in events:  # raises an error if something follows
             pass
     except ijson.JSONError as error:
@@ -216,68 +216,20 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
         raise ValueError("the file is not UTF-8") from None
 
 
-class _Builder:
-    """Builds one JSON value from the events of the parser. A value that is too large is read to its end, but not
+def _built(event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:
+    """Return the JSON value that begins with the event (`event`, `value`); the rest of its events are taken from
+    `events`. Return an `Unusable` if the JSON value is too large or nested too deep: it is read to its end, but not
     kept."""
-
-    def __init__(self) -> None:
-        self._size = 0
-        self._stack: list[Any] = []
-        self._keys: list[str] = []
-        self._depth = 0
-        self._problem = ""
-
-    def build(self, event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:
-        """Return the JSON value that begins with the event (`event`, `value`); the rest of its events are taken from
-        `events`. Return an `Unusable` if the JSON value is too large or nested too deep."""
-        if event not in _START:
-            return value
-        root = _START[event]()
-        self._open(root)
-        while self._depth:
-            event, value = next(events)
-            self._take(event, value)
-        return Unusable(self._problem) if self._problem else root
-
-    def _take(self, event: str, value: Any) -> None:
-        self._size += _EVENT + (len(value) if isinstance(value, str) else 0)
-        if self._size > MAX_VALUE and not self._problem:
-            self._drop(f"has more than {MAX_VALUE >> 20} million characters")
-        if event in ("end_map", "end_array"):
-            self._depth -= 1
-            if self._stack:
-                self._stack.pop()
-                self._keys.pop()
-        elif event in _START:
-            if self._depth >= MAX_DEPTH and not self._problem:
-                self._drop(f"is nested more than {MAX_DEPTH} levels deep")
-            inner = _START[event]()
-            self._add(inner)
-            self._open(inner)
-        elif event == "map_key":
-            if self._keys:
-                self._keys[-1] = value
-        else:
-            self._add(value)
-
-    def _open(self, container: Any) -> None:
-        self._depth += 1
-        if not self._problem:
-            self._stack.append(container)
-            self._keys.append("")
-
-    def _add(self, value: Any) -> None:
-        if not self._stack:
-            return
-        if isinstance(self._stack[-1], dict):
-            self._stack[-1][self._keys[-1]] = value
-        else:
-            self._stack[-1].append(value)
-
-    def _drop(self, problem: str) -> None:
-        """Delete the unfinished value. The rest of it is read and not kept."""
-        self._problem = problem
-        for container in self._stack:
-            container.clear()
-        self._stack.clear()
-        self._keys.clear()
+    builder, size, depth, problem = ijson.ObjectBuilder(), 0, 0, ""
+    while True:
+        size += _EVENT + (len(value) if isinstance(value, str) else 0)
+        depth += (event in _STARTS) - (event in _ENDS)
+        if not problem and (size > MAX_VALUE or depth > MAX_DEPTH):
+            too_large = f"has more than {MAX_VALUE >> 20} million characters"
+            problem = too_large if size > MAX_VALUE else f"is nested more than {MAX_DEPTH} levels deep"
+            builder = ijson.ObjectBuilder()  # deletes the unfinished value
+        if not problem:
+            builder.event(event, value)
+        if not depth:
+            return Unusable(problem) if problem else builder.value
+        event, value = next(events)
