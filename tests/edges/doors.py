@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -146,15 +145,27 @@ class McpDoor:
         return self._clients[who]
 
 
+_RELAY = 'cat < "$2" & cat > "$1"; wait'  # its own input and output are those of the server
+_servers: list[Any] = []  # kept until the end: they report their end to this process
+
+
 def stdio_transport(folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> Any:
-    """`agentformer mcp` as a process of its own, which reads and writes the memory in `folder`."""
-    parameters = StdioServerParameters(
-        command=sys.executable,
-        args=["-m", "agentformer.cli", "mcp", *options(folder), *arguments],
-        env={**os.environ, **ENVIRONMENT, **(environment or {})},
-        cwd=folder,
+    """`agentformer mcp` as a forked process, which reads and writes the memory in `folder`. The client starts a shell
+    that passes everything on between it and the server."""
+    pipes = [str(folder / f"{name}{len(_servers)}") for name in ("input", "output")]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    code = (
+        "import os\n"
+        f"for number, (pipe, mode) in enumerate(zip({pipes}, (os.O_RDONLY, os.O_WRONLY))):\n"
+        "    os.dup2(os.open(pipe, mode), number)\n"
+        "from agentformer.cli import main\n"
+        f"main({['mcp', *options(folder), *arguments]})"
     )
-    return stdio_client(parameters)
+    environ = {**os.environ, **ENVIRONMENT, **(environment or {})}
+    with open(os.devnull, "w") as nowhere:
+        _servers.append(start(code, MCP, cwd=folder, env=environ, stderr=nowhere))
+    return stdio_client(StdioServerParameters(command="sh", args=["-c", _RELAY, "sh", *pipes]))
 
 
 class HttpServer:
