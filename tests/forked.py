@@ -6,6 +6,7 @@ A server imports for more than a second of processor time, and the tests start o
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -23,8 +24,22 @@ SERVE = (
     "agentformer.api.serving.gunicorn",
     "agentformer.api.serving.waitress",
     "agentformer.cli.commands.serve",
+    "agentformer.embedders.hashing",
+    "agentformer.embedders.late_interaction",
+    "agentformer.embedders.recent",
+    "agentformer.memory.backends.faiss.backend",
     "agentformer.memory.backends.faiss.indexes",
+    "agentformer.memory.recall",
+    "agentformer.rag.answer.answerer",
+    "agentformer.readers.plain",
+    "agentformer.rerankers",
+    "agentformer.search.newest_facts",
+    "agentformer.search.relevance",
+    "agentformer.text.prompt_quoting",
+    "agentformer.text.word_forms",
+    "charset_normalizer",
     "faiss",
+    "fasttext",
     "tantivy",
 )
 MCP = ("agentformer.mcp_server.http", "agentformer.mcp_server.stdio", *SERVE[2:])
@@ -145,6 +160,7 @@ def next_code(orders: int) -> str:
         for name in order["imports"]:
             with contextlib.suppress(ImportError):  # the new process reports it
                 importlib.import_module(name)
+        gc.freeze()  # else the end of each process looks for cycles in all that was imported
         if os.fork() == 0:
             control.close()
             code = _run(order, end, numbers[1:])
