@@ -163,7 +163,7 @@ def stdio_transport(folder: Path, *arguments: str, environment: dict[str, str] |
         f"main({['mcp', *options(folder), *arguments]})"
     )
     environ = {**os.environ, **ENVIRONMENT, **(environment or {})}
-    with open(os.devnull, "w") as nowhere:
+    with Path(os.devnull).open("w") as nowhere:
         _servers.append(start(code, MCP, cwd=folder, env=environ, stderr=nowhere))
     return stdio_client(StdioServerParameters(command="sh", args=["-c", _RELAY, "sh", *pipes]))
 
