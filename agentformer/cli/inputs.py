@@ -146,8 +146,6 @@ def filters_of(options: dict[str, Any]) -> dict[str, Any]:
     """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `where`, `since`
     and `until`. Raises `InvalidInput` if a value is not valid."""
     since, until = fields.period(options.pop("since"), options.pop("until"), "--")
-    if since and until and since >= until:
-        raise InvalidInput("--until", "must be after --since")
     return {**where_of(options.pop("where")), "since": since, "until": until}
 
 

@@ -156,6 +156,16 @@ def existing(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     raise NotFound(f"there is no entry {entry_id}")
 
 
+def existing_document(backend: MemoryBackend, document_id: str, namespace: str | None) -> MemoryEntry:
+    """Return the entry of the document with this id. Raises `NotFound` if the namespace has no such document. If
+    `namespace` is None, all namespaces are searched."""
+    entries = backend.get([document_id])
+    if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
+        place = f" in namespace {namespace}" if namespace else ""
+        raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
+    return entries[0]
+
+
 def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     """Return the entry with this id. Raises `NotFound` if it does not exist, and `InvalidInput` if it is part of a
     document."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
-from agentformer.memory.batches import BatchOperations, changeable, existing
+from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
@@ -147,11 +147,13 @@ class MemoryManager(BatchOperations):
         vectors are unavailable. With `relevant_only`, only hits that answer `text` are returned, in every mode.
         Salience has a small influence on the ranking. Of facts that contradict each other, the newest is ranked first.
         A relative date in `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises
-        `InvalidInput` with the name of the wrong argument."""
+        `InvalidInput` with the name of the wrong argument, and `NotFound` if there is no document `document_id`."""
         query = _query(text, self._scope(scope), limit, min_score, mode, at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
         hits = self._parts.recall().search(query, relevant_only=relevant_only, noise_floor=noise_floor)
+        if not hits and query.scope.document_id is not None:
+            existing_document(self._backend, query.scope.document_id, query.scope.namespace)
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         return hits
 

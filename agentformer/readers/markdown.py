@@ -15,7 +15,7 @@ from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page
 
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+(.*?))??(?:[ \t]+#+)?[ \t]*$")
+_ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|$)(.*)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _NOT_A_TITLE = re.compile(r"\s*(?:[-*+>|]|\d+[.)]\s|$)")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
@@ -92,12 +92,18 @@ def _fenced(line: str, fence: str) -> tuple[str, bool]:
 
 def _heading(line: str, following: str) -> tuple[int, str] | None:
     if match := _ATX.match(line):
-        title = _plain_title(match[2] or "")
+        title = _plain_title(_without_closing(match[2].strip(" \t")))
         return (len(match[1]), title) if title else None
     under = _UNDERLINE.match(following)
     if under and line.strip() and len(line) < 200 and not _NOT_A_TITLE.match(line):
         return (1 if under[1][0] == "=" else 2), _plain_title(line)
     return None
+
+
+def _without_closing(markup: str) -> str:
+    """Return the text of a heading without the "#" characters that may follow it after a space."""
+    bare = markup.rstrip("#")
+    return markup if bare and bare[-1] not in " \t" else bare.rstrip(" \t")
 
 
 def _plain_title(markup: str) -> str:

@@ -279,8 +279,12 @@ def period(since: Any, until: Any, prefix: str = "") -> tuple[datetime | None, d
     """Return the bounds of a period in UTC: the first bound is inclusive, the second is exclusive. `since` and `until`
     are each a `date`, a `datetime`, an ISO 8601 text, or None for no bound. A value without a time of day means a whole
     day in UTC, which is in the period: for `until` 2026-11-20, the second bound is the start of 2026-11-21. Raises
-    `InvalidInput` for another value. `prefix` is put before the field name in the error, such as "--" for an option."""
-    return _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
+    `InvalidInput` for another value, and for a period that contains no moment. `prefix` is put before the field name in
+    the error, such as "--" for an option."""
+    first, end = _bound(f"{prefix}since", since, timedelta()), _bound(f"{prefix}until", until, timedelta(days=1))
+    if first and end and first >= end:
+        raise InvalidInput(f"{prefix}until", f"must be after {prefix}since, but {until} is not after {since}")
+    return first, end
 
 
 def _bound(field: str, value: Any, whole_day: timedelta) -> datetime | None:

@@ -196,7 +196,7 @@ _DROPPED = re.compile(
 _SYMBOL_AREA = re.compile("[\uf020-\uf07e\uf0a0-\uf0ff]")
 _SPACES = re.compile("[\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _HYPHENS = str.maketrans({"\u2010": "-", "\u2011": "-"})
-_BLANKS_AT_LINE_END = re.compile(r" +(?=\n|$)")
+_BLANKS_AT_LINE_END = re.compile(r"(?<! ) ++(?=\n|$)")
 _EMPTY_LINES = re.compile(r"\n{3,}")
 
 # Excluded from NFKC: spacing accents would become a space and a combining mark, "(TM)" would join its word, and "10²"
@@ -204,12 +204,13 @@ _EMPTY_LINES = re.compile(r"\n{3,}")
 _KEPT = "\u00a8\u00af\u00b4\u00b8\u02d8-\u02dd\u2122\u2120\u2026"
 _COMPATIBLE = re.compile(rf"((?<=[\d)\]])[\u00b2\u00b3\u00b9\u2070-\u209f\u00bc-\u00be\u2150-\u215f]+|[{_KEPT}])")
 
-_SOFT_HYPHEN = re.compile(r"(?<=\w)\u00ad[ \t]*\n?[ \t]*(?=\w)")
+_SOFT_HYPHEN = re.compile(r"(?<=\w)\u00ad[ \t]*+(?:\n[ \t]*+)?(?=\w)")
 _LINE_END_HYPHEN = re.compile(
-    r"(?P<before>[^\W_]+(?:['\u2019-][^\W_]+)*)-[ ]*(?:\ufffe|\n[ ]*)(?P<after>[^\W_]+)(?P<more>-?)"
+    r"(?<![^\W_])(?P<before>[^\W_]++(?:['\u2019-][^\W_]++){0,20}+)"
+    r"-[ ]*+(?:\ufffe|\n[ ]*+)(?P<after>[^\W_]++)(?P<more>-?)"
 )
 _IN_LINE_WORD = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
-_TORN_WORD = re.compile(r"[^\W_]+(?:-[^\W_]+)*-\n\s*[^\W_]+")
+_TORN_WORD = re.compile(r"(?<![^\W_])[^\W_]++(?:-[^\W_]++){0,20}+-\n\s*+[^\W_]+")
 _VOWELS = frozenset("aeiouyåäöøæ")
 # Conjunctions as in "in- och utgång": the hyphen before them marks an omitted part.
 _CONJUNCTIONS = frozenset("ja tai sekä eli och eller samt og and or und oder sowie bzw et ou y o e en of i".split())  # noqa: SIM905

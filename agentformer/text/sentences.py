@@ -19,7 +19,7 @@ _CANDIDATE = re.compile(
     rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
     rf"|(?P<line>\r?\n|\u2028)"
     rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
-    rf"|(?P<stop>(?:(?<![.!?…])[.!?…]+|[।॥؟۔։።])[{_CLOSERS}]*(?P<note>(?:\[[^\[\]\s]{{1,8}}\]|[⁰¹²³⁴-⁹]{{1,3}})*))(?=\s|$)"
+    rf"|(?P<stop>(?:(?<![.!?…])[.!?…]++|[।॥؟۔։።])[{_CLOSERS}]*+(?P<note>(?:\[[^\[\]\s]{{1,8}}\]|[⁰¹²³⁴-⁹]{{1,3}}+)*+))(?=\s|$)"
 )
 # The look-behind prevents a run of stops from being matched again from each of its stops.
 _LOOKBACK = 40  # code points: longer than any abbreviation

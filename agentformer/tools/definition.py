@@ -87,9 +87,8 @@ class ToolDefinition:
             if not _is_storable(name, _MAX_DEPTH):
                 raise InvalidInput("arguments", f"have a name that is not valid text. {self._usage()}")
             if not _is_storable(value, _MAX_DEPTH):
-                raise InvalidInput(
-                    name[:_SHOWN], f"contains half of a surrogate pair, or is nested more than {_MAX_DEPTH} levels deep"
-                )
+                problem = f"contains half of a surrogate pair, or is nested more than {_MAX_DEPTH} levels deep"
+                raise InvalidInput(name[:_SHOWN], f"{problem}; send another value")
         try:
             checked = self._arguments.model_validate(dict(arguments))
         except ValidationError as error:

@@ -15,6 +15,7 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document
 from agentformer.rag.uploads import OnConflict, Origin
+from agentformer.records.fields import encodable
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.memory_tools import Metadata, Namespace, Since, Until
@@ -204,10 +205,7 @@ def upload_json(
 
 def _content(text: str | None, content_base64: str | None) -> bytes:
     if text is not None:
-        try:
-            return text.encode("utf-8")
-        except UnicodeEncodeError:
-            raise InvalidInput("text", "contains half of a surrogate pair, which is not text") from None
+        return encodable("text", text).encode("utf-8")
     try:
         return base64.b64decode(content_base64 or "", validate=True)
     except (binascii.Error, ValueError):

@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
+from agentformer.memory.batches import existing_document
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer.sources import EXTRA_HITS, SourceName, main_document, with_items, with_sources
+from agentformer.rag.answer.sources import (
+    EXTRA_HITS,
+    SourceName,
+    checked_sources,
+    main_document,
+    with_items,
+    with_sources,
+)
 from agentformer.records import fields
 from agentformer.records.filters import parse
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
@@ -81,11 +89,13 @@ class _Stopwatch:
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
     """The result of the search for a question. `hits` are the best chunks, `more` are the next ones, and `context`
-    contains the passages that the language model receives (None without a language model)."""
+    contains the passages that the language model receives (None without a language model). `searched` are the sources
+    that were searched."""
 
     hits: Hits
     more: tuple[Hit, ...]
     context: PassageContext | None
+    searched: tuple[SourceName, ...]
     stopwatch: _Stopwatch
 
 
@@ -121,7 +131,13 @@ class Questions:
         found = self._find(question, filters, top_k, extractive=extractive)
         given = found.context.hits if found.context else ()
         answer = self._answerer().answer(
-            question, found.hits, given=given, more=found.more, max_tokens=max_tokens, extractive=extractive
+            question,
+            found.hits,
+            given=given,
+            more=found.more,
+            max_tokens=max_tokens,
+            extractive=extractive,
+            searched=found.searched,
         )
         return self._completed(answer, found)
 
@@ -156,7 +172,7 @@ class Questions:
             wider = found if top_k is not None else self._with_items(question, filters, found)
             context = self._contexts().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
-        return _Found(hits, tuple(found[limit:quotable]), context, stopwatch)
+        return _Found(hits, tuple(found[limit:quotable]), context, _searched(filters), stopwatch)
 
     def _search(self, question: str, given: ChunkFilters, limit: int) -> Hits:
         validation.check_known(given, ChunkFilters.__annotations__)
@@ -176,7 +192,10 @@ class Questions:
         )
         scope = with_sources(chunks, given)
         if scope is chunks:
-            return self._backend.search(Query(question, chunks, limit))
+            hits = self._backend.search(Query(question, chunks, limit))
+            if not hits and chunks.document_id is not None:
+                existing_document(self._backend, chunks.document_id, chunks.namespace)
+            return hits
         hits = self._backend.search(Query(question, scope, limit + EXTRA_HITS))
         hits = self._contexts().usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
         return hits.with_hits(hits[:limit])
@@ -195,7 +214,9 @@ class Questions:
     def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
         stopwatch, given = found.stopwatch, found.context.hits if found.context else ()
         answerer = self._answerer()
-        stream = answerer.stream(question, found.hits, given=given, more=found.more, max_tokens=max_tokens)
+        stream = answerer.stream(
+            question, found.hits, given=given, more=found.more, max_tokens=max_tokens, searched=found.searched
+        )
         with closing(stream) as events:
             for event in events:
                 stopwatch.first_token = stopwatch.first_token or time.perf_counter()
@@ -216,6 +237,11 @@ class Questions:
             warnings=(*found.hits.warnings, *answer.warnings),
             timings=found.stopwatch.timings(),
         )
+
+
+def _searched(filters: ChunkFilters) -> tuple[SourceName, ...]:
+    """Return the sources that a search with these filters searches."""
+    return ("documents",) if filters.get("document_id") is not None else checked_sources(filters.get("sources"))
 
 
 def _checked_tokens(value: Any, most: int) -> int | None:

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput
 from agentformer.http.fetch_rules import Fetcher
 from agentformer.memory.backends import all_entries
+from agentformer.memory.batches import existing_document
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.documents import METADATA_REPLACED, Document, KeyedLock, document_of, page_of
 from agentformer.rag.folder_files import Folders, SizeLimits, checked_folder, folder_in_roots, is_home
@@ -86,25 +87,25 @@ class StoredDocuments:
     def document(self, document_id: str, *, namespace: str | None = None) -> Document:
         """Return the document with this id. Raises `NotFound` if the namespace has no such document. If `namespace` is
         None, all namespaces are searched."""
-        return self._with_state(document_of(self._document(document_id, namespace)))
+        return self._with_state(document_of(existing_document(self._backend, document_id, namespace)))
 
     def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
         """Return the uploaded bytes of a document. Raises `NotFound` if the document or its original file is
         missing."""
-        return self._originals.get(self._document(document_id, namespace).metadata["sha256"])
+        return self._originals.get(existing_document(self._backend, document_id, namespace).metadata["sha256"])
 
     def chunks(
         self, document_id: str, *, namespace: str | None = None, after: str = "", limit: int = 100
     ) -> list[MemoryEntry]:
         """Return at most `limit` chunks of a document in the order of the text. The list begins after the chunk with
         the id `after`. Raises `NotFound` if there is no such document."""
-        entry = self._document(document_id, namespace)
+        entry = existing_document(self._backend, document_id, namespace)
         return self._page(Scope(entry.namespace, kinds=("chunk",), document_id=document_id), after, limit)
 
     def pages(self, document_id: str, *, namespace: str | None = None) -> list[Page]:
         """Return the pages of a document with their stored text. The offsets in citations are positions in this text.
         Raises `NotFound` if there is no such document."""
-        entry = self._document(document_id, namespace)
+        entry = existing_document(self._backend, document_id, namespace)
         scope = Scope(entry.namespace, kinds=("page",), document_id=document_id)
         return [page_of(page) for page in all_entries(self._backend, scope)]
 
@@ -112,16 +113,9 @@ class StoredDocuments:
         """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
         there is no such document, and `Conflict` if `expected_version` is given and the document has another
         version."""
-        self._document(document_id, namespace)
+        existing_document(self._backend, document_id, namespace)
         self._backend.remove([document_id], expected_version)
         self._originals.sweep()
-
-    def _document(self, document_id: str, namespace: str | None) -> MemoryEntry:
-        entries = self._backend.get([document_id])
-        if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
-            place = f" in namespace {namespace}" if namespace else ""
-            raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
-        return entries[0]
 
     def _with_state(self, document: Document) -> Document:
         """Return the document with its current status: `pending` if a part of the document still waits for the
@@ -358,7 +352,8 @@ class RAGTool(StoredDocuments):
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
         period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
         Memories are facts, messages, summaries and other entries. Memories that belong to a user are used only if this
-        user is `user_id`. Raises `InvalidInput` for an empty question, and for an invalid filter."""
+        user is `user_id`. Raises `InvalidInput` for an empty question and for an invalid filter, and `NotFound` for an
+        unknown document."""
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
     def stream(

@@ -71,12 +71,18 @@ def test_namespace_and_metadata_come_from_the_form(client: Any) -> None:
         ({"since": "2020-01-01"}, 1),
         ({"until": "2020-01-01"}, 0),
         ({"document_id": document}, 1),
-        ({"document_id": "another"}, 0),
     ):
         answer = client.post("/api/rag/query", json={**ask, "namespace": "ours", **limit})
         assert len(answer.json["hits"]) == count
     answer = client.post("/api/rag/query", json={**ask, "since": "yesterday"})
     assert (answer.status_code, answer.json["field"]) == (400, "since")
+    answer = client.post("/api/rag/query", json={**ask, "since": "2026-05-09", "until": "2026-05-08"})
+    assert (answer.status_code, answer.json["field"]) == (400, "until") and "since, but 2026-05-08" in answer.json[
+        "detail"
+    ]
+    for path in ("/api/rag/query", "/api/rag/context"):
+        answer = client.post(path, json={**ask, "namespace": "ours", "document_id": "another"})
+        assert (answer.status_code, "there is no document another" in answer.json["detail"]) == (404, True)
 
 
 def test_invalid_input_is_a_problem_document_that_names_the_field(client: Any) -> None:

@@ -169,7 +169,7 @@ def test_a_silent_model_holds_neither_the_thread_of_a_client_that_left_nor_the_e
 def test_nothing_found_is_an_answer_and_no_model_is_asked(server: Server, talker: Talker) -> None:
     events = all_events(server.ask("Missä avaimet ovat?", stream=True, namespace="empty"))
     assert [name for name, _ in events] == ["token", "answer"]
-    assert (events[1][1]["mode"], texts(events)) == ("none", "En löytänyt asiakirjoista vastausta tähän.")
+    assert (events[1][1]["mode"], texts(events)) == ("none", "En löytänyt asiakirjoista tai muistista vastausta tähän.")
     assert talker.seen == []
 
 

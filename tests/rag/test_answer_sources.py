@@ -11,7 +11,7 @@ import pytest
 import agentformer
 from agentformer import AgentFormer
 from agentformer.access.permissions import Grant
-from agentformer.errors import Forbidden, InvalidInput
+from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.tools.caller import Caller
 from agentformer.tools.document_tools import allowed_sources
 from tests.rag.models import Scripted
@@ -87,6 +87,26 @@ def test_sources_narrow_the_answer(af: AgentFormer) -> None:
             af.rag.query(ASKED, sources=wrong)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="document_id"):
         af.rag.query(ASKED, document_id=document.id, sources=["memories"])
+
+
+def test_an_answer_that_finds_nothing_names_what_was_searched(af: AgentFormer) -> None:
+    unknown, document = "What does the sail cost?", af.rag.documents()[0]
+    for scope, places in (
+        ({}, "in the documents or in the memories"),
+        ({"sources": ["documents"]}, "in the documents"),
+        ({"sources": ["memories"]}, "in the memories"),
+        ({"document_id": document.id}, "in the documents"),
+    ):
+        assert af.rag.query(unknown, **scope).text == f"I found nothing {places} that answers this."  # type: ignore[arg-type]
+
+
+def test_a_question_or_search_in_an_unknown_document_says_that_there_is_none(af: AgentFormer) -> None:
+    other = af.rag.upload(b"The mast is stored in the shed.", name="mast.txt", namespace="work")
+    for document_id in ("nothing", other.id):
+        for ask in (af.rag.query, af.rag.context, af.rag.stream, af.memory.search):
+            with pytest.raises(NotFound, match=f"there is no document {document_id} in namespace default"):
+                ask(ASKED, document_id=document_id)
+    assert af.memory.search("sauna", document_id=other.id, namespace="work", relevant_only=True) == []
 
 
 def test_nobody_sees_the_memories_of_another_user(af: AgentFormer) -> None:

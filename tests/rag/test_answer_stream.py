@@ -7,7 +7,7 @@ from typing import Any
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND
+from agentformer.rag.answer.prompts import NO_ANSWER, nothing_found_in
 from agentformer.types import Answer, AnswerFault, AnswerPiece, ChatMessage
 from tests.rag.models import HITS, Scripted
 
@@ -89,7 +89,7 @@ def test_a_model_that_breaks_off_while_it_thinks_has_said_nothing() -> None:
 def test_nothing_found_is_said_in_the_questions_language_and_no_model_is_asked() -> None:
     for model in [None, Scripted("never asked")]:
         pieces, _, answer = events(model, "Missä avaimet ovat?", [])
-        assert (answer.mode, answer.text, pieces) == ("none", NOTHING_FOUND["fi"], [NOTHING_FOUND["fi"]])
+        assert (answer.mode, answer.text, pieces) == ("none", nothing_found_in("fi"), [nothing_found_in("fi")])
         assert model is None or not model.asked
 
 
@@ -101,8 +101,8 @@ def test_without_a_model_the_quotation_is_one_piece() -> None:
 def test_a_model_that_finds_no_answer_is_not_quoted_but_we_say_so() -> None:
     for said in [[NO_ANSWER], ["NO_", "ANS", "WER", "."], ["**NO", "_ANSWER**"], ["<think>hm</think>", "\nNO_ANSWER"]]:
         pieces, _, answer = events(Scripted(said), "Vem har nycklarna?")
-        assert (answer.mode, answer.text, answer.warnings) == ("none", NOTHING_FOUND["sv"], ())
-        assert pieces == [NOTHING_FOUND["sv"]]
+        assert (answer.mode, answer.text, answer.warnings) == ("none", nothing_found_in("sv"), ())
+        assert pieces == [nothing_found_in("sv")]
         assert answer.hits == tuple(HITS)
 
 

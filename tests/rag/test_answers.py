@@ -11,11 +11,12 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
-from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages, nearest_passages
+from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages, nearest_passages, nothing_found_in
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
+from agentformer.rag.answer.sources import SOURCES
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
-from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector
+from agentformer.types import Answer, EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector
 from tests.rag.models import BOATS, HITS, Scripted, hit
 
 
@@ -74,7 +75,7 @@ def test_languages_that_are_alike_are_told_apart_as_far_as_can_be() -> None:
         ("Var er kranen?", "en"),  # Icelandic as well
         ("Oslo kommune", "en"),
     ]:
-        assert Answerer(None, None).answer(question, []).text == NOTHING_FOUND[language]
+        assert Answerer(None, None).answer(question, []).text == nothing_found_in(language)
 
 
 def test_a_models_citations_point_to_the_sentence_that_bears_the_claim() -> None:
@@ -149,7 +150,7 @@ def test_max_tokens_of_the_question_goes_before_the_setting() -> None:
 def test_a_model_that_finds_no_answer_makes_it_mode_none() -> None:
     for said in [NO_ANSWER, f"**{NO_ANSWER}**.", "NO ANSWER", f"I am sorry: {NO_ANSWER}"]:
         answer = Answerer(Scripted(said), None).answer("Kuka pitää avaimia?", HITS)
-        assert (answer.mode, answer.text, answer.warnings) == ("none", NOTHING_FOUND["fi"], ())
+        assert (answer.mode, answer.text, answer.warnings) == ("none", nothing_found_in("fi"), ())
         assert answer.hits == tuple(HITS)
 
 
@@ -160,9 +161,23 @@ def test_a_model_that_cites_after_all_is_heard() -> None:
 
 def test_there_is_a_sentence_for_every_language_with_a_stemmer() -> None:
     assert set(STEMMERS) <= set(NOTHING_FOUND)
-    assert len(set(NOTHING_FOUND.values())) == len(NOTHING_FOUND)
-    assert nearest_passages(NOTHING_FOUND["fi"], 0.05) == "Lähimmät kohdat (varmuus 0.05):"
-    assert len({nearest_passages(text, 0.05) for text in NOTHING_FOUND.values()}) >= len(NOTHING_FOUND) - 1
+    for searched in (SOURCES, SOURCES[:1], SOURCES[1:]):
+        sentences = {language: nothing_found_in(language, searched) for language in NOTHING_FOUND}
+        assert len({*sentences.values()}) == len(NOTHING_FOUND)
+        assert nearest_passages(sentences["fi"], 0.05) == "Lähimmät kohdat (varmuus 0.05):"
+        assert len({nearest_passages(text, 0.05) for text in sentences.values()}) >= len(NOTHING_FOUND) - 1
+
+
+def test_the_sentence_names_the_sources_that_were_searched() -> None:
+    for searched, places in (
+        (SOURCES, "in the documents or in the memories"),
+        (SOURCES[:1], "in the documents"),
+        (SOURCES[1:], "in the memories"),
+    ):
+        answer = Answerer(None, None).answer("Who keeps the keys?", [], searched=searched)
+        *_, streamed = Answerer(None, None).stream("Who keeps the keys?", [], searched=searched)
+        assert answer.text == f"I found nothing {places} that answers this."
+        assert isinstance(streamed, Answer) and streamed.text == answer.text
 
 
 class Judge(HashingEmbedder):

@@ -25,7 +25,7 @@ from agentformer.rag.answer.confidence import (
     normalized_cosine,
 )
 from agentformer.rag.answer.passages import dates_of, read_passages
-from agentformer.rag.answer.prompts import NOTHING_FOUND, nothing_found
+from agentformer.rag.answer.prompts import nothing_found, nothing_found_in
 from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
@@ -222,7 +222,7 @@ def test_what_is_below_the_bound_is_declined_and_keeps_its_passages(question: st
     assert answer.confidence is not None and 0 < answer.confidence < 1
     assert answer.mode == ("extractive" if answer.confidence >= abstain else "none")
     assert answer.hits == tuple(HITS)
-    assert (answer.text == NOTHING_FOUND["en"]) == (answer.citations == ()) == (answer.mode == "none")
+    assert (answer.text == nothing_found_in("en")) == (answer.citations == ()) == (answer.mode == "none")
 
 
 def test_at_nought_only_nothing_is_declined() -> None:
@@ -608,7 +608,7 @@ def test_a_short_finnish_question_is_answered_though_its_words_are_parts_of_comp
     ],
 )
 def test_nothing_found_is_said_in_the_language_of_a_short_question(question: str, passages: str, language: str) -> None:
-    assert nothing_found(analyze_query(question), passages) == NOTHING_FOUND[language]
+    assert nothing_found(analyze_query(question), passages) == nothing_found_in(language)
 
 
 def test_a_bound_out_of_range_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -77,10 +78,13 @@ def test_a_period_contains_its_days_completely() -> None:
         ("2026-05-08T12:00:00+03:00", noon, noon),
         (date.max, datetime(9999, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
     ]:
-        assert fields.period(value, value) == (since, until), value
+        assert (fields.period(value, None)[0], fields.period(None, value)[1]) == (since, until), value
     for wrong in ("2026-05-08T12:00:00", datetime(2026, 5, 8), "soon", 5):
         with pytest.raises(InvalidInput, match=r"^--until: .*; or give a day, such as 2026-11-20"):
             fields.period(None, wrong, "--")
+    for first, last in (("2026-05-09", "2026-05-08"), (noon, noon), (date(2026, 5, 9), noon)):
+        with pytest.raises(InvalidInput, match=f"^until: must be after since, but {re.escape(str(last))} is not after"):
+            fields.period(first, last)
 
 
 def test_a_moment_is_stored_to_the_microsecond() -> None:

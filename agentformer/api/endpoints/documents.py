@@ -58,7 +58,7 @@ def _waits(service: Service) -> bool:
     "/api/rag/query",
     "rag_query",
     {200: (models.Answer, EVENT_STREAM)},
-    errors=(503,),
+    errors=(404, 503),
     uses_model=lambda service, body: _waits(service),
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
@@ -81,7 +81,7 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     "/api/rag/context",
     "rag_query",
     {200: models.PassageContext},
-    errors=(503,),
+    errors=(404, 503),
     uses_model=lambda service, body: _waits(service),
 )
 def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Response:

@@ -19,6 +19,7 @@ from agentformer.rag.answer.quotes import (
     RankedSentence,
 )
 from agentformer.rag.answer.request import AnswerRequest
+from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import (
     Answer,
@@ -70,14 +71,16 @@ class Answerer:
         more: Sequence[Hit] = (),
         max_tokens: int | None = None,
         extractive: bool = False,
+        searched: Sequence[SourceName] = SOURCES,
     ) -> Answer:
         """Return an answer with citations. `hits` are the best hits of the search. `given` are the passages that the
         model receives, with the numbers 1, 2 and so on; if `given` is empty, the model receives `hits`. `more` are the
         hits after `hits` in the ranking. An extractive answer may also quote a hit of `more` whose document also has a
         hit in `hits`; the quoted hit is then added to the hits of the answer. If `extractive` is true, the model is not
         called. If no hit contains an answer, the `mode` of the answer is `none`. If the model fails, the answer quotes
-        the best sentences and has a warning with the reason."""
-        request = self._request(question, hits, given, more)
+        the best sentences and has a warning with the reason. `searched` are the sources that
+        were searched; an answer that nothing was found names them."""
+        request = self._request(question, hits, given, more, searched)
         if extractive:
             return self._extractive(request)
         model = self._usable_model(request)
@@ -109,9 +112,14 @@ class Answerer:
         return request.ranked, request.grounds
 
     def _request(
-        self, question: str, hits: Sequence[Hit], given: Sequence[Hit] = (), more: Sequence[Hit] = ()
+        self,
+        question: str,
+        hits: Sequence[Hit],
+        given: Sequence[Hit] = (),
+        more: Sequence[Hit] = (),
+        searched: Sequence[SourceName] = SOURCES,
     ) -> AnswerRequest:
-        return AnswerRequest.of(question, hits, given, more, self.embedder, self.vectors)
+        return AnswerRequest.of(question, hits, given, more, self.embedder, self.vectors, searched)
 
     def _asked_again(
         self, request: AnswerRequest, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
@@ -137,12 +145,13 @@ class Answerer:
         given: Sequence[Hit] = (),
         more: Sequence[Hit] = (),
         max_tokens: int | None = None,
+        searched: Sequence[SourceName] = SOURCES,
     ) -> Generator[AnswerEvent, None, None]:
         """Yield the pieces of the answer while the model writes the answer, and at the end the complete `Answer`. If
         the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
         If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
-        stream of the model. `given` and `more` have the same meaning as in `answer`."""
-        request = self._request(question, hits, given, more)
+        stream of the model. `given`, `more` and `searched` have the same meaning as in `answer`."""
+        request = self._request(question, hits, given, more, searched)
         model = self._usable_model(request)
         if model is None:
             yield from _at_once(self._without_model(request))
@@ -261,7 +270,8 @@ class Answerer:
         )
 
     def _nothing(self, request: AnswerRequest, warnings: Sequence[str] = ()) -> Answer:
-        text = prompts.nothing_found(request.terms, next((p.language for p in request.passages if p.language), ""))
+        language = next((p.language for p in request.passages if p.language), "")
+        text = prompts.nothing_found(request.terms, language, request.searched)
         return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=request.confidence)
 
     def _extractive(self, request: AnswerRequest, warnings: tuple[str, ...] = ()) -> Answer:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.languages import detect_language, likelier_of_alike
 from agentformer.text.places import place_name
@@ -32,46 +33,47 @@ _PLAIN = CITING.replace("(?P<numbers>", "(?:")
 # Reference numbers in a passage, as in a scientific paper. An index in code (`names[1]`) is not one.
 _REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `stream` recognizes
-# The sentence in all languages with a stemmer, and in some widely spoken ones without a stemmer.
+# The sentence, the places that were searched, and "or", in all languages with a stemmer and in some widely spoken ones
+# without a stemmer.
 NOTHING_FOUND = {
-    "en": "I found nothing in the documents that answers this.",
-    "ar": "لم أجد في المستندات إجابة عن هذا السؤال.",
-    "bg": "Не намерих отговор на това в документите.",
-    "ca": "No he trobat resposta a això en els documents.",
-    "cs": "V dokumentech na to není odpověď.",
-    "da": "Jeg fandt ikke noget svar på dette i dokumenterne.",
-    "de": "Ich habe in den Dokumenten keine Antwort darauf gefunden.",
-    "el": "Δεν βρήκα απάντηση σε αυτό στα έγγραφα.",
-    "es": "No he encontrado respuesta a esto en los documentos.",
-    "et": "Ma ei leidnud dokumentidest sellele vastust.",
-    "fa": "پاسخی برای این پرسش در اسناد پیدا نکردم.",
-    "fi": "En löytänyt asiakirjoista vastausta tähän.",
-    "fr": "Je n’ai pas trouvé de réponse à cela dans les documents.",
-    "ga": "Níor aimsigh mé freagra air seo sna doiciméid.",
-    "he": "לא מצאתי במסמכים תשובה לשאלה הזאת.",
-    "hi": "मुझे दस्तावेज़ों में इसका उत्तर नहीं मिला।",
-    "hu": "Nem találtam erre választ a dokumentumokban.",
-    "hy": "Փաստաթղթերում սրա պատասխանը չգտա։",
-    "id": "Saya tidak menemukan jawabannya dalam dokumen.",
-    "is": "Ég fann ekkert svar við þessu í skjölunum.",
-    "it": "Non ho trovato una risposta nei documenti.",
-    "ja": "文書の中に答えは見つかりませんでした。",
-    "ko": "문서에서 이에 대한 답을 찾지 못했습니다.",
-    "lt": "Dokumentuose atsakymo į tai neradau.",
-    "ne": "कागजातहरूमा यसको उत्तर भेटिएन।",
-    "nl": "Ik heb in de documenten geen antwoord hierop gevonden.",
-    "no": "Jeg fant ikke noe svar på dette i dokumentene.",
-    "pl": "W dokumentach nie ma odpowiedzi na to pytanie.",
-    "pt": "Não encontrei resposta para isto nos documentos.",
-    "ro": "Nu am găsit în documente un răspuns la aceasta.",
-    "ru": "В документах не нашлось ответа на этот вопрос.",
-    "sr": "У документима нема одговора на ово.",
-    "sv": "Jag hittade inget svar på detta i dokumenten.",
-    "ta": "ஆவணங்களில் இதற்கான பதில் கிடைக்கவில்லை.",
-    "th": "ไม่พบคำตอบสำหรับเรื่องนี้ในเอกสาร",
-    "tr": "Belgelerde bunun yanıtını bulamadım.",
-    "uk": "У документах не знайшлося відповіді на це.",
-    "zh": "在文档中没有找到答案。",
+    "en": ("I found nothing {} that answers this.", "in the documents", "in the memories", " or "),
+    "ar": ("لم أجد {} إجابة عن هذا السؤال.", "في المستندات", "في الذاكرة", " أو "),
+    "bg": ("Не намерих отговор на това {}.", "в документите", "в паметта", " и "),
+    "ca": ("No he trobat resposta a això {}.", "en els documents", "en la memòria", " ni "),
+    "cs": ("Odpověď na to {} není.", "v dokumentech", "v paměti", " ani "),
+    "da": ("Jeg fandt ikke noget svar på dette {}.", "i dokumenterne", "i hukommelsen", " eller "),
+    "de": ("Ich habe {} keine Antwort darauf gefunden.", "in den Dokumenten", "im Gedächtnis", " und "),
+    "el": ("Δεν βρήκα απάντηση σε αυτό {}.", "στα έγγραφα", "στη μνήμη", " ή "),
+    "es": ("No he encontrado respuesta a esto {}.", "en los documentos", "en la memoria", " ni "),
+    "et": ("Ma ei leidnud {} sellele vastust.", "dokumentidest", "mälust", " ega "),
+    "fa": ("پاسخی برای این پرسش {} پیدا نکردم.", "در اسناد", "در حافظه", " یا "),
+    "fi": ("En löytänyt {} vastausta tähän.", "asiakirjoista", "muistista", " tai "),
+    "fr": ("Je n’ai pas trouvé de réponse à cela {}.", "dans les documents", "dans la mémoire", " ni "),
+    "ga": ("Níor aimsigh mé freagra air seo {}.", "sna doiciméid", "sa chuimhne", " ná "),
+    "he": ("לא מצאתי {} תשובה לשאלה הזאת.", "במסמכים", "בזיכרון", " או "),
+    "hi": ("मुझे {} में इसका उत्तर नहीं मिला।", "दस्तावेज़ों", "स्मृति", " या "),
+    "hu": ("Nem találtam erre választ {}.", "a dokumentumokban", "a memóriában", " vagy "),
+    "hy": ("Սրա պատասխանը {} չգտա։", "փաստաթղթերում", "հիշողության մեջ", " կամ "),
+    "id": ("Saya tidak menemukan jawabannya dalam {}.", "dokumen", "ingatan", " atau "),
+    "is": ("Ég fann ekkert svar við þessu {}.", "í skjölunum", "í minninu", " eða "),
+    "it": ("Non ho trovato una risposta {}.", "nei documenti", "nella memoria", " né "),
+    "ja": ("{}の中に答えは見つかりませんでした。", "文書", "記憶", "と"),
+    "ko": ("{}에서 이에 대한 답을 찾지 못했습니다.", "문서", "기억", "나 "),
+    "lt": ("Atsakymo į tai {} neradau.", "dokumentuose", "atmintyje", " ir "),
+    "ne": ("{} यसको उत्तर भेटिएन।", "कागजातहरूमा", "स्मृतिमा", " वा "),
+    "nl": ("Ik heb {} geen antwoord hierop gevonden.", "in de documenten", "in het geheugen", " en "),
+    "no": ("Jeg fant ikke noe svar på dette {}.", "i dokumentene", "i minnet", " eller "),
+    "pl": ("Nie ma {} odpowiedzi na to pytanie.", "w dokumentach", "w pamięci", " ani "),
+    "pt": ("Não encontrei resposta para isto {}.", "nos documentos", "na memória", " nem "),
+    "ro": ("Nu am găsit {} un răspuns la aceasta.", "în documente", "în memorie", " sau "),
+    "ru": ("Ответа на этот вопрос {} не нашлось.", "в документах", "в памяти", " и "),
+    "sr": ("Одговора на ово {} нема.", "у документима", "у меморији", " и "),
+    "sv": ("Jag hittade inget svar på detta {}.", "i dokumenten", "i minnet", " eller "),
+    "ta": ("{} இதற்கான பதில் கிடைக்கவில்லை.", "ஆவணங்களில்", "நினைவகத்தில்", " அல்லது "),
+    "th": ("ไม่พบคำตอบสำหรับเรื่องนี้{}", "ในเอกสาร", "ในความจำ", "หรือ"),
+    "tr": ("Bunun yanıtını {} bulamadım.", "belgelerde", "bellekte", " veya "),
+    "uk": ("Відповіді на це {} не знайшлося.", "у документах", "у пам’яті", " і "),
+    "zh": ("在{}中没有找到答案。", "文档", "记忆", "和"),
 }
 _NEAREST = {
     "en": "The nearest passages (confidence {:.2f}):",
@@ -113,7 +115,6 @@ _NEAREST = {
     "uk": "Найближчі уривки (впевненість {:.2f}):",
     "zh": "最接近的段落（置信度 {:.2f}）：",
 }
-_LANGUAGES = {text: language for language, text in NOTHING_FOUND.items()}
 _TELLING = 3  # words needed to detect a language: a few words often belong to several ("Door code?" has a Dutch word)
 
 
@@ -160,19 +161,28 @@ def _without_markers(text: str) -> str:
     return _NO_ANSWER.sub("NO·ANSWER", text)
 
 
-def nothing_found(query: QueryTerms, language: str = "") -> str:
-    """Return the sentence "I found nothing in the documents that answers this." in the language of the question. If
-    this language is uncertain, `language`, the language of the passages, is assumed. If there is no translation, return
-    the English sentence."""
+def nothing_found(query: QueryTerms, language: str = "", searched: Sequence[SourceName] = SOURCES) -> str:
+    """Return the sentence "I found nothing in the documents that answers this." in the language of the question. The
+    sentence names the `searched` sources. If the language of the question is uncertain, `language`, the language of the
+    passages, is assumed. If there is no translation, return the English sentence."""
     own = query.language
     if len(query.text.split()) < _TELLING and not classify(query.text).asking:
         own = detect_language(query.text, language)
     alike = likelier_of_alike(query.text)
     alike = language if {alike, language} == {"da", "no"} else alike
-    return NOTHING_FOUND.get(own or alike or language, NOTHING_FOUND["en"])
+    return nothing_found_in(own or alike or language, searched)
+
+
+def nothing_found_in(language: str, searched: Sequence[SourceName] = SOURCES) -> str:
+    """Return the sentence of `nothing_found` in this language, or in English if there is no translation."""
+    sentence, documents, memories, joint = NOTHING_FOUND.get(language, NOTHING_FOUND["en"])
+    places = {"documents": documents, "memories": memories}
+    return sentence.format(joint.join(places[name] for name in searched))
 
 
 def nearest_passages(text: str, confidence: float) -> str:
     """Return the line above the list of the nearest passages, with the confidence of the answer. The line has the
     language of `text`, which is a result of `nothing_found`."""
-    return _NEAREST[_LANGUAGES.get(text, "en")].format(confidence)
+    searched = (SOURCES, SOURCES[:1], SOURCES[1:])
+    languages = (language for language in _NEAREST if text in {nothing_found_in(language, each) for each in searched})
+    return _NEAREST[next(languages, "en")].format(confidence)

@@ -28,6 +28,7 @@ from agentformer.rag.answer.confidence import (
 )
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
+from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates.dates import find_dates
 from agentformer.text.facts.designations import is_about_another, may_be_about_another
@@ -59,6 +60,7 @@ class AnswerRequest:
     quotable: Sequence[Passage]
     embedder: Embedder | None
     vectors: RecentVectors
+    searched: Sequence[SourceName]
 
     @classmethod
     def of(
@@ -69,6 +71,7 @@ class AnswerRequest:
         more: Sequence[Hit],
         embedder: Embedder | None,
         vectors: RecentVectors,
+        searched: Sequence[SourceName] = SOURCES,
     ) -> AnswerRequest:
         """Return the request. `more` are the hits after `hits` in the ranking; those that belong to a document of
         `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
@@ -77,7 +80,9 @@ class AnswerRequest:
         quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language, dates, analyzed)
         passages = quotable[: len(hits)]
         given_passages = read_passages(given, terms.language, dates) if given else passages
-        return cls(question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors)
+        return cls(
+            question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors, searched
+        )
 
     @property
     def shown(self) -> tuple[Hit, ...]:
