@@ -20,7 +20,7 @@ _HEAD = 8_192  # bytes in which the code page is declared
 _TITLE = re.compile(r"\{\\title ([^{}\\]{1,300})\}")
 _PAGE_BREAK = re.compile(r"(?<!\\)\\page(?![a-z]) ?")
 _ESCAPED = re.compile(r"\\[\\{}]")
-_CELLS = re.compile(r"[^|\n]*(?:\|[^|\n]*)*\|$", re.MULTILINE)
+_CELLS = re.compile(r"^[^\n]*\|$", re.MULTILINE)
 _DAMAGED = "the RTF file is damaged or cut off; open it in a word processor and save it again"
 
 

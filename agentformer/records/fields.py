@@ -265,7 +265,9 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
         try:
             value = datetime.fromisoformat(value)
         except ValueError:
-            raise InvalidInput(field, f"must be ISO 8601, such as 2026-11-20T09:30:00+00:00, got {value!r}") from None
+            raise InvalidInput(
+                field, f"must be ISO 8601, such as 2026-11-20T09:30:00+00:00, got {value!r:.80}"
+            ) from None
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
     try:

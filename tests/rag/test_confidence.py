@@ -520,6 +520,11 @@ def test_a_list_and_a_range_contain_a_numbered_thing(question: str, quote: str) 
     assert names_another(things, quote.translate(str.maketrans("123", "789")), "en")
 
 
+def test_a_number_of_thousands_of_digits_is_no_end_of_a_range() -> None:
+    things = numbered_things("Who has berth 30?", "en")
+    assert names_another(things, f"Berths {'1' * 5_000}-12 are free.", "en")
+
+
 def test_a_file_name_a_heading_and_a_speaker_name_what_the_passage_is_about() -> None:
     question = "How many staff has Tesla?"
     entry = hit("The staff has 29,945 people.", 1).entry

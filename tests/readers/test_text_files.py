@@ -107,6 +107,11 @@ def test_markdown_sections_carry_their_path() -> None:
     assert "# no heading" in document.pages[2].text
 
 
+def test_a_markdown_heading_has_no_spaces_and_no_closing_marks() -> None:
+    source = "# " + " " * 3_000 + "One\n# Two #  \n#\n## Three# ##\ntext\n####### no heading\n#none\n"
+    assert [page.label for page in read(source.encode(), "a.md").pages] == ["One", "Two", "Two > Three#"]
+
+
 @pytest.mark.parametrize(
     ("data", "name", "expected"),
     [

@@ -1,4 +1,4 @@
-"""Combining marks anywhere in a text: no empty term leaves the analysis, and no step takes quadratic time."""
+"""Combining marks and long runs in a text: no empty term leaves the analysis, and no step takes quadratic time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from agentformer.memory import near_duplicates
 from agentformer.text import facts
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
+from agentformer.text.facts.whole_numbers import numbered_things
 from agentformer.text.languages import detect_language
-from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalized
+from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
 from agentformer.text.sentences import sentence_spans
 
@@ -113,6 +114,8 @@ PATHS: dict[str, Callable[[str], object]] = {
     "clean": clean,
     "clean_plain": clean_plain,
     "sentences": sentence_spans,
+    "pages": lambda text: normalize_pages([text, "a-\nb"]),
+    "numbered things": lambda text: numbered_things(text, "en"),
     "quoting": escape_text,
     "duplicates": near_duplicates.normalize,
     "facts": lambda text: facts.facts_of(text, "en"),
@@ -129,6 +132,10 @@ FAMILIES = {
     "emoji": "\U0001f468\u200d",
     "hyphens and marks": "-\u0301",
     "apostrophes and marks": "a'\u0301",
+    "letters": "a",
+    "digits": "7",
+    "spaces": " ",
+    "footnotes": ".¹²³" + "¹" * 40 + "x",
 }
 
 
@@ -136,7 +143,7 @@ FAMILIES = {
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_time_of_every_path_is_linear(family: str) -> None:
     unit = FAMILIES[family]
-    small, large = (unit * (size // len(unit)) for size in (10_000, 40_000))
+    small, large = (unit * (size // len(unit)) + "x" for size in (10_000, 40_000))
     for name, path in PATHS.items():
         ratios = (_ratio(path, small, large) for _ in range(3))  # another process may disturb one measurement
         assert any(ratio < 10 for ratio in ratios), f"{name}: four times the text takes over 10 times as long"

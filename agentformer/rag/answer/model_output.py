@@ -54,7 +54,7 @@ _ENDS = ".,;:!?*_)'\"/\\" + _STOPS  # at the end of an address, these belong to 
 _MAX_HOST = 40  # characters of a host in a warning
 _ESCAPE = re.compile(r"\\(?=[!-/:-@\[-`{-~])")  # Markdown's
 _LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+")  # percent-encoded letters beyond ASCII
-_LINE_END = re.compile(r"[ \t]*\r?\n[ \t]*")
+_LINE_END = re.compile(r"(?:(?<![ \t])[ \t]++)?\r?\n[ \t]*+")
 # Text directly after an address. A web page may take it for a part of the address.
 _REACH = 200  # characters
 _BEHIND = re.compile(rf"[^\s<]{{0,{_REACH}}}")

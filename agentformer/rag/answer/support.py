@@ -34,8 +34,8 @@ _ELLIPSIS = re.compile(r"\[?(?:…|\.\.\.)\]?")
 _WORD = re.compile(r"[^\W\d_]+")
 _SHOWN = 3  # sentences that a warning quotes
 _SHOWN_LENGTH = 80  # code points of each
-_END = re.compile(r"\s*[.!?。！？…:;]*\s*\Z")
-_PERCENTAGE = re.compile(r"\d[\d.,]*\s?%")  # in a question, it is a condition ("more than 20%")
+_ENDS = ".!?。！？…:;"
+_PERCENTAGE = re.compile(r"\d[\d.,]{0,40}+\s?%")  # in a question, it is a condition ("more than 20%")
 _QUARTER = re.compile(r"\bQ[1-4](?=(?:FY)?(?:19|20)?\d\d\b)")  # "Q22023" is the second quarter of 2023
 _DIGITS = re.compile(r"\d+")
 _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er"
@@ -118,7 +118,7 @@ def with_citations(text: str, passages: Sequence[Passage]) -> str:
         sentence = text[span.start : span.end]
         is_code = any(start < span.end and span.start < stop for start, stop in code)
         if not is_code and (number := reader.agreeing(sentence)):
-            at = span.start + _END.search(sentence).start()  # type: ignore[union-attr] # it matches the empty end
+            at = span.start + len(sentence.rstrip().rstrip(_ENDS).rstrip())
             parts += [text[end:at], f" [{number}]"]
             end = at
     return "".join([*parts, text[end:]])

@@ -26,16 +26,16 @@ _ALONE = re.compile(r"(?<!\w)\(\w{1,4}\)")
 _COUNTED = r"\d+(?:\.\d+)*[a-z]?(?![^\W\d_])(?:\(\w{1,4}\))*"
 _BETWEEN = r"\s*(?:[,/&+–-]|\b(?:and|or|to|och|og|und|bis|ja|tai|till|til|et|y|e|o)\b)\s*"
 _NAMED = re.compile(
-    rf"(?P<noun>[^\W\d_]{{2,}}|§)[.:]?\s?(?:(?:no|nr|nro|number|nummer|numero)\b\.?\s?|#)?"
+    rf"(?P<noun>(?<![^\W\d_])[^\W\d_]{{2,}}+|§)[.:]?\s?(?:(?:no|nr|nro|number|nummer|numero)\b\.?\s?|#)?"
     rf"(?P<numbers>{_COUNTED}(?:{_BETWEEN}{_COUNTED})*)(?!:?\d|[.,]\d|%|\s?[%€$£°])",
     re.IGNORECASE,
 )
 _BEFORE_NOUN = re.compile(
-    r"(?P<numbers>\d+)(?P<noun>\s?§|\.?\s(?:artikla|luku|luvu|momen|kohta|kohda)|[条項章節頁番号]|号室|ページ)",
+    r"(?<!\d)(?P<numbers>\d++)(?P<noun>\s?§|\.?\s(?:artikla|luku|luvu|momen|kohta|kohda)|[条項章節頁番号]|号室|ページ)",
     re.IGNORECASE,
 )
 _NUMBER = re.compile(_COUNTED, re.IGNORECASE)
-_RANGE = re.compile(r"(\d+)\s*(?:[–-]|to|bis|till|til)\s*(\d+)")
+_RANGE = re.compile(r"(?<!\d)(\d{1,18})\s*(?:[–-]|to|bis|till|til)\s*(\d{1,18})(?!\d)")
 _YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
 _SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
 _UNIT = 14  # code points behind a number in which its unit is searched
@@ -145,7 +145,7 @@ def _is_same_noun(one: str, other: str) -> bool:
 
 def _includes(numbers: str, asked: str) -> bool:
     ranges = (sorted(map(int, match.groups())) for match in _RANGE.finditer(numbers))
-    if asked.isdecimal() and any(low <= int(asked) <= high for low, high in ranges):
+    if re.fullmatch(r"\d{1,18}", asked) and any(low <= int(asked) <= high for low, high in ranges):
         return True
     return any(one == asked or _is_part(one, asked) or _is_part(asked, one) for one in _NUMBER.findall(numbers))
 
