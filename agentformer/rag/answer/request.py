@@ -153,10 +153,14 @@ class AnswerRequest:
         return choose_quotes(self.ranked, _MAX_QUOTES)
 
     @cached_property
+    def _passage(self) -> Passage:
+        """The passage of the first quote."""
+        return next(each for each in self.quotable if each.hit is self.quotes[0].hit)
+
+    @cached_property
     def _quoted(self) -> Passage:
         """The passage of the first quote, with only this quote as its content."""
-        first = self.quotes[0]
-        return next(each for each in self.quotable if each.hit is first.hit).quoting(first.quote)
+        return self._passage.quoting(self.quotes[0].quote)
 
     @cached_property
     def grounds(self) -> QuoteFeatures | None:
@@ -166,8 +170,7 @@ class AnswerRequest:
         about = confidence_features(self.terms, self.passages, baseline=self.baseline)
         if not self.quotes:
             return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
-        first = self.quotes[0]
-        passage = next(each for each in self.quotable if each.hit is first.hit)
+        first, passage = self.quotes[0], self._passage
         return QuoteFeatures(
             about.confidence,
             first.score,
@@ -205,8 +208,12 @@ class AnswerRequest:
 
     @cached_property
     def _names(self) -> tuple[list[str], list[str]]:
-        """The names of the question, and those of them that the first quote lacks."""
-        return support.names_of_question(self.question, [self._quoted])
+        """The names of the question, and those of them that are neither in the first quote nor in the first sentence of
+        its paragraph, which names the topic."""
+        passage, quote = self._passage, self.quotes[0]
+        begin = passage.content.rfind("\n\n", 0, quote.span.start) + 1
+        topic = next((passage.content[span.start : span.end] for span in passage.sentences if span.start >= begin), "")
+        return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.quote}")])
 
     def _names_another(self) -> bool:
         """Return whether the quote certainly is about another name, code or ordinal number than the question. This is
