@@ -473,6 +473,7 @@ def test_an_answer_about_another_person_or_place_is_not_given(question: str, quo
         ("Milloin kauppa Porissa avattiin?", "Kauppa Porissa suljettiin 2018.", "Kauppa Porissa avattiin 2012."),
         ("När stängde affären i Umeå?", "Affären i Umeå öppnade 2012.", "Affären i Umeå stängde 2018."),
         ("Når sluttet Nora på laget?", "Nora begynte på laget i 2016.", "Nora sluttet på laget i 2020."),
+        ("Når stengte butikken?", "Butikken åpnet 2012.", "Butikken stengte 2018."),  # of unknown language
         (
             "What was the revenue in 2023?",
             "Revenue was 4.1 million euros in Q2 2023.",

@@ -158,11 +158,6 @@ class AnswerRequest:
         return next(each for each in self.quotable if each.hit is self.quotes[0].hit)
 
     @cached_property
-    def _quoted(self) -> Passage:
-        """The passage of the first quote, with only this quote as its content."""
-        return self._passage.quoting(self.quotes[0].quote)
-
-    @cached_property
     def grounds(self) -> QuoteFeatures | None:
         """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
@@ -178,7 +173,7 @@ class AnswerRequest:
             len(self.quotes),
             first.cosine,
             self._is_about_something_else(first, passage) or self._names_another(),
-            self._has_other_period(self._quoted),
+            self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
             lacks_candidate(self.question, first.quote, passage.language) or self._lacks_names(),
@@ -197,14 +192,20 @@ class AnswerRequest:
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
 
-    def _has_other_period(self, quoted: Passage) -> bool:
+    @cached_property
+    def _language(self) -> str:
+        """The language of the first quote, or that of the question if it is unknown."""
+        return self._passage.language or classify(self.question).language
+
+    def _has_other_period(self) -> bool:
         """Return whether the question asks for an amount per year or in a year, and the quote states one for another
         period."""
-        asked, text, language = classify(self.question, quoted.language), quoted.content, quoted.language
-        if other_period(asked, text, language):
+        quote, language = self.quotes[0].quote, self._language
+        asked = classify(self.question, language)
+        if other_period(asked, quote, language):
             return True
         value = asked_value(asked, self.question.casefold(), language)
-        return asks_number(asked) and not find_dates(self.question) and has_other_length(value, text, language)
+        return asks_number(asked) and not find_dates(self.question) and has_other_length(value, quote, language)
 
     @cached_property
     def _names(self) -> tuple[list[str], list[str]]:
@@ -219,17 +220,16 @@ class AnswerRequest:
         """Return whether the quote certainly is about another name, code or ordinal number than the question. This is
         also so if neither its memory nor another one of the session has a name of the question."""
         names, missing = self._names
-        hit, content, language = self._quoted.hit, self._quoted.content, self._quoted.language
+        hit, quote = self._passage.hit, self.quotes[0].quote
         if missing and hit.entry.kind not in _PARTS:
             group = [each for each in self.quotable if _group(each.hit) == _group(hit)]
             if support.names_of_question(self.question, group)[1]:
                 return True
-        return is_about_another(names, self.question, f"{hit.entry.context}\n{content}", language)
+        return is_about_another(names, self.question, f"{hit.entry.context}\n{quote}", self._language)
 
     def _lacks_names(self) -> bool:
         """Return whether the quote lacks a name of the question, or has the opposite of its verb."""
-        quoted = self._quoted
-        return bool(self._names[1]) or may_be_about_another(self.question, quoted.content, quoted.language)
+        return bool(self._names[1]) or may_be_about_another(self.question, self.quotes[0].quote, self._language)
 
     @property
     def confidence(self) -> float | None:
