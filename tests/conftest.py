@@ -63,6 +63,7 @@ import agentformer.settings.loading  # noqa: E402
 from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
+from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401
 from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
 from tests.faults.long_form import LONG  # noqa: E402
 

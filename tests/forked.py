@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 SERVE = (
@@ -43,6 +44,7 @@ SERVE = (
     "tantivy",
 )
 MCP = ("agentformer.mcp_server.http", "agentformer.mcp_server.stdio", *SERVE[2:])
+STORE = ("agentformer.factory", "agentformer.testing", "agentformer.cli", *SERVE[3:])
 
 
 def start(code: str, imports: tuple[str, ...], **options: Any) -> subprocess.Popen[str] | Forked:
@@ -51,6 +53,40 @@ def start(code: str, imports: tuple[str, ...], **options: Any) -> subprocess.Pop
     if sys.platform == "linux":
         return Forked(code, imports, **options)
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, **{"text": True, **options})
+
+
+def program(
+    code: str,
+    *arguments: object,
+    imports: tuple[str, ...] = STORE,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = MappingProxyType({}),
+    stderr: IO[str] | int = subprocess.PIPE,
+    **options: Any,
+) -> subprocess.Popen[str] | Forked:
+    """Start a process that runs `code` with these arguments and with `env` added to the environment."""
+    argv = ["agentformer", *map(str, arguments)]
+    quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {**os.environ, **quiet, **env}
+    code = f"import sys\nsys.argv = {argv!r}\n{code}"
+    return start(code, imports, cwd=cwd or Path.cwd(), env=environment, stderr=stderr, **options)
+
+
+def script(path: Path, *arguments: object, before: str = "", **options: Any) -> subprocess.Popen[str] | Forked:
+    """Start a process that runs `before` and then a file of Python, as `program` does."""
+    code = f"import runpy\nsys.path.insert(0, {str(path.parent)!r})\n{before}\n"
+    return program(f"{code}runpy.run_path({str(path)!r}, run_name='__main__')", *arguments, **options)
+
+
+def command(*arguments: object, before: str = "", **options: Any) -> subprocess.Popen[str] | Forked:
+    """Start a process that runs `before` and then the command line `agentformer`, as `program` does."""
+    return program(f"{before}\nfrom agentformer.cli import main\nmain()", *arguments, **options)
+
+
+def ended(process: subprocess.Popen[str] | Forked, seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    """Wait for the end of a process, like `subprocess.run`."""
+    out, errors = process.communicate(timeout=seconds)
+    return subprocess.CompletedProcess([], process.returncode or 0, out, errors)
 
 
 class Forked:
@@ -88,6 +124,12 @@ class Forked:
         self._end.sendall(json.dumps(order).encode())
         self.pid = int(self._end.recv(20))
 
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.communicate()
+
     def poll(self) -> int | None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.wait(0)
@@ -113,9 +155,13 @@ class Forked:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def communicate(self, timeout: float | None = None) -> tuple[Any, Any]:
-        """Close its input and return the rest of its output and errors, once it has ended; nothing at a second call."""
-        self.stdin.close()
+    def communicate(self, given: Any = None, timeout: float | None = None) -> tuple[Any, Any]:
+        """Write to its input and close it. Return the rest of its output and errors, once it has ended; nothing at a
+        second call."""
+        with contextlib.suppress(BrokenPipeError):
+            if given:
+                self.stdin.write(given)
+            self.stdin.close()
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe and not pipe.closed]
         with ThreadPoolExecutor() as pool:
             reads = [pool.submit(pipe.read) for pipe in pipes]

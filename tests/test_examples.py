@@ -36,16 +36,17 @@ def examples() -> Iterator[tuple[str, str]]:
 EXAMPLES = dict(examples())
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a reader of the examples has at hand."""
     keys = "The caretaker holds the keys. They hang in the blue cupboard."
-    (tmp_path / "handbook.pdf").write_bytes(make_pdf([["Welcome to the reading room."], [keys]]))
-    (tmp_path / "notes.txt").write_text("Tea is served at four.", encoding="utf-8")
-    return tmp_path
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "handbook.pdf").write_bytes(make_pdf([["Welcome to the reading room."], [keys]]))
+    (folder / "notes.txt").write_text("Tea is served at four.", encoding="utf-8")
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def environment(folder: Path) -> dict[str, str]:
     mine = {
         "AGENTFORMER_EMBEDDER": "hashing",
@@ -56,7 +57,7 @@ def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, **mine}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server(folder: Path, environment: dict[str, str]) -> Iterator[str]:
     running = Running(folder, **environment)
     yield f"http://127.0.0.1:{running.port}"

@@ -11,22 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+
 pytestmark = pytest.mark.process
 EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "embedder_plugin"
-BROKEN = """
-[build-system]
-requires = ["setuptools"]
-build-backend = "setuptools.build_meta"
-[project]
-name = "broken-plugin"
-version = "1.2"
-[project.entry-points."agentformer.embedders"]
-broken = "broken_plugin:Embedder"
-nowhere = "broken_plugin_two:Embedder"
-nothing = "broken_plugin_two:VERSION"
-[tool.setuptools]
-py-modules = ["broken_plugin", "broken_plugin_two"]
-"""
+BROKEN = {
+    "METADATA": "Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.2\n",
+    "entry_points.txt": "[agentformer.embedders]\nbroken = broken_plugin:Embedder\n"
+    "nowhere = broken_plugin_two:Embedder\nnothing = broken_plugin_two:VERSION\n",
+}
 
 
 def install(source: Path, work: Path) -> Path:
@@ -47,23 +40,18 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = tmp_path_factory.mktemp("source")
-    (source / "pyproject.toml").write_text(BROKEN, encoding="utf-8")
-    (source / "broken_plugin.py").write_text("import a_library_that_is_not_there\n", encoding="utf-8")
-    (source / "broken_plugin_two.py").write_text("VERSION = 2\n", encoding="utf-8")
-    return install(source, tmp_path_factory.mktemp("broken"))
+    """A folder as pip leaves it after the installation of a package."""
+    site = tmp_path_factory.mktemp("broken")
+    (site / "broken_plugin.py").write_text("import a_library_that_is_not_there\n", encoding="utf-8")
+    (site / "broken_plugin_two.py").write_text("VERSION = 2\n", encoding="utf-8")
+    (site / "broken_plugin-1.2.dist-info").mkdir()
+    for name, text in BROKEN.items():
+        (site / "broken_plugin-1.2.dist-info" / name).write_text(text, encoding="utf-8")
+    return site
 
 
 def run(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "agentformer.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(site), *sys.path])},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return forked.ended(forked.command(*arguments, before=f"sys.path.insert(0, {str(site)!r})", cwd=folder))
 
 
 def test_the_example_is_installed_and_used_by_its_name(plugin: Path, tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryBackend, Query, Scope
+from tests import forked
 from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
@@ -57,22 +58,15 @@ class Other:
     """Another process with the same store open."""
 
     def __init__(self, folder: Path, program: str = HELPER, *arguments: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", program, str(folder), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        self.process: Any = forked.program(program, folder, *arguments, stdin=subprocess.PIPE)
         assert self.answer() == "ready"
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 
     def answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().rstrip("\n")
+        return str(self.process.stdout.readline().rstrip("\n"))
 
     def ask(self, line: str) -> str:
         self.tell(line)
@@ -80,7 +74,7 @@ class Other:
 
     def finish(self) -> int:
         self.process.communicate()
-        return self.process.returncode
+        return int(self.process.returncode)
 
 
 @pytest.fixture
@@ -116,10 +110,10 @@ def test_each_process_sees_what_the_other_has_finished(tmp_path: Path, backend: 
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, backend: FaissMemoryBackend) -> None:
     others = [Other(tmp_path) for _ in range(3)]
     for n, other in enumerate(others):
-        other.tell(f"many writer{n} numbat 30")
-    backend.store([make_entry(f"writer3 numbat {n}") for n in range(30)])
+        other.tell(f"many writer{n} numbat 12")
+    backend.store([make_entry(f"writer3 numbat {n}") for n in range(12)])
     assert [other.answer() for other in others] == ["done"] * 3
-    expected = sorted(f"writer{w} numbat {n}" for w in range(4) for n in range(30))
+    expected = sorted(f"writer{w} numbat {n}" for w in range(4) for n in range(12))
     entries = backend.list(Scope(), limit=1000)
     assert sorted(entry.content for entry in entries) == expected
     assert backend.pending(Scope()) == 0
@@ -170,14 +164,9 @@ with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedd
 
 def test_the_same_file_from_several_processes_at_once_is_one_document(tmp_path: Path) -> None:
     count = 12
-    others = [
-        subprocess.Popen(
-            [sys.executable, "-c", BRING, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(3)
-    ]
+    others: list[Any] = [forked.program(BRING, tmp_path, stdin=subprocess.PIPE) for _ in range(3)]
     for other in others:
-        assert other.stdout is not None and other.stdout.readline() == "ready\n"
+        assert other.stdout.readline() == "ready\n"
     with ThreadPoolExecutor(len(others)) as pool:
         orders = "".join(f"{n}\n" for n in range(count))
         statuses = list(pool.map(lambda other: other.communicate(orders, timeout=120)[0], others))
@@ -273,7 +262,7 @@ def test_two_processes_supersede_and_remove_and_nothing_is_hidden_for_good(tmp_p
     backend: MemoryBackend = LocalJsonMemoryBackend(tmp_path)
     if kind == "faiss":
         backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
-    pairs = 150 if LONG else 30
+    pairs = 150 if LONG else 15
     backend.store([make_entry(f"{side} {n}", id=f"{side}{n}") for n in range(pairs) for side in "ab"])
     processes = [Other(tmp_path, SUPERSEDER, kind) for _ in range(2)]
     for n in range(pairs):
@@ -281,7 +270,7 @@ def test_two_processes_supersede_and_remove_and_nothing_is_hidden_for_good(tmp_p
             process.tell(f"{old}{n} {new}{n}")
         assert sorted(process.answer() for process in processes) == ["done", "refused"]
         assert backend.count(Scope()) == 2 * pairs - n - 1
-    for seed in range(0, 20 if LONG else 4, 2):
+    for seed in range(0, 20 if LONG else 2, 2):
         for k, process in enumerate(processes):
             process.tell(f"play {seed + k}")
         for process in processes:

@@ -1,6 +1,8 @@
 """The demo with several nodes: two servers and a worker share one PostgreSQL. The node that reads the documents is
 killed in the middle, another one continues, and nothing is lost.
 
+    python examples/demo/shared.py [EMBEDDER]     the packaged one, if none is named
+
 PostgreSQL is started in a temporary folder, unless AGENTFORMER_POSTGRES_URL names a server.
 """
 
@@ -33,10 +35,11 @@ PROGRAM = (sys.executable, "-m", "agentformer.cli")
 class Nodes:
     """The processes of the nodes. Each has folders of its own, as on a machine of its own."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, embedder: str) -> None:
         self.folder = folder
         self.environment = {
             **ENVIRONMENT,
+            "AGENTFORMER_EMBEDDER": embedder,
             "AGENTFORMER_BACKEND": "postgres",
             "AGENTFORMER_POSTGRES_URL": url,
             "AGENTFORMER_POSTGRES_SCHEMA": f"demo_{new_id().replace('-', '')}",
@@ -69,9 +72,9 @@ class Nodes:
             raise SystemExit(f"agentformer {command[0]} failed: {done.stdout}{done.stderr}")
         return json.loads(done.stdout)
 
-    def holder(self, job_id: str) -> str:
+    def holder(self, url: str, job_id: str) -> str:
         """Return the name of the process that works on a job, or ""."""
-        for node in self.report("nodes")["nodes"]:
+        for node in get(f"{url}/api/nodes")["nodes"]:
             if node["alive"] and f"lock/job/{job_id}" in node["leases"]:
                 pid = int(node["name"].rpartition(":")[2])
                 return next((name for name, process in self.running.items() if process.pid == pid), "")
@@ -89,14 +92,14 @@ def main() -> int:
     questions = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="agentformer-demo-")))
-        nodes = Nodes(folder, closing.enter_context(postgres()))
+        nodes = Nodes(folder, closing.enter_context(postgres()), *(sys.argv[1:] or ["minilm"]))
         closing.callback(nodes.stop)
         urls = {name: nodes.start(name, "serve", "--port", "0", "--server", "waitress") for name in ("one", "two")}
         nodes.start("worker", "worker")
         print(f"Nodes on one PostgreSQL: one ({urls['one']}), two ({urls['two']}) and a worker.\n")
         job = submit(urls["one"])
         print(f"POST /api/rag/upload to one: job {job} with {len(DOCUMENTS)} documents")
-        victim = wait(lambda: nodes.holder(job), "a node to take the job")
+        victim = wait(lambda: nodes.holder(urls["one"], job), "a node to take the job")
         nodes.running[victim].send_signal(signal.SIGKILL)
         nodes.running.pop(victim).wait()
         print(f"  {victim} worked on it, and is killed with SIGKILL")
@@ -142,11 +145,15 @@ def submit(url: str) -> str:
 
 def finished(url: str, job: str) -> list[dict[str, Any]] | None:
     """Return the documents of a job that has ended, or None."""
-    with urllib.request.urlopen(f"{url}/api/jobs/{job}", timeout=BOUND) as response:
-        state = json.load(response)
+    state = get(f"{url}/api/jobs/{job}")
     if state["state"] in ("failed", "cancelled"):
         raise SystemExit(f"the job {state['state']}: {state['reason']}")
     return state["documents"] if state["state"] == "done" else None
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=BOUND) as response:
+        return json.load(response)
 
 
 def wait(look: Callable[[], Any], what: str) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 import stat
 import time
@@ -28,6 +27,7 @@ from agentformer.errors import (
     StoreDamaged,
     Unauthenticated,
 )
+from tests import forked
 
 
 @pytest.fixture
@@ -353,24 +353,23 @@ def test_a_folder_in_place_of_the_key_file_opens_nothing(tmp_path: Path) -> None
         _ = KeyStore(tmp_path).ever_made
 
 
-def make_some(folder: Path, name: str, count: int) -> None:
-    store = KeyStore(folder)
-    for number in range(count):
-        key, secret = store.make(f"{name}{number}")
-        assert store.grant_of(secret).key_id == key.id
-        if number % 2:
-            store.revoke(key.id)
+MAKER = """
+import sys
+from pathlib import Path
+from agentformer.access.keys import KeyStore
+store = KeyStore(Path(sys.argv[1]))
+for number in range(6):
+    key, secret = store.make(f"{sys.argv[2]}{number}")
+    assert store.grant_of(secret).key_id == key.id
+    if number % 2:
+        store.revoke(key.id)
+"""
 
 
 @pytest.mark.process
 def test_concurrent_processes_lose_no_keys(tmp_path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    makers = [spawn.Process(target=make_some, args=(tmp_path, name, 6)) for name in "abc"]
-    for maker in makers:
-        maker.start()
-    for maker in makers:
-        maker.join(60)
-        assert maker.exitcode == 0
+    makers = [forked.program(MAKER, tmp_path, name) for name in "abc"]
+    assert [forked.ended(maker).returncode for maker in makers] == [0, 0, 0]
     left = sorted(key.name for key in KeyStore(tmp_path).all())
     assert left == [f"{name}{number}" for name in "abc" for number in (0, 2, 4)]
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +15,7 @@ from agentformer.errors import InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect
 from agentformer.rag.originals import Originals
 from agentformer.types import Scope
+from tests import forked
 from tests.archive.conftest import everything, fill
 from tests.edges.conftest import copy, run, shown, where  # noqa: F401
 from tests.readers.conftest import make_pdf
@@ -169,28 +167,22 @@ def test_unreadable_records_give_no_backup(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.fault
-@pytest.mark.parametrize("command", ["backup", "export"])
-def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path, command: str) -> None:
+def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path) -> None:
     with opened(tmp_path) as af:
-        af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(400))
+        af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(250))
     folders = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
-    target = [str(tmp_path / "copy")] if command == "backup" else ["--to", str(tmp_path / "copy")]
-
-    def small() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))
-
-    run_limited = [sys.executable, "-c", _LIMITED, command, *target, *folders]
-    done = subprocess.run(run_limited, preexec_fn=small, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, "cannot be written" in done.stderr, "Traceback" in done.stderr) == (3, True, False), done
-    assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
+    for command in (["backup"], ["export", "--to"]):
+        done = forked.ended(forked.command(*command, tmp_path / "copy", *folders, before=_LIMITED))
+        seen = done.returncode, "cannot be written" in done.stderr, "Traceback" in done.stderr
+        assert seen == (3, True, False), done
+        assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
     with opened(tmp_path) as af:
-        assert af.backend.count(Scope()) == 400
-        assert getattr(af, "backup" if command == "backup" else "export_to")(tmp_path / "copy").namespaces == {
-            "default": 400
-        }
+        assert af.backend.count(Scope()) == 250
+        assert af.backup(tmp_path / "copy").namespaces == {"default": 250}
+        assert af.export_to(tmp_path / "exported").namespaces == {"default": 250}
 
 
-_LIMITED = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from agentformer.cli import main; main()"
+_LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"
 
 
 def test_two_backends_are_backed_up_into_one_folder(tmp_path: Path) -> None:

@@ -91,9 +91,16 @@ class Emulator:
 
 @contextmanager
 def running() -> Iterator[Emulator]:
-    """Run an emulator for the tests of a module."""
+    """Run an emulator."""
     emulator = Emulator()
     try:
         yield emulator
     finally:
         emulator.stop()
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[Emulator]:
+    """Run one emulator for the session. Each store needs a database of its own."""
+    with running() as server:
+        yield server

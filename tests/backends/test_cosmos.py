@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,19 +17,13 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, MemoryBackend, Scope
-from tests.backends.cosmos_emulator import KEY, Emulator, running
+from tests.backends.cosmos_emulator import KEY, Emulator
 from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
 # The suites that depend most on what this backend adds; the others test searches, which are shared with `faiss`.
 SHORT_FORM = ("AbsentDocuments", "Leases", "Summaries")
 EVERYTHING = Scope(include_archived=True)
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with running() as server:
-        yield server
 
 
 def address(emulator: Emulator, name: object) -> CosmosAddress:

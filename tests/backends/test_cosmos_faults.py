@@ -39,12 +39,6 @@ class Died(BaseException):
     """Stands for a kill of the process: no code of the package handles it."""
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with running() as server:
-        yield server
-
-
 @pytest.fixture
 def open_node(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[[], CosmosMemoryBackend]]:
     """A function that opens the store of the test on a new node."""

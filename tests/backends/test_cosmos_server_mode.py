@@ -28,7 +28,7 @@ from agentformer.memory.backends.cosmos_db.container import local_properties, se
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source
-from tests.backends.cosmos_emulator import KEY, Emulator, running
+from tests.backends.cosmos_emulator import KEY, Emulator
 
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 HOSTILE = ("x' OR 1=1 --", 'x" OR true', "@namespace", "c.pk", "a/b", "", "日本", "ns:a")
@@ -134,12 +134,6 @@ def test_policies_name_the_paths_of_the_items() -> None:
         included = [path["path"] for path in given["indexing_policy"]["includedPaths"]]
         assert {"/pk/?", "/seq/?", "/type/?", "/namespace/?"} <= set(included)
         assert given["indexing_policy"]["excludedPaths"] == [{"path": "/*"}]
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with running() as server:
-        yield server
 
 
 class Service:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +22,7 @@ from agentformer.records import codec, meta
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
 from agentformer.types import Matrix, Reembedding
+from tests import forked
 from tests.backends.postgres_server import schema_of
 
 pytestmark = pytest.mark.process
@@ -242,8 +241,7 @@ def test_a_worker_embeds_what_others_stored_and_is_listed(
     }  # fmt: skip
     for name, value in settings.items():
         monkeypatch.setenv(f"AGENTFORMER_{name}", value)
-    program = [sys.executable, "-m", "agentformer.cli"]
-    with subprocess.Popen([*program, "worker"], stdout=subprocess.PIPE, text=True) as worker:
+    with forked.command("worker") as worker:
         assert worker.stdout is not None
         assert worker.stdout.readline().startswith("working as node ")
         reader = node()
@@ -255,13 +253,13 @@ def test_a_worker_embeds_what_others_stored_and_is_listed(
         while reader.pending(EVERYTHING):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        shown = subprocess.run([*program, "nodes"], capture_output=True, text=True, check=True).stdout
+        shown = CliRunner().invoke(main, ["nodes"]).stdout
         assert "worker" in shown and "alive" in shown and "embedding queue: 0 waiting" in shown
-        report = subprocess.run([*program, "doctor"], capture_output=True, text=True, check=True).stdout
+        report = CliRunner().invoke(main, ["doctor"]).stdout
         assert "nodes: 1 alive, 0 dead" in report
         worker.terminate()
         assert worker.wait(30) == 0
-    listed = subprocess.run([*program, "nodes", "--json"], capture_output=True, text=True, check=True).stdout
+    listed = CliRunner().invoke(main, ["nodes", "--json"]).stdout
     assert json.loads(listed) == {"nodes": [], "queue": {"waiting": 0, "claimed": 0, "refused": 0, "age": 0.0}}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
+from tests import forked
 
 SECRET = "Xylophonia Quetzalcoatl keeps the zirconium ledger"
 
@@ -117,7 +117,7 @@ backend.remove(Scope(user_id="x"))
 @pytest.mark.fault
 def test_opening_the_store_finishes_a_killed_removal(tmp_path: Path) -> None:
     with_a_secret(tmp_path).close()
-    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=60, check=False)
+    done = forked.ended(forked.program(KILLED, tmp_path))
     assert done.returncode == -signal.SIGKILL
     assert in_the_words(tmp_path)
     backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
@@ -188,7 +188,7 @@ def test_a_snapshot_being_written_by_another_process_is_deleted_too(
 @pytest.mark.process
 def test_quarantined_and_unfinished_files_are_deleted(tmp_path: Path) -> None:
     backend = with_a_secret(tmp_path)
-    child = subprocess.Popen([sys.executable, "-c", ""])
+    child = subprocess.Popen(["true"])
     child.wait(60)
     unfinished = tmp_path / f".{INDEX_FILE}.{child.pid}.1"
     unfinished.write_text("zirconium")

@@ -8,19 +8,17 @@ from __future__ import annotations
 import json
 import os
 import random
-import resource
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import by_words, make_entry
 from agentformer.types import Link, Query, Scope
+from tests import forked
 
 pytestmark = pytest.mark.process
 
@@ -96,14 +94,8 @@ backend.store(news, replacing=[Scope(k) for k in "abc"])
 )
 
 
-def start(program: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start(program: str, *arguments: object) -> Any:
+    return forked.program(program, *arguments)
 
 
 def test_concurrent_processes_lose_no_write(tmp_path: Path) -> None:
@@ -153,7 +145,6 @@ def test_a_killed_process_loses_no_acknowledged_write(tmp_path: Path) -> None:
     reports: list[Report] = []
     for kill in range(KILLS):
         with start(RESTLESS, tmp_path, seed + kill) as process:
-            assert process.stdout is not None and process.stderr is not None
             first = process.stdout.readline()
             time.sleep(choose.uniform(0, 0.4))
             process.kill()
@@ -211,13 +202,8 @@ def test_a_full_disk_refuses_the_write_and_keeps_the_rest(tmp_path: Path) -> Non
         "        print(backend.store([make_entry('numbat ' * 1000)])[0].id, flush=True)\n"
         "except StoreFull as error:\n    print('full:', error, flush=True)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (room, room)),
-    )
+    limit = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+    done = forked.ended(start(limit + program, tmp_path))
     *ids, last = done.stdout.splitlines()
     assert last.startswith("full: ") and "disk space" in last, done.stderr
     backend = LocalJsonMemoryBackend(tmp_path)

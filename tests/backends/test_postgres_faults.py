@@ -93,12 +93,12 @@ def test_every_call_of_a_writer_on_a_bad_network_is_stored_once(proxy: Proxy, tm
         return "cut" if packets[0] % 97 == 0 else ""
 
     proxy.lose = lose
-    for n in range(30):
+    for n in range(12):
         (entry,) = backend.store([make_entry(f"note {n}")])
         backend.update(entry.id, {"title": f"title {n}"})
     proxy.lose = lambda _: ""
     entries = backend.list(EVERYTHING)
-    assert packets[0] > 500 and sorted(entry.content for entry in entries) == sorted(f"note {n}" for n in range(30))
+    assert packets[0] > 200 and sorted(entry.content for entry in entries) == sorted(f"note {n}" for n in range(12))
     assert {entry.version for entry in entries} == {2}
     assert not [check for check in backend.verify() if check.found]
     backend.close()

@@ -18,7 +18,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, MemoryEntry, Query, Scope
-from tests.backends.cosmos_emulator import KEY, running
+from tests.backends.cosmos_emulator import KEY
 from tests.backends.postgres_server import open_store
 
 pytestmark = pytest.mark.process
@@ -30,34 +30,32 @@ MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 MODES = ("lexical", "dense", "hybrid")
 
 
-def _faiss(folder: Path) -> Iterator[MemoryBackend]:
-    yield FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+def _faiss(folder: Path, _: pytest.FixtureRequest) -> MemoryBackend:
+    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
 
 
-def _local_json(folder: Path) -> Iterator[MemoryBackend]:
-    yield LocalJsonMemoryBackend(folder)
+def _local_json(folder: Path, _: pytest.FixtureRequest) -> MemoryBackend:
+    return LocalJsonMemoryBackend(folder)
 
 
-def _postgres(folder: Path) -> Iterator[MemoryBackend]:
-    yield open_store(folder, HashingEmbedder())
+def _postgres(folder: Path, request: pytest.FixtureRequest) -> MemoryBackend:
+    request.getfixturevalue("postgres_url")
+    return open_store(folder, HashingEmbedder())
 
 
-def _cosmos(folder: Path) -> Iterator[MemoryBackend]:
-    with running() as emulator:  # it ignores the partition of a query
-        address = CosmosAddress(emulator.url, KEY, "tenants", discover=False)
-        yield CosmosMemoryBackend(folder, HashingEmbedder(), Indexes, address)
+def _cosmos(folder: Path, request: pytest.FixtureRequest) -> MemoryBackend:
+    url = request.getfixturevalue("emulator").url  # it ignores the partition of a query
+    address = CosmosAddress(url, KEY, "tenants", discover=False)
+    return CosmosMemoryBackend(folder, HashingEmbedder(), Indexes, address)
 
 
 @pytest.fixture(scope="module", params=["faiss", "local_json", "postgres", "cosmos_db"])
 def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     """Open a store in which all namespaces have equal texts, and references to entries of other namespaces."""
-    backends: dict[str, Callable[[Path], Iterator[MemoryBackend]]] = {
+    backends: dict[str, Callable[[Path, pytest.FixtureRequest], MemoryBackend]] = {
         "faiss": _faiss, "local_json": _local_json, "postgres": _postgres, "cosmos_db": _cosmos,
     }  # fmt: skip
-    if request.param == "postgres":
-        request.getfixturevalue("postgres_url")
-    opening = backends[request.param](tmp_path_factory.mktemp("tenants"))
-    backend = next(opening)
+    backend = backends[request.param](tmp_path_factory.mktemp("tenants"), request)
     entries: list[MemoryEntry] = []
     for n, namespace in enumerate(NAMESPACES * 2):
         for word in WORDS:
@@ -69,8 +67,6 @@ def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     backend.store(entries)
     yield backend, {entry.id: entry for entry in entries}
     backend.close()
-    for _ in opening:  # the end of the generator stops the emulator
-        pass
 
 
 scopes = st.fixed_dictionaries(

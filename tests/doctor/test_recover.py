@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,8 @@ from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.testing import make_entry
 from agentformer.types import Scope
+from tests import forked
+from tests.faults.long_form import LONG
 
 pytestmark = [
     pytest.mark.fault,
@@ -175,27 +178,19 @@ def test_a_kill_during_recovery_loses_no_acknowledged_write(store: Path, tmp_pat
         shutil.rmtree(folder)
         if not killed:
             break
-        point += 1
+        point += 1 if LONG else 3
     assert point > 15 and interrupted
 
 
-def started(program: str, path: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+def started(program: str, path: Path) -> Any:
+    return forked.program(program, path, stdin=subprocess.PIPE)
 
 
-def line_of(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def line_of(process: Any) -> str:
+    return str(process.stdout.readline().strip())
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
+def go_on(process: Any) -> None:
     process.stdin.write("\n")
     process.stdin.flush()
 

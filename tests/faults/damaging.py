@@ -32,6 +32,7 @@ from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # run as a script, so the package `tests` is not found
+from tests.faults.long_form import LONG
 from tests.records import damaged_rows
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -46,7 +47,7 @@ TO_DO = (
 )
 _PAGE = 4_096
 _PAGES = 100  # of a list: more can only be a loop
-_ENTRIES = 200
+_ENTRIES = 200 if LONG else 80
 
 
 def texts() -> list[str]:

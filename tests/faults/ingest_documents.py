@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
+from long_form import LONG
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.cli import main
@@ -47,14 +48,15 @@ def _pdf(path: Path, pages: int) -> None:
 
 
 def write_documents(folder: Path) -> None:
-    """Twelve documents, of which some have hundreds of chunks."""
+    """Twelve documents, of which some have many chunks; in the long form, hundreds."""
     folder.mkdir()
-    for n, size in enumerate((30, 2500, 6, 4000, 300)):
-        (folder / f"text{n}.txt").write_text(_paragraphs(f"text{n}", size), encoding="utf-8")
-    for n, size in enumerate((60, 1500, 12)):
+    scale = 6 if LONG else 1
+    for n, size in enumerate((5, 400, 1, 700, 50)):
+        (folder / f"text{n}.txt").write_text(_paragraphs(f"text{n}", scale * size), encoding="utf-8")
+    for n, size in enumerate((12, 250, 6)):
         body = "\n\n".join(f"## Part {i}\n\n{_paragraphs(f'md{n} {i}', size // 6)}" for i in range(6))
         (folder / f"notes{n}.md").write_text(f"# Notes {n}\n\n{body}\n", encoding="utf-8")
-    for n, pages in enumerate((1, 25, 4)):
+    for n, pages in enumerate((1, 4 * scale, 3)):
         _pdf(folder / f"paper{n}.pdf", pages)
     (folder / "empty.txt").write_bytes(b"")
 

@@ -32,6 +32,7 @@ from writers import Desk
 
 from agentformer.rag.documents import Document
 from agentformer.types import MemoryEntry
+from tests import forked
 
 PATIENCE = 240.0
 
@@ -151,8 +152,6 @@ def _fork(order: dict[str, Any]) -> int:
 
 def _serve_orders() -> None:
     """Read orders; for each tell the id of its process, then how that ended."""
-    import gunicorn.app.base  # noqa: F401 (all that any of them needs is imported once)
-
     print("ready", flush=True)
     for line in sys.stdin:
         pid = _fork(json.loads(line))
@@ -220,22 +219,11 @@ class Killing:
         self._known: dict[str, Undisturbed] = {}
         self.told: Counter[str] = Counter()
         self.calls = 0  # acknowledged by those that were killed, and compared
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-        self._forker = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=environment,
-        )
+        self._forker = forked.script(Path(__file__), imports=forked.SERVE + forked.STORE, stdin=subprocess.PIPE)
         assert self._answer() == "ready"
 
     def close(self) -> None:
-        assert self._forker.stdin is not None
-        self._forker.stdin.close()
-        self._forker.wait(PATIENCE)
-        assert self._forker.stdout is not None
-        self._forker.stdout.close()
+        self._forker.communicate(timeout=PATIENCE)
 
     def undisturbed(self, work: str) -> Undisturbed:
         """Made once for each work. Its end is checked as any other."""

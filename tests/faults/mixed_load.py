@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from long_form import LONG
 from serve_load import BOUND, Answer, Load, Server, called, multipart, text
 
 DOCUMENTS = 4  # of each client
@@ -248,7 +249,7 @@ class Watch:
         """When nothing goes on any more: what is there for a while, without children and temporary files."""
         before, deadline = self.now(), time.monotonic() + BOUND
         while True:
-            time.sleep(1.0)
+            time.sleep(1.0 if LONG else 0.3)
             held = self.now()
             still = (held.files, held.threads) == (before.files, before.threads)
             if still and not held.children and not held.left:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -9,43 +11,47 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from functools import cache
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from tests import forked
+
 ALL = os.environ.get("AGENTFORMER_DISK") == "all"  # every size and moment, instead of a sample
 _BOUND = 540.0  # seconds that a child may take
+_NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000  # of unshare(2)
+_OWN = "from tests.faults import mounts\nmounts.own_mounts()"
+_FORK: Any = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
 
 
 @cache
-def _prefix() -> tuple[str, ...] | None:
-    """What gives a process mounts of its own: as root, or in a user namespace. None where neither is allowed."""
-    if sys.platform != "linux" or not shutil.which("unshare") or not shutil.which("mount"):
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        for prefix in (("unshare", "--mount"), ("unshare", "--map-root-user", "--mount")):
-            tried = subprocess.run(
-                [*prefix, "mount", "-t", "tmpfs", "-o", "size=1m", "none", folder], capture_output=True, timeout=60
-            )
-            if tried.returncode == 0:
-                return prefix
-    return None
-
-
 def why_not() -> str:
     """Why no disk can be mounted here; "" where one can."""
-    return "" if _prefix() else "this process may not mount a disk, nor make a user namespace in which it may"
+    if sys.platform == "linux" and shutil.which("mount"):
+        with tempfile.TemporaryDirectory() as folder:
+            mounted = f"mounts.mount(mounts.Path({folder!r}))"
+            if not forked.ended(forked.program(f"{_OWN}\n{mounted}", imports=())).returncode:
+                return ""
+    return "this process may not mount a disk, nor make a user namespace in which it may"
+
+
+def own_mounts() -> None:
+    """Give this process mounts of its own, which end with it: as root, or in a user namespace."""
+    libc, user, group = ctypes.CDLL(None, use_errno=True), os.getuid(), os.getgid()
+    if libc.unshare(_NEW_MOUNTS):
+        if libc.unshare(_NEW_MOUNTS | _NEW_USER):
+            raise OSError(ctypes.get_errno(), "this process may have no mounts of its own")
+        for name, value in (("setgroups", "deny"), ("uid_map", f"0 {user} 1"), ("gid_map", f"0 {group} 1")):
+            Path("/proc/self", name).write_text(value)
+    subprocess.run(["mount", "--make-rprivate", "/"], check=True, timeout=60)
 
 
 def run(script: str | Path, *arguments: object, **environ: str) -> str:
     """Run a file of this folder where it may mount disks. Returns what it printed; fails with what it told of its
     errors. The mounts end with it."""
-    done = subprocess.run(
-        [*(_prefix() or ()), sys.executable, str(script), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=_BOUND,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environ},
-    )
+    scene = forked.script(Path(script), *arguments, before=_OWN, imports=forked.SERVE + forked.STORE, env=environ)
+    done = forked.ended(scene, _BOUND)
     assert done.returncode == 0, f"it ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
     return done.stdout
 
@@ -75,6 +81,23 @@ def remount(folder: Path, mode: str) -> None:
 def unmount(folder: Path) -> None:
     """Take the disk away under whoever has files of it open."""
     subprocess.run(["umount", "--lazy", str(folder)], check=True, timeout=60)
+
+
+def view_of(disk: Path, view: Path) -> None:
+    """Mount a disk a second time, for reading."""
+    view.mkdir()
+    subprocess.run(["mount", "--bind", str(disk), str(view)], check=True, timeout=60)
+    subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True, timeout=60)
+
+
+def beside(work: Callable[..., None], *arguments: object) -> tuple[BaseProcess, Connection]:
+    """Start a fork of this process that does some work, and return it with a pipe to it, which is the last argument of
+    the work. No memory may be open yet."""
+    ours, theirs = _FORK.Pipe()
+    process = _FORK.Process(target=work, args=(*arguments, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 class Ballast:

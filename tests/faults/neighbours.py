@@ -7,11 +7,10 @@ As a program it is one of them, a notebook: `python neighbours.py INDEX_DIR UPLO
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,9 +19,11 @@ from serve_load import BOUND, Server, multipart
 from agentformer.errors import Conflict
 from agentformer.factory import AgentFormer, connect
 from agentformer.tools.result_json import hit_json
+from tests import forked
 
 EMBEDDER = "hashing:1024"  # so many that hundreds of texts do not look alike
 LIMIT = 100
+QUIET = {"AGENTFORMER_CLEAN_EVERY": "0"}
 
 
 class Neighbour(Protocol):
@@ -93,13 +94,8 @@ class ByCommands:
 
     def _run(self, command: str, *arguments: str) -> str:
         where = ["--index-dir", f"{self._folder}/i", "--upload-dir", f"{self._folder}/u"]
-        done = subprocess.run(
-            [sys.executable, "-m", "agentformer.cli", command, *arguments, *where, "--embedder", EMBEDDER, "--json"],
-            env=_environment(),
-            capture_output=True,
-            text=True,
-            timeout=BOUND,
-        )
+        options = ("--embedder", EMBEDDER, "--json")
+        done = forked.ended(forked.command(command, *arguments, *where, *options, env=QUIET), BOUND)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -107,20 +103,12 @@ class ByCommands:
 class _Piped:
     """A process that answers a line of JSON with a line of JSON."""
 
-    def __init__(self, *command: str, log: Path) -> None:
+    def __init__(self, start: Callable[..., Any], *arguments: object, log: Path, **options: Any) -> None:
         self._log = log
         with log.open("w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, *command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                env=_environment(),
-            )
+            self.process = start(*arguments, stdin=subprocess.PIPE, stderr=errors, env=QUIET, **options)
 
     def ask(self, **what: Any) -> Any:
-        assert self.process.stdin is not None and self.process.stdout is not None
         self.process.stdin.write(json.dumps(what) + "\n")
         self.process.stdin.flush()
         line = self.process.stdout.readline()
@@ -128,7 +116,7 @@ class _Piped:
         return json.loads(line)
 
     def close(self) -> None:
-        _, _ = self.process.communicate(timeout=BOUND)
+        self.process.communicate(timeout=BOUND)
         assert self.process.returncode == 0, self._log.read_text()
 
 
@@ -137,7 +125,7 @@ class Notebook:
 
     def __init__(self, folder: Path, *, cleans: bool = False) -> None:
         log = folder / f"notebook{cleans}.txt"
-        self._piped = _Piped(str(Path(__file__)), f"{folder}/i", f"{folder}/u", log=log)
+        self._piped = _Piped(forked.script, Path(__file__), f"{folder}/i", f"{folder}/u", log=log)
         self._cleans = cleans
 
     def add(self, text: str) -> None:
@@ -162,7 +150,7 @@ class ByMcp:
 
     def __init__(self, folder: Path) -> None:
         where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", EMBEDDER]
-        self._piped = _Piped("-m", "agentformer.cli", "mcp", *where, log=folder / "mcp.txt")
+        self._piped = _Piped(forked.command, "mcp", *where, imports=forked.MCP, log=folder / "mcp.txt")
         self._number = 0
         client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "a", "version": "1"}}
         self._ask("initialize", client)
@@ -187,11 +175,6 @@ class ByMcp:
         told = self._piped.ask(jsonrpc="2.0", id=self._number, method=method, params=parameters)
         assert "result" in told, told
         return told["result"]
-
-
-def _environment() -> dict[str, str]:
-    quiet = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "AGENTFORMER_CLEAN_EVERY": "0"}
-    return {**os.environ, **quiet}
 
 
 def _clean(af: AgentFormer) -> None:

@@ -1,7 +1,7 @@
 """Processes of the re-embedding tests: `move`, which is killed, and `ask`, which must never notice.
 
 python reembed_store.py move INDEX_DIR SPEC LOG PAUSE
-python reembed_store.py ask INDEX_DIR QUERIES STOP
+python reembed_store.py ask INDEX_DIR QUERIES STOP TARGET
 """
 
 from __future__ import annotations
@@ -58,16 +58,19 @@ def move(index_dir: str, spec: str, log: str, pause: str) -> None:
     print(json.dumps({"switched": moved.switched, "embedded": moved.embedded, "overlap": moved.overlap}))
 
 
-def ask(index_dir: str, queries: str, stop: str) -> None:
-    """Ask again and again until the file `stop` is there, storing a note now and then; then tell every distinct answer
-    of each question, and what failed. An answer is the ids with their cosines."""
+def ask(index_dir: str, queries: str, stop: str, target: str) -> None:
+    """Ask again and again, storing a note now and then, until the file `stop` is there and all were answered in the
+    target space; then tell every distinct answer of each question, and what failed. An answer is the ids with their
+    cosines."""
     asked = json.loads(Path(queries).read_text())
     answers: dict[str, set[str]] = {text: set() for text in asked}
     failed: list[str] = []
     notes = count = 0
     slowest = 0.0
     with opened(index_dir) as memory:
-        while not Path(stop).exists():
+        last = ""
+        while last != target or not Path(stop).exists():
+            last = memory.embedder.space.spec
             for text in asked:
                 started = time.monotonic()
                 try:
@@ -81,7 +84,6 @@ def ask(index_dir: str, queries: str, stop: str) -> None:
                 slowest = max(slowest, time.monotonic() - started)
             memory.memory.store(f"note {notes} of the day", namespace=NOTES)
             notes += 1
-        last = memory.embedder.space.spec
     told = {text: sorted(found) for text, found in answers.items()}
     counts = {"notes": notes, "count": count, "slowest": slowest}
     print(json.dumps({"answers": told, "failed": failed, "space": last, **counts}))

@@ -1,6 +1,6 @@
 """Clients that upload and ask at once, and remember what the server has acknowledged.
 
-    python tests/faults/serve_load.py URL CLIENTS SECONDS
+    python -m tests.faults.serve_load URL CLIENTS SECONDS
 
 prints what was seen.
 """
@@ -14,17 +14,18 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from tests import forked
 
 BOUND = 120.0  # seconds that anything here waits at most
 NOTHING: Mapping[str, str] = MappingProxyType({})
@@ -32,29 +33,23 @@ WORDS = ("caretaker", "keeps", "keys", "blue", "cupboard", "boats", "lifted", "w
 
 
 class Server:
-    """`agentformer serve` in a process of its own, over the folders of `folder`. `before` runs in it first; `environ`
-    is added to its environment."""
+    """`agentformer serve` in a process of its own, over the folders of `folder`. `before` is Python that it runs first;
+    `environ` is added to its environment."""
 
     def __init__(
         self,
         folder: Path,
         *options: str,
-        before: Callable[[], None] | None = None,
+        before: str = "",
         environ: Mapping[str, str] = NOTHING,
     ) -> None:
         command = ["serve", "--embedder", "hashing", "--port", "0", *options]
         where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u"]
         self.log = folder / "log.txt"
         with self.log.open("a") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "agentformer.cli", *command, *where],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                cwd=folder,
-                env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **environ},
-                start_new_session=True,
-                preexec_fn=before,
+            own_group = f"import os\nos.setsid()\n{before}"
+            self.process = forked.command(
+                *command, *where, before=own_group, imports=forked.SERVE, cwd=folder, env=environ, stderr=log
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -4,12 +4,15 @@ is lost by it, nothing lasts for ever, and ids of a process go on growing."""
 from __future__ import annotations
 
 import ctypes
+import importlib
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,7 +22,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from mounts import play
 from test_vanished import opened
 
 from agentformer.access.keys import KeyStore
@@ -27,6 +29,7 @@ from agentformer.errors import Unauthenticated
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Task
 from agentformer.types import new_id
+from tests import forked
 
 BACKENDS = ["faiss", "local_json"]
 HOUR, DAY = 3600, 86_400
@@ -67,23 +70,48 @@ def set_clock(shift: int) -> None:
     assert abs((time.time() - before) - (shift - former)) < 60, "the clock did not move"
 
 
-def shifted(scene: Any, *arguments: object) -> None:
-    """Run a scene in a process whose clock can be set."""
-    done = subprocess.run(
-        [sys.executable, __file__, scene.__name__, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "LD_PRELOAD": clock(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
-    assert done.returncode == 0, f"it ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-6000:]}"
-
-
-@pytest.fixture(autouse=True)
-def can_be_set() -> Iterator[None]:
+@pytest.fixture(scope="module")
+def shifting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen[str]]:
+    """A process whose clock can be set, and which forks for each scene."""
     if not clock():
         pytest.skip("there is no C compiler, so the clock of a process cannot be set")
-    yield
+    log = tmp_path_factory.mktemp("clock") / "errors"
+    environment = {**os.environ, "LD_PRELOAD": clock(), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with log.open("w") as errors:
+        process = subprocess.Popen([sys.executable, __file__], stderr=errors, text=True, env=environment, **pipes)
+    yield process
+    process.communicate(timeout=60)
+
+
+def shifted(process: subprocess.Popen[str], scene: Any, *arguments: object) -> None:
+    """Run a scene in a fork of that process."""
+    assert process.stdin and process.stdout
+    process.stdin.write("\t".join([scene.__name__, *map(str, arguments)]) + "\n")
+    process.stdin.flush()
+    code, told = json.loads(process.stdout.readline())
+    assert code == 0, told
+
+
+def play_all() -> None:
+    """Read scenes and their arguments, and tell for each how it failed, if it did."""
+    for module in forked.STORE:
+        importlib.import_module(module)
+    for line in sys.stdin:
+        name, *arguments = line.rstrip("\n").split("\t")
+        reader, writer = os.pipe()
+        if not os.fork():
+            try:
+                globals()[name](*arguments)
+            except BaseException:
+                os.write(writer, traceback.format_exc().encode()[-6000:])
+                os._exit(1)
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader) as failure:
+            told = failure.read()
+        code = os.waitstatus_to_exitcode(os.wait()[1])
+        print(json.dumps([code, told]), flush=True)
 
 
 def a_memory_is_used_through_all_jumps(folder: str, backend: str) -> None:
@@ -206,17 +234,17 @@ def ids_grow_through_all_jumps() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_memory_goes_on_whatever_the_clock_does(tmp_path: Path, backend: str) -> None:
-    shifted(a_memory_is_used_through_all_jumps, tmp_path, backend)
+def test_a_memory_goes_on_whatever_the_clock_does(shifting: Any, tmp_path: Path, backend: str) -> None:
+    shifted(shifting, a_memory_is_used_through_all_jumps, tmp_path, backend)
 
 
-def test_keys_and_jobs_go_on_whatever_the_clock_does(tmp_path: Path) -> None:
-    shifted(keys_and_jobs_live_through_all_jumps, tmp_path)
+def test_keys_and_jobs_go_on_whatever_the_clock_does(shifting: Any, tmp_path: Path) -> None:
+    shifted(shifting, keys_and_jobs_live_through_all_jumps, tmp_path)
 
 
-def test_ids_grow_whatever_the_clock_does() -> None:
-    shifted(ids_grow_through_all_jumps)
+def test_ids_grow_whatever_the_clock_does(shifting: Any) -> None:
+    shifted(shifting, ids_grow_through_all_jumps)
 
 
 if __name__ == "__main__":
-    play(globals())
+    play_all()

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "5"))
+from tests import forked
+
+DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "4"))
 SEED = int(os.environ.get("AGENTFORMER_DAMAGES_SEED", "1"))
 _CHILD = Path(__file__).with_name("damaging.py")
 _PATIENCE = 60 + 10 * DAMAGES  # seconds: what takes longer hangs
@@ -22,9 +22,7 @@ _PATIENCE = 60 + 10 * DAMAGES  # seconds: what takes longer hangs
 
 def child(*arguments: object) -> list[dict[str, Any]]:
     """SQLite must not crash, either, so it works in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, str(_CHILD), *map(str, arguments)], capture_output=True, text=True, timeout=_PATIENCE
-    )
+    done = forked.ended(forked.script(_CHILD, *arguments), _PATIENCE)
     assert done.returncode == 0, done.stderr[-3000:]
     return [json.loads(line) for line in done.stdout.splitlines()]
 

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-resource = pytest.importorskip("resource", reason="this system has no limit on the size of files")
+from tests import forked
+
+pytest.importorskip("resource", reason="this system has no limit on the size of files")
 
 ROOM = 500_000  # bytes that any one file may have: an empty store's log has over 200,000
 
 
 def run(folder: Path, *arguments: str, limited: bool) -> Any:
     where = ("--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing", "--json")
-    done = subprocess.run(
-        [sys.executable, "-m", "agentformer.cli", *arguments, *where],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (ROOM, ROOM))) if limited else None,
-    )
+    limit = f"import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, ({ROOM}, {ROOM}))" if limited else ""
+    done = forked.ended(forked.command(*arguments, *where, before=limit))
     assert "Traceback" not in done.stderr, done.stderr
     return json.loads(done.stdout)
 
@@ -84,7 +77,5 @@ backend.close()
 
 @pytest.mark.parametrize("room", [0, 600, 3_000])
 def test_where_the_words_cannot_be_written_vectors_answer_alone(tmp_path: Path, room: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, str(tmp_path), str(room)], capture_output=True, text=True, timeout=120
-    )
+    done = forked.ended(forked.program(CHILD, tmp_path, room))
     assert done.returncode == 0, done.stderr

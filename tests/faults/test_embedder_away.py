@@ -1,25 +1,23 @@
-"""The embedder's server is killed in the middle of an upload of 200 files, and comes back."""
+"""The embedder's server is killed in the middle of an upload of many files, and comes back."""
 
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-import pytest
 from long_form import LONG
 
 import agentformer
 from agentformer.embedders.model_info import PROBE
 from agentformer.types import Query, Scope
+from tests import forked
 
-FILES = 200 if LONG else 60
-ROOT = Path(__file__).parents[2]
+FILES, AWAY = (200, range(60, 140)) if LONG else (24, range(8, 16))
+SERVER = "from tests.embedders.ollama_server import main\nmain()"
 
 
 def free_port() -> int:
@@ -29,13 +27,8 @@ def free_port() -> int:
         return port
 
 
-def start(port: int, log: Path) -> subprocess.Popen[bytes]:
-    server = subprocess.Popen(
-        [sys.executable, "-m", "tests.embedders.ollama_server", "--port", str(port), "--log", str(log)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.DEVNULL,
-    )
+def start(port: int, log: Path) -> Any:
+    server = forked.program(SERVER, "--port", port, "--log", log)
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
@@ -61,9 +54,8 @@ def content(n: int) -> str:
     )
 
 
-@pytest.mark.parametrize("away", [(60, 140) if LONG else (20, 40)])
 def test_all_is_found_by_words_at_once_and_by_vectors_after_and_nothing_is_embedded_twice(
-    tmp_path: Path, away: tuple[int, int]
+    tmp_path: Path,
 ) -> None:
     port, log = free_port(), tmp_path / "log"
     server = start(port, log)
@@ -78,16 +70,16 @@ def test_all_is_found_by_words_at_once_and_by_vectors_after_and_nothing_is_embed
     try:
         states = []
         for n in range(FILES):
-            if n == away[0]:
+            if n == AWAY.start:
                 server.kill()
                 server.wait()
-            if n == away[1]:
+            if n == AWAY.stop:
                 server = start(port, log)
             states.append(memory.rag.upload(content(n).encode(), name=f"file{n}.txt").status)
             (hit,) = memory.backend.search(Query(f"room{n}x3", Scope(), limit=1, mode="lexical"))
             assert f"room{n}x3" in hit.entry.content
-        assert states[: away[0]] == ["ready"] * away[0]
-        assert states[away[0] : away[1]] == ["pending"] * (away[1] - away[0])
+        assert states[: AWAY.start] == ["ready"] * AWAY.start
+        assert states[AWAY.start : AWAY.stop] == ["pending"] * len(AWAY)
 
         deadline = time.monotonic() + 120
         while memory.backend.pending(Scope()) and time.monotonic() < deadline:

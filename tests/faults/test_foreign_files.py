@@ -10,8 +10,6 @@ import random
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -24,6 +22,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.jobs.queue import Jobs
 from agentformer.records.database import Database
+from tests import forked
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with a name")
 
@@ -115,15 +114,18 @@ def test_records_that_are_gone_are_not_begun_anew_beside_their_indexes(tmp_path:
         assert facts(af) == LANTERNS
 
 
+KILLED = """
+import os, signal, sys, agentformer
+folder, count = sys.argv[1:]
+af = agentformer.connect(index_dir=f"{folder}/i", upload_dir=f"{folder}/u", embedder="hashing:64", cleanup_interval=0)
+af.memory.store_many(f"seal {n}" for n in range(int(count)))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def killed_writer(folder: Path, count: int) -> None:
     """A store whose last writes are in its log alone."""
-    program = (
-        "import os, signal, sys; from pathlib import Path; from test_vanished import opened\n"
-        f"af = opened(Path({str(folder)!r})); af.memory.store_many([f'seal {{n}}' for n in range({count})])\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), *sys.path]))
-    subprocess.run([sys.executable, "-c", program], timeout=120, env={**os.environ, "PYTHONPATH": path}, check=False)
+    forked.ended(forked.program(KILLED, folder, count))
 
 
 @pytest.mark.parametrize("begun", ["new", "old"])

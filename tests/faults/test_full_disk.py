@@ -3,22 +3,25 @@ all that was acknowledged is there, nothing that was refused, and the same memor
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import signal
 import sqlite3
 import subprocess
-import sys
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fill_disk import Diary
-from mounts import ALL, Ballast, apart, mount, play, run, why_not
+from mounts import ALL, Ballast, apart, beside, mount, play, run, why_not
+from serve_load import multipart
+from writers import ForkedServer
 
 import agentformer
 from agentformer.errors import StoreError, StoreFull
-from tests.edges.running import Running
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -99,41 +102,27 @@ def test_a_store_that_could_not_be_begun_is_begun_once_there_is_room(tmp_path: P
     apart(a_store_is_begun_on_a_full_disk, tmp_path)
 
 
-WRITER = """
-import sys
-sys.path.insert(0, {here!r})
-from pathlib import Path
-from fill_disk import Diary
-diary = Diary(Path(sys.argv[1]), "faiss")
-number = 0
-while True:
-    try:
-        print("ok", diary.memory.memory.store(f"tern {{number}} " + "on the pier " * 300).id, flush=True)
-        number += 1
-    except Exception as error:
-        print("no", type(error).__name__, str(error)[:80], flush=True)
-        sys.stdin.readline()
-"""
+def write_until_full(disk: Path, pipe: Connection) -> None:
+    diary = Diary(disk, "faiss")
+    for number in itertools.count():
+        try:
+            pipe.send(diary.memory.memory.store(f"tern {number} " + "on the pier " * 300).id)
+        except Exception as error:
+            pipe.send(error)
+            signal.pause()
 
 
 def a_writer_is_killed_on_a_full_disk(folder: str) -> None:
     """It writes until nothing more fits, and dies with all of it in the log, which has no room to be moved."""
     disk = Path(folder) / "disk"
     mount(disk, "4m")
-    program = WRITER.format(here=str(Path(__file__).parent))
-    writer = subprocess.Popen(
-        [sys.executable, "-c", program, str(disk)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert writer.stdout
+    writer, pipe = beside(write_until_full, disk)
     acknowledged = []
-    for line in writer.stdout:
-        word, told = line.split(maxsplit=1)
-        if word == "no":
-            assert told.startswith("StoreFull"), told
-            break
-        acknowledged.append(told.strip())
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
+    while isinstance(told := pipe.recv(), str):
+        acknowledged.append(told)
+    assert isinstance(told, StoreFull), told
+    writer.kill()
+    writer.join()
     assert acknowledged
     try:
         with agentformer.connect(index_dir=disk / "index", upload_dir=disk / "uploads", embedder="hashing:64") as af:
@@ -158,29 +147,35 @@ def a_server_runs_out_of_room(folder: str) -> None:
     disk = Path(folder) / "disk"
     mount(disk, "24m")
     ballast = Ballast(disk)
-    running = Running(disk)
+    big, kind = multipart({"big.txt": b"boats and tides\n\n" * 20_000})
+    server = ForkedServer(disk)
+
+    def post(path: str, **body: object) -> tuple[int, Any]:
+        answer = server.call("POST", path, json.dumps(body).encode(), Content_Type="application/json")
+        return answer.status, answer.json
+
     try:
-        acknowledged = [running.post("/api/memory", content="a heron stands in the reeds")[1]["id"]]
+        acknowledged = [post("/api/memory", content="a heron stands in the reeds")[1]["id"]]
         for room in (0, 16 * KB, 200 * KB) if ALL else (0, 100 * KB):
             ballast.leave(room)
             for number in range(60):
-                status, told = running.post("/api/memory", content=f"tern {number} " + "on the pier " * 400)
+                status, told = post("/api/memory", content=f"tern {number} " + "on the pier " * 400)
                 if status != 201:
                     break
                 acknowledged.append(told["id"])
             assert (status, told["type"]) == (507, "urn:agentformer:problem:store-full"), told
-            assert running.upload("big.txt", "boats and tides\n\n" * 20_000)[0] in (200, 507)
-            status, told = running.post("/api/memory/search", text="heron")
+            assert server.call("POST", "/api/rag/upload", big, Content_Type=kind).status in (201, 507)
+            status, told = post("/api/memory/search", text="heron")
             assert status == 200 and told["hits"], told
             ballast.free()
-            status, told = running.post("/api/memory", content=f"an egret has room again, {room}")
+            status, told = post("/api/memory", content=f"an egret has room again, {room}")
             assert status == 201, told
             acknowledged.append(told["id"])
             for entry_id in acknowledged:
-                assert running.ask("GET", f"/api/memory/{entry_id}")[0] == 200
+                assert server.call("GET", f"/api/memory/{entry_id}").status == 200
     finally:
-        code = running.end()
-    assert code == 0 and "Traceback" not in running.errors.read_text(), running.errors.read_text()
+        code = server.end()
+    assert code == 0 and "Traceback" not in server.log.read_text(), server.log.read_text()
 
 
 def test_a_server_answers_507_and_goes_on_once_there_is_room(tmp_path: Path) -> None:

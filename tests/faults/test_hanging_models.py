@@ -5,9 +5,6 @@ The models are let go only after everything else was done, so no clock decides.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -18,6 +15,7 @@ import pytest
 
 from agentformer.factory import AgentFormer, connect
 from agentformer.types import Query, Scope
+from tests import forked
 from tests.edges.talking import Talker
 from tests.embedders.ollama_server import OllamaServer
 
@@ -26,24 +24,18 @@ MODEL = "ollama:nomic-embed-text"
 
 
 @pytest.fixture
-def started() -> Iterator[list[subprocess.Popen[str]]]:
-    processes: list[subprocess.Popen[str]] = []
+def started() -> Iterator[list[Any]]:
+    processes: list[Any] = []
     yield processes
     for process in processes:
         process.kill()
         process.communicate()
 
 
-def command(folder: Path, *arguments: str, **settings: str) -> subprocess.Popen[str]:
+def command(folder: Path, *arguments: str, **settings: str) -> Any:
     where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u"]
     named = {f"AGENTFORMER_{name.upper()}": value for name, value in settings.items()}
-    return subprocess.Popen(
-        [sys.executable, "-m", "agentformer.cli", *arguments, *where],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, **named, "OMP_NUM_THREADS": "1"},
-    )
+    return forked.command(*arguments, *where, env=named)
 
 
 def opened(folder: Path, **settings: Any) -> AgentFormer:
@@ -82,7 +74,7 @@ def use_all(af: AgentFormer, name: str) -> None:
     assert af.memory.remove(kept.id) == 1
 
 
-def test_no_lock_is_held_while_an_embedder_works(tmp_path: Path, started: list[subprocess.Popen[str]]) -> None:
+def test_no_lock_is_held_while_an_embedder_works(tmp_path: Path, started: list[Any]) -> None:
     (tmp_path / "late.txt").write_text("The late numbat digs.")
     with (
         OllamaServer() as slow,
@@ -108,7 +100,7 @@ def test_no_lock_is_held_while_an_embedder_works(tmp_path: Path, started: list[s
 
 @pytest.mark.parametrize("backend", ["faiss", "local_json"])
 def test_no_lock_is_held_while_a_language_model_writes_a_summary(
-    tmp_path: Path, started: list[subprocess.Popen[str]], backend: str
+    tmp_path: Path, started: list[Any], backend: str
 ) -> None:
     talker, go_on, asked = Talker(), tmp_path / "go_on", tmp_path / "asked"
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ import pytest
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
 from serve_load import BOUND, Server, multipart
 
+from tests import forked
 from tests.readers.hostile import HOSTILE
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs SIGTERM and SIGKILL")
@@ -121,14 +121,7 @@ def assert_sparse_file_is_not_read(folder: Path) -> None:
 def ingested(folder: Path, path: Path) -> tuple[str, int]:
     """What the command says, and the most memory that it had."""
     where = ["--embedder", "hashing", "--index-dir", str(folder / "cli"), "--upload-dir", str(folder / "u2"), "--json"]
-    code = (
-        "import resource, subprocess, sys\n"
-        "ran = subprocess.run([sys.executable, '-m', 'agentformer.cli', 'ingest', *sys.argv[1:]])\n"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
-        "sys.exit(ran.returncode)\n"
-    )
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(path), *where], capture_output=True, text=True, env={**os.environ}
-    )
+    told = "import atexit, resource\natexit.register(lambda: print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))"
+    ran = forked.ended(forked.command("ingest", path, *where, before=told))
     assert ran.returncode == 1, ran
     return ran.stdout + ran.stderr, int(ran.stdout.split()[-1]) * 1024

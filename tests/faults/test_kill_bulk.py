@@ -4,29 +4,25 @@ there, each batch is whole or missing, and the indexes agree with the records.""
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agentformer.memory.backends import all_entries
 from agentformer.types import Scope
+from tests import forked
 from tests.faults.load_bulk import BATCH, name_of, opened
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
-_SCRIPT = Path(__file__).with_name("load_bulk.py")
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 
 
-def started(*arguments: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, str(_SCRIPT), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
+def started(*arguments: Path) -> Any:
+    process = forked.script(Path(__file__).with_name("load_bulk.py"), *arguments)
     assert process.stdout.readline() == "ready\n", process.communicate(timeout=60)[1]
     return process
 
@@ -42,7 +38,7 @@ def wait_for(log: Path, count: int) -> None:
         time.sleep(0.01)
 
 
-def end(process: subprocess.Popen[str]) -> None:
+def end(process: Any) -> None:
     process.kill()
     process.communicate(timeout=60)
 

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,30 +17,26 @@ import pytest
 from long_form import LONG
 
 from agentformer.types import Scope
+from tests import forked
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "50" if LONG else "4"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "50" if LONG else "2"))
 SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED", "22"))
 _OWN = re.compile(r"(?m)^(id|created_at|updated_at): .*$")
 
 
 @pytest.fixture
-def killer() -> Iterator[subprocess.Popen[str]]:
-    script = [sys.executable, str(Path(__file__).with_name("home_sync.py"))]
-    process = subprocess.Popen(script, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def killer() -> Iterator[Any]:
+    process = forked.script(Path(__file__).with_name("home_sync.py"), stdin=subprocess.PIPE)
     yield process
-    assert process.stdin and process.stdout
-    process.stdin.close()
-    process.wait(60)
-    process.stdout.close()
+    process.communicate(timeout=60)
 
 
-def ask(killer: subprocess.Popen[str], folder: Path, point: int) -> str:
-    assert killer.stdin and killer.stdout
+def ask(killer: Any, folder: Path, point: int) -> str:
     killer.stdin.write(f"{folder / 'store'}\t{folder / 'home'}\t{point}\n")
     killer.stdin.flush()
-    return killer.stdout.readline().strip()
+    return str(killer.stdout.readline().strip())
 
 
 def prepare(folder: Path) -> None:
@@ -98,9 +93,7 @@ def observe(folder: Path) -> tuple[list[Any], dict[str, str]]:
     return sorted(entries), files
 
 
-def test_after_a_kill_the_next_sync_ends_as_one_that_was_not_killed(
-    tmp_path: Path, killer: subprocess.Popen[str]
-) -> None:
+def test_after_a_kill_the_next_sync_ends_as_one_that_was_not_killed(tmp_path: Path, killer: Any) -> None:
     prepare(tmp_path / "base")
     shutil.copytree(tmp_path / "base", tmp_path / "whole")
     points = int(ask(killer, tmp_path / "whole", -1))

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 from ingest_documents import command, entries, half_documents, observe, write_documents
-from long_form import long_form
+from long_form import LONG, long_form
 
 from agentformer.memory.backends.faiss import DATABASE_FILE
+from tests import forked
 
 KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
@@ -59,28 +60,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     expected = observe(folder / "index", folder / "uploads")
     assert len(expected["documents"]) == 12
     assert [status for name, _, _, status in expected["documents"] if name != "empty.txt"] == ["ready"] * 11
-    assert expected["counts"]["kinds"]["chunk"] > 200
+    assert expected["counts"]["kinds"]["chunk"] > (200 if LONG else 40)
     assert all(len(hits) == 10 for hits in expected["searches"])
     return World(folder / "documents", seconds, expected)
 
 
-def start(documents: Path, folder: Path, program: tuple[str, ...] = ("-m", "agentformer.cli")) -> subprocess.Popen[str]:
-    arguments = command("ingest", folder / "index", folder / "uploads", str(documents))
-    environment = {**os.environ, TOKEN: str(folder)}
-    return subprocess.Popen(
-        [sys.executable, *program, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+def ingest_of(documents: Path, folder: Path) -> list[str]:
+    return command("ingest", folder / "index", folder / "uploads", str(documents))
+
+
+def start(documents: Path, folder: Path) -> Any:
+    return forked.command(*ingest_of(documents, folder))
 
 
 def run(documents: Path, folder: Path) -> None:
-    process = start(documents, folder)
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 1, err  # done, but for the empty file
-    failed = [d["name"] for d in json.loads(out)["documents"] if d["status"] != "ready"]
+    done = forked.ended(start(documents, folder))
+    assert done.returncode == 1, done.stderr  # done, but for the empty file
+    failed = [d["name"] for d in json.loads(done.stdout)["documents"] if d["status"] != "ready"]
     assert failed == ["empty.txt"]
 
 
@@ -158,9 +154,8 @@ def half_way(folder: Path) -> int:
 def test_an_ingest_killed_between_writing_and_renaming_leaves_no_file_behind(
     world: World, tmp_path: Path, renames: int
 ) -> None:
-    process = start(world.documents, tmp_path, ("-c", DIES_AT_RENAME, str(renames)))
-    process.communicate(timeout=120)
-    assert process.returncode == -signal.SIGKILL
+    process = forked.program(DIES_AT_RENAME, renames, *ingest_of(world.documents, tmp_path))
+    assert forked.ended(process).returncode == -signal.SIGKILL
     check_recovery(world, tmp_path)
 
 
@@ -176,13 +171,14 @@ def test_an_ingest_killed_again_and_again_still_arrives(world: World, tmp_path: 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
 def test_a_killed_ingest_leaves_no_process(world: World, tmp_path: Path) -> None:
-    process = start(world.documents, tmp_path)
+    program = [sys.executable, "-m", "agentformer.cli", *ingest_of(world.documents, tmp_path)]
+    process = subprocess.Popen(program, env={**os.environ, TOKEN: str(tmp_path)})
     while not (readers := children(process.pid)):  # at work: a file is being read
         assert process.poll() is None
         time.sleep(0.01)
     assert process.pid in family(tmp_path)
     process.kill()
-    process.communicate()
+    process.wait()
     deadline = time.monotonic() + 10
     while (family(tmp_path) or running(readers)) and time.monotonic() < deadline:
         time.sleep(0.1)

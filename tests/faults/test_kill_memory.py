@@ -1,7 +1,7 @@
 """`kill -9` at any moment of adding, cleaning and restoring; and many writers at once. Nothing acknowledged is lost,
 no consolidation is half done, and no index tells anything else than the records.
 
-Four kills and two seconds in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
+Two kills and one second in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,17 +19,16 @@ from remember import COUNTER, SESSIONS, opened
 
 from agentformer.factory import AgentFormer
 from agentformer.types import MemoryEntry, Query, Scope
+from tests import forked
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "4"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
+KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
+SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "1"))
 EVERYTHING = Scope(include_archived=True)
 
 
-def start(folder: Path, log: Path, name: str, *, seed: int, threads: int = 1, seconds: float = 60) -> subprocess.Popen:
+def start(folder: Path, log: Path, name: str, *, seed: int, threads: int = 1, seconds: float = 60) -> Any:
     script = Path(__file__).with_name("remember.py")
-    arguments = [sys.executable, str(script), str(folder), str(log), name, str(seed), str(threads), str(seconds)]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stdout is not None
+    process = forked.script(script, folder, log, name, seed, threads, seconds)
     assert process.stdout.readline() == "ready\n", process.communicate(timeout=60)[1]
     return process
 
@@ -111,7 +108,7 @@ def test_killed_at_any_moment_nothing_is_lost_or_half_done(tmp_path: Path) -> No
     seen: Counter[str] = Counter()
     for kill in range(KILLS):
         process = start(folder, log, f"run{kill}", seed=seed + kill)
-        if kill % 2 == 0:  # half of them once calls are acknowledged, the others during the imports of the first calls
+        if kill % 2 == 0:  # half of them once calls are acknowledged, the others during the first calls
             written(log)
         time.sleep(choose.uniform(0.0, 0.8))
         process.send_signal(signal.SIGKILL)

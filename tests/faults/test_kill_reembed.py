@@ -1,6 +1,6 @@
 """`kill -9` while a store moves to another embedding space, and a client that asks all the time.
 
-One kill and 800 passages in the normal suite, made up ones where the shared data are absent; `AGENTFORMER_KILLS` and
+One kill and 384 passages in the normal suite, made up ones where the shared data are absent; `AGENTFORMER_KILLS` and
 `AGENTFORMER_PASSAGES` for more. `AGENTFORMER_REEMBED=minilm` moves to the packaged MiniLM instead of another hashing
 space, which takes some minutes.
 """
@@ -11,8 +11,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,10 +26,11 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope
+from tests import forked
 
 KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
 TARGET = os.environ.get("AGENTFORMER_REEMBED", "hashing:96")
-PASSAGES = int(os.environ.get("AGENTFORMER_PASSAGES", "800"))
+PASSAGES = int(os.environ.get("AGENTFORMER_PASSAGES", "384"))
 BATCH = 64
 SCRIPT = Path(__file__).with_name("reembed_store.py")
 DATA = Path(__file__).parents[3] / "shared" / "data" / "squad_fi" / "corpus.jsonl"
@@ -49,18 +48,11 @@ def passages() -> list[str]:
     return [" ".join(_sentences(f"passage {n}", 4)) for n in range(PASSAGES)]
 
 
-def process(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(SCRIPT), *map(str, arguments)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **options,
-    )
+def process(*arguments: object) -> Any:
+    return forked.script(SCRIPT, *arguments)
 
 
-def told(child: subprocess.Popen[str], seconds: float) -> dict[str, Any]:
+def told(child: Any, seconds: float) -> dict[str, Any]:
     out, err = child.communicate(timeout=seconds)
     assert child.returncode == 0, err
     result: dict[str, Any] = json.loads(out)
@@ -71,7 +63,7 @@ def lines(log: Path) -> list[str]:
     return log.read_text().split() if log.exists() else []
 
 
-def kill_somewhere(child: subprocess.Popen[str], log: Path, choose: random.Random) -> bool:
+def kill_somewhere(child: Any, log: Path, choose: random.Random) -> bool:
     """Let it embed a little, then kill it; False when it was done before."""
     before, deadline = len(lines(log)), time.monotonic() + 120
     while len(lines(log)) == before and child.poll() is None and time.monotonic() < deadline:
@@ -117,19 +109,20 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     old = answers(entries, former, backend)
     backend.close()
 
-    client = process("ask", index, questions, stop)
+    target = named_embedder(TARGET, settings)
+    client = process("ask", index, questions, stop, target.space.spec)
     kills = 0
     try:
         for _ in range(KILLS):
-            kills += kill_somewhere(process("move", index, TARGET, log, 0.1), log, choose)
+            kills += kill_somewhere(process("move", index, TARGET, log, 0.2), log, choose)
         moved = told(process("move", index, TARGET, log, 0.0), 600)
-        time.sleep(15 if TARGET == "minilm" else 3)  # for the client to load the new model and answer with it
-    finally:
-        stop.touch()
+    except BaseException:
+        client.kill()
+        raise
+    stop.touch()
     seen = told(client, 120)
     assert moved["switched"] or kills < KILLS
 
-    target = named_embedder(TARGET, settings)
     backend = FaissMemoryBackend(index, target, Indexes)
     new = answers(entries, target, backend)
     times = Counter(lines(log))

@@ -24,7 +24,7 @@ from agentformer.records.database import Database
 
 CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
 SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
-LONG = 300.0  # seconds from which on memory has come to rest in the first part, and is looked at
+MINUTES = 300.0  # seconds from which on memory has come to rest in the first part, and is looked at
 GROWTH = 1.10  # of memory, from the second quarter to the last
 PARTS = 3  # between which the server comes to rest; the first warms it up
 WARMING = 4 * CLIENTS  # so that each process has begun all its threads
@@ -32,7 +32,7 @@ WARMING = 4 * CLIENTS  # so that each process has begun all its threads
 # (`records/test_database.py::test_files_of_closed_connections_are_used_again`), so the logs are counted.
 CONNECTIONS = database_module._MAX_IDLE + 1
 
-needs_time = pytest.mark.skipif(SECONDS < LONG, reason="of the long form: set AGENTFORMER_SECONDS")
+needs_time = pytest.mark.skipif(SECONDS < MINUTES, reason="of the long form: set AGENTFORMER_SECONDS")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 
 
@@ -78,14 +78,14 @@ def report(workers: int, watch: Watch, rests: list[Held], loads: list[MixedLoad]
 def check(watch: Watch, rests: list[Held], loads: list[MixedLoad], workers: int) -> None:
     assert [fault for load in loads for fault in load.faults] == []
     told = {kind.partition(" ")[0] for load in loads for kind in load.seen}
-    assert told >= set(KINDS) - (NEEDY if SECONDS < LONG else set()), "not everything was tried"
+    assert told >= set(KINDS) - (NEEDY if SECONDS < MINUTES else set()), "not everything was tried"
     _, warm, middle, last = rests
     for what in ("threads", "files"):
         counts = [getattr(rest, what) for rest in (warm, middle, last)]
-        assert counts[2] <= counts[1] or (SECONDS < LONG and counts[1] <= counts[0]), f"{what} grew: {counts}"
+        assert counts[2] <= counts[1] or (SECONDS < MINUTES and counts[1] <= counts[0]), f"{what} grew: {counts}"
     assert last.connections <= CONNECTIONS * workers
     assert max(held.log for held in watch.seen) <= 2 * database_module.LOG_BYTES
-    if SECONDS >= LONG:
+    if SECONDS >= MINUTES:
         before, after = (watch.median(start, start + 0.25, lambda held: held.rss) for start in (0.25, 0.75))
         assert after <= GROWTH * before, f"memory grew from {before} to {after} bytes"
 

@@ -1,7 +1,7 @@
 """Damaged files: each ends as text or as a typed error, in a reader within its memory; the store they go into stays
 sound and goes on answering.
 
-Twenty in the normal suite; `AGENTFORMER_MUTANTS=2000` for more, `AGENTFORMER_MUTANTS_SEED` for the same ones. One of
+Eight in the normal suite; `AGENTFORMER_MUTANTS=2000` for more, `AGENTFORMER_MUTANTS_SEED` for the same ones. One of
 them is made again by `mutate.py KIND 0 SEED --write FOLDER NUMBER`.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -19,9 +18,10 @@ from typing import Any
 from mutate import KINDS, LIMITS, MORE_KINDS, PIER, mutant
 
 from agentformer import connect
+from tests import forked
 
-ROOT = Path(__file__).resolve().parents[2]
-COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "8"))
+BOUND = 3600.0
+COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "5"))
 SEED = int(os.environ.get("AGENTFORMER_MUTANTS_SEED", random.randrange(10**6)))
 SHARES = {"pdf": 0.6, "docx": 0.2, "html": 0.2, **dict.fromkeys(MORE_KINDS, 0.05)}
 TRIED = (*KINDS, *MORE_KINDS) if "AGENTFORMER_MUTANTS" in os.environ else KINDS
@@ -30,8 +30,7 @@ TRIED = (*KINDS, *MORE_KINDS) if "AGENTFORMER_MUTANTS" in os.environ else KINDS
 def test_every_damaged_file_ends_as_text_or_as_a_typed_error() -> None:
     for kind in TRIED:
         count = max(1, round(COUNT * SHARES[kind]))
-        command = [sys.executable, str(ROOT / "tests" / "faults" / "mutate.py"), kind, str(count), str(SEED)]
-        ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+        ran = forked.ended(forked.script(Path(__file__).with_name("mutate.py"), kind, count, SEED), BOUND)
         assert ran.returncode == 0, (SEED, ran.stderr[-3000:])
         told: dict[str, Any] = json.loads(ran.stdout)
         print(ran.stdout)
@@ -49,7 +48,7 @@ def test_a_damaged_file_is_made_again_by_its_seed_and_number() -> None:
 
 def test_a_store_takes_damaged_files_and_answers_meanwhile(tmp_path: Path) -> None:
     """A tenth of them, through the whole of an upload."""
-    count = max(6, COUNT // 10)
+    count = max(3, COUNT // 10)
     with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing", read_seconds=15) as af:
         af.rag.upload(PIER.encode(), name="pier.txt")
         wrong: list[Any] = []

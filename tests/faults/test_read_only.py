@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import os
 import subprocess
-import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mounts import apart, mount, play, remount, why_not
+from click.testing import CliRunner
+from mounts import apart, beside, mount, play, remount, view_of, why_not
 
 import agentformer
+from agentformer.cli import main
 from agentformer.errors import StoreError, StoreFull
 
 BACKENDS = ["faiss", "local_json"]
@@ -73,15 +75,10 @@ def check_refusals(af: agentformer.AgentFormer, backend: str) -> None:
 
 
 def command(disk: Path, backend: str, *arguments: str) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "agentformer.cli", *arguments, "--index-dir", f"{disk}/i", "--upload-dir", f"{disk}/u"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "AGENTFORMER_BACKEND": backend},
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    return done.returncode, done.stdout + done.stderr
+    where = ["--index-dir", f"{disk}/i", "--upload-dir", f"{disk}/u"]
+    done = CliRunner().invoke(main, [*arguments, *where], env={"AGENTFORMER_BACKEND": backend})
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+    return done.exit_code, done.output
 
 
 def a_disk_becomes_read_only(folder: str, backend: str) -> None:
@@ -142,48 +139,50 @@ def it_becomes_read_only_while_it_is_open(folder: str, backend: str) -> None:
     af.close()
 
 
+def read_beside(view: Path, backend: str, pipe: Connection) -> None:
+    pipe.recv()
+    with opened(view, backend) as af:
+        check_reading(af, backend)
+        pipe.send(len(af.memory.list(limit=1000)))
+        pipe.recv()
+        pipe.send(af.memory.search("egretlantern")[0].entry.content)
+
+
 def another_writes_what_is_read_only_here(folder: str, backend: str) -> None:
     """The same folder, mounted a second time for reading: what the writer acknowledges is read."""
     disk, view = Path(folder) / "disk", Path(folder) / "view"
     mount(disk)
-    view.mkdir()
+    reader, pipe = beside(read_beside, view, backend)
     writer = opened(disk, backend)
     fill(writer)
-    subprocess.run(["mount", "--bind", str(disk), str(view)], check=True, timeout=60)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True, timeout=60)
-    script = (
-        "import sys; from pathlib import Path; import test_read_only as t\n"
-        f"with t.opened(Path({str(view)!r}), {backend!r}) as af:\n"
-        "    t.check_reading(af, sys.argv[1])\n"
-        "    print(len(af.memory.list(limit=1000)), flush=True); sys.stdin.readline()\n"
-        "    print(af.memory.search('egretlantern')[0].entry.content, flush=True); sys.stdin.readline()\n"
-    )
-    reader = subprocess.Popen(
-        [sys.executable, "-c", script, backend], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert reader.stdin and reader.stdout
-    assert reader.stdout.readline() == "53\n"
+    view_of(disk, view)
+    pipe.send("open it")
+    assert pipe.recv() == 53
     writer.memory.store("an egret comes by egretlantern")
-    reader.stdin.write("\n")
-    reader.stdin.flush()
-    assert reader.stdout.readline() == "an egret comes by egretlantern\n"
-    reader.communicate("\n", timeout=60)
-    assert reader.returncode == 0
+    pipe.send("look again")
+    assert pipe.recv() == "an egret comes by egretlantern"
+    reader.join(60)
+    assert reader.exitcode == 0
     writer.close()
+
+
+def remember_beside(disk: Path, pipe: Connection) -> None:
+    pipe.recv()
+    pipe.send(command(disk, "faiss", "remember", "an egret"))
 
 
 def a_store_is_begun_elsewhere_while_it_is_read(folder: str) -> None:
     """A file that SQLite was told will not change has changed: nothing is answered from it."""
     disk, view = Path(folder) / "disk", Path(folder) / "view"
     mount(disk)
-    view.mkdir()
+    _, pipe = beside(remember_beside, disk)
     with opened(disk, "faiss") as af:
         fill(af)
-    subprocess.run(["mount", "--bind", str(disk), str(view)], check=True, timeout=60)
-    subprocess.run(["mount", "-o", "remount,bind,ro", str(view)], check=True, timeout=60)
+    view_of(disk, view)
     with opened(view, "faiss") as reader:
         assert len(reader.memory.list(limit=1000)) == 53
-        code, told = command(disk, "faiss", "remember", "an egret")
+        pipe.send("remember it")
+        code, told = pipe.recv()
         assert code == 0, told
         try:
             reader.memory.list(limit=1000)

@@ -1,7 +1,7 @@
 """The folder of the original files has exactly the files that stored documents name, whatever concurrent uploads,
 removals and kills did. A file of somebody else in this folder is reported, and never deleted.
 
-A few rounds and kills in the normal suite. The long form has many rounds, and a kill at every point.
+A few rounds and one kill of each backend in the normal suite. The long form has many rounds, and a kill at every point.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from killing import Killing, spread
@@ -21,9 +21,10 @@ from long_form import LONG
 
 from agentformer.factory import AgentFormer, connect
 from agentformer.types import Scope
+from tests import forked
 
-ROUNDS = 400 if LONG else 20
-KILLS = 3  # of each backend in the normal suite
+ROUNDS = 400 if LONG else 8
+KILLS = 1  # of each backend in the normal suite
 SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
@@ -52,25 +53,17 @@ af.close()
 """
 
 
-def start(folder: Path, backend: str) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", UPLOADER, str(folder), backend],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+def start(folder: Path, backend: str) -> Any:
+    process = forked.program(UPLOADER, folder, backend, stdin=subprocess.PIPE)
     assert answer(process) == "ready"
     return process
 
 
-def answer(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
+def answer(process: Any) -> str:
+    return str(process.stdout.readline().strip())
 
 
-def send(process: subprocess.Popen[str], line: str) -> None:
-    assert process.stdin is not None
+def send(process: Any, line: str) -> None:
     process.stdin.write(line + "\n")
     process.stdin.flush()
 

@@ -7,8 +7,6 @@ import io
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.errors import AgentFormerError, NotFound, StoreError
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Task
+from tests import forked
 
 BACKENDS = ["faiss", "local_json"]
 RECORDS = {"faiss": "memory.sqlite3", "local_json": "memory-default.json"}
@@ -115,14 +114,14 @@ def test_records_that_are_taken_away_are_not_written_on(tmp_path: Path, how: str
 
 
 LOGLESS = """
-import sys
-sys.path.insert(0, {here!r})
+import os, signal, sys
 from pathlib import Path
-from test_vanished import *
-af = opened(Path(sys.argv[1]))
-af.memory.store_many(LANTERNS)
-(Path(sys.argv[1]) / "i" / "memory.sqlite3-wal").unlink()
-check_refused_once = False
+import agentformer
+from agentformer.errors import StoreError
+folder = Path(sys.argv[1])
+af = agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing:64", cleanup_interval=0)
+af.memory.store_many(sys.argv[2:])
+(folder / "i" / "memory.sqlite3-wal").unlink()
 try:
     af.memory.store("an egret that must not be lost")
 except StoreError as error:
@@ -133,14 +132,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 def test_a_log_that_is_deleted_costs_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """Though its process is killed right after it has noticed."""
-    program = LOGLESS.format(here=str(Path(__file__).parent))
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-    )
+    done = forked.ended(forked.program(LOGLESS, tmp_path, *LANTERNS))
     assert done.returncode == -signal.SIGKILL
     assert "memory.sqlite3-wal was removed or replaced while it was open" in done.stdout
     with opened(tmp_path) as af:

@@ -51,7 +51,7 @@ class Desk:
     def server(self) -> Server:
         """`agentformer serve` in a process of this group, whose every process dies at a point, too."""
         if self._server is None:
-            self._server = _Forked(self.folder, self._install)
+            self._server = ForkedServer(self.folder, self._install)
         return self._server
 
     def find(self, content: str) -> MemoryEntry:
@@ -68,10 +68,10 @@ class Desk:
             self._server = None
 
 
-class _Forked(Server):
+class ForkedServer(Server):
     """A server that is a fork of this process, which has imported everything already."""
 
-    def __init__(self, folder: Path, install: Callable[[], None]) -> None:
+    def __init__(self, folder: Path, install: Callable[[], None] = lambda: None) -> None:
         self.log = folder / "log.txt"
         reading, writing = os.pipe()
         self._pid = os.fork()

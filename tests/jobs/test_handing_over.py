@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import forked
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 KILLED = """
@@ -67,8 +66,7 @@ def test_one_of_two_processes_works_on_a_job(tmp_path: Path) -> None:
 
 def run_killed_process(folder: Path) -> None:
     """Run a process that takes the job over and dies in the middle of the file b.txt."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run([sys.executable, "-c", KILLED, str(folder)], timeout=BOUND, env=environment)
+    done = forked.ended(forked.program(KILLED, folder), BOUND)
     assert done.returncode == -9
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from agentformer.memory.summaries.summarizer import PROMPT_VERSION, Summarizer
 from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import ChatMessage, Link, MemoryEntry, Query, Reply, Scope
+from tests import forked
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
 EMBEDDER = HashingEmbedder()
@@ -498,10 +498,9 @@ backend.close()
 """
 
 
-def other_process(folder: Path, how: str, lease_seconds: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", PROGRAM, str(folder), how, str(lease_seconds)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+def other_process(folder: Path, how: str, lease_seconds: float) -> Any:
+    process: Any = forked.program(PROGRAM, folder, how, lease_seconds, stdin=subprocess.PIPE)
+    assert process.stdout.readline() == "ready\n"
     return process
 
 
@@ -513,7 +512,6 @@ class TestProcesses:
         stored = [entry for session in "abc" for entry in fill(backend, 35, session_id=session)]
         others = [other_process(tmp_path, "live", 60) for _ in range(3)]
         for other in others:
-            assert other.stdin is not None
             other.stdin.write("go\n")
             other.stdin.flush()
         assert [other.communicate()[0] is not None and other.returncode for other in others] == [0, 0, 0]
@@ -528,7 +526,7 @@ class TestProcesses:
     ) -> None:
         stored = fill(backend, 10)
         before = in_json(backend.get([entry.id for entry in stored]))
-        process = other_process(tmp_path, "die", 3)
+        process = other_process(tmp_path, "die", 1)
         process.communicate("go\n")
         assert process.returncode == -signal.SIGKILL
         assert in_json(backend.list(Scope(include_archived=True), limit=100)) == before

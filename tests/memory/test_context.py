@@ -358,10 +358,7 @@ def test_the_newest_messages_stay_and_none_is_cut() -> None:
     assert [each.reason for each in short.report.left_out] == ["does not fit: it has 8 tokens"]
 
 
-@pytest.mark.parametrize("scale", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(
-    scale: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     """The number of characters that are counted and analysed does not grow with the texts that cannot be used."""
     budget, work = 400, {"counted": 0, "analysed": 0}
     analyse = relevance.text_terms
@@ -377,9 +374,9 @@ def test_the_work_for_long_entries_and_messages_is_bounded_by_the_budget(
     monkeypatch.setattr(relevance, "text_terms", counted_terms)
     for filler in ("snow ", "雪", "x"):
         for kept in (20, 40_000):  # entries that fit and entries that do not
-            facts = [MemoryEntry(f"f{n:02}", f"winter tyres {n} " + filler * kept * scale) for n in range(10)]
+            facts = [MemoryEntry(f"f{n:02}", f"winter tyres {n} " + filler * kept) for n in range(10)]
             work.update(counted=0, analysed=0)
-            said = [ChatMessage("user", f"{n} " + filler * 40_000 * scale) for n in range(10)]
+            said = [ChatMessage("user", f"{n} " + filler * 40_000) for n in range(10)]
             built = ContextBuilder(Shelf(facts), count).build("winter tyres", said, budget)  # type: ignore[arg-type]
             assert built.report.total <= budget
             assert bool(built.report.included["semantic"]) == (kept == 20)
@@ -614,11 +611,11 @@ def test_nested_unclosed_and_empty_markers_lose_nobodys_words() -> None:
 @pytest.mark.slow
 def test_hostile_markers_are_handled_in_linear_time() -> None:
     for text in [
-        "<recalled-memory>" * 100_000,
-        "<recalled-memory><memory id=" * 100_000,
-        "<recalled-memory>" + '<memory id="' * 100_000 + "</recalled-memory>",
-        "<recalled-memory><core-memory>" * 50_000 + "</recalled-memory></core-memory>" * 50_000,
-        "<recalled-memory><memory id=" * 50_000 + "</memory>" * 50_000,
+        "<recalled-memory>" * 30_000,
+        "<recalled-memory><memory id=" * 30_000,
+        "<recalled-memory>" + '<memory id="' * 30_000 + "</recalled-memory>",
+        "<recalled-memory><core-memory>" * 15_000 + "</recalled-memory></core-memory>" * 15_000,
+        "<recalled-memory><memory id=" * 15_000 + "</memory>" * 15_000,
     ]:
         left, ids = without_recalled(text)
         assert len(left) <= len(text)

@@ -234,4 +234,4 @@ def test_the_time_is_proportional_to_the_number_of_facts() -> None:
         facts.find()
         return time.process_time() - started
 
-    assert min(seconds(2000) for _ in range(3)) < 8 * min(seconds(500) for _ in range(3))
+    assert min(seconds(1000) for _ in range(3)) < 8 * min(seconds(250) for _ in range(3))

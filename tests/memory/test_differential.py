@@ -37,8 +37,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="processes are started by a fork server"),
 ]
 
-OPERATIONS = int(os.environ.get("AGENTFORMER_OPERATIONS", "200"))
-SEED = int(os.environ.get("AGENTFORMER_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 200 else 1))
+OPERATIONS = int(os.environ.get("AGENTFORMER_OPERATIONS", "120"))
+SEED = int(os.environ.get("AGENTFORMER_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 120 else 1))
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")

@@ -194,7 +194,7 @@ def test_any_content_gives_something_that_fits(content: str, limit: int) -> None
 
 @pytest.mark.slow
 def test_a_sentence_that_is_too_long_is_cut_between_words_and_never_in_a_number() -> None:
-    talk = said(("Anna", "the price rose to 1 234 567,50 euros " * 500))
+    talk = said(("Anna", "the price rose to 1 234 567,50 euros " * 40))
     for limit in range(10, 60):
         summary = extract(talk, limit, tokens)
         assert tokens(summary) <= limit

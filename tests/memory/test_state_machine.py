@@ -33,7 +33,7 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.duplicates import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope, Use
-from tests.backends.cosmos_emulator import KEY, running
+from tests.backends.cosmos_emulator import KEY, Emulator
 from tests.backends.postgres_server import open_store
 from tests.faults.long_form import LONG, long_form
 
@@ -516,25 +516,23 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
 
 
 def test_faiss_does_what_the_model_does() -> None:
-    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20 if LONG else 8, around=True)
+    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20 if LONG else 4, around=True)
 
 
 def test_local_json_does_what_the_model_does() -> None:
-    run(LocalJsonMemoryBackend, 25 if LONG else 10)
+    run(LocalJsonMemoryBackend, 25 if LONG else 5)
 
 
 @pytest.mark.process
 def test_postgres_does_what_the_model_does(postgres_url: str) -> None:
-    run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 4, around=True)
+    run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 2, around=True)
 
 
 @long_form
 @pytest.mark.process
-def test_cosmos_does_what_the_model_does(tmp_path: Path) -> None:
-    with running() as emulator:
+def test_cosmos_does_what_the_model_does(emulator: Emulator, tmp_path: Path) -> None:
+    def opened(folder: Path) -> MemoryBackend:
+        address = CosmosAddress(emulator.url, KEY, folder.name.replace("_", "-"), discover=False)
+        return CosmosMemoryBackend(tmp_path / uuid.uuid4().hex, HashingEmbedder(), Indexes, address)
 
-        def opened(folder: Path) -> MemoryBackend:
-            address = CosmosAddress(emulator.url, KEY, folder.name.replace("_", "-"), discover=False)
-            return CosmosMemoryBackend(tmp_path / uuid.uuid4().hex, HashingEmbedder(), Indexes, address)
-
-        run(opened, 12, around=True)
+    run(opened, 12, around=True)

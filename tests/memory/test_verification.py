@@ -13,6 +13,7 @@ from agentformer.memory.summaries.summarizer import unsupported_claims
 from agentformer.text.dates.dates import find_dates
 from agentformer.types import MemoryEntry
 from bench.data import DATA, load
+from tests.faults.long_form import LONG
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -245,7 +246,7 @@ def test_no_extractive_summary_of_a_real_conversation_is_refused() -> None:
         entry = MemoryEntry(f"{n:05}", row.text, speaker=row.meta["speaker"])
         sessions.setdefault(f"{row.meta['conv']}/{row.meta['session']}", []).append(entry)
     checked = 0
-    for entries in sessions.values():
+    for entries in list(sessions.values())[:: 1 if LONG else 3]:
         by_id = {entry.id: entry for entry in entries}
         for ids in select_groups(entries, keep_recent=5, batch=5):
             originals = [by_id[each] for each in ids]
@@ -254,4 +255,4 @@ def test_no_extractive_summary_of_a_real_conversation_is_refused() -> None:
                 == []
             )
             checked += 1
-    assert checked > 150
+    assert checked > (150 if LONG else 50)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import sqlite3
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -163,15 +164,21 @@ def test_none_stays_none() -> None:
     assert to_micros(datetime(1970, 1, 1, 2, 0, 1, 5, timezone(timedelta(hours=2)))) == 1_000_005
 
 
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(tmp_path_factory.mktemp("db") / "m.sqlite3")
+    yield database
+    database.close()
+
+
 @pytest.mark.slow
 @given(batch=st.lists(entries, max_size=4, unique_by=lambda entry: entry.id))
-def test_a_batch_survives_the_database(batch: list[MemoryEntry], tmp_path_factory: object) -> None:
-    database = Database(Path(tmp_path_factory.mktemp("db")) / "m.sqlite3")  # type: ignore[attr-defined]
+def test_a_batch_survives_the_database(batch: list[MemoryEntry], database: Database) -> None:
     with database.writing() as connection:
+        connection.execute("DELETE FROM entries")
         records.insert(connection, batch)
     with database.reading() as connection:
         assert records.get(connection, [entry.id for entry in batch]) == batch
-    database.close()
 
 
 def at(page: Any, start: Any = 0, end: Any = 1) -> Source:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from agentformer.records.filters import COMPARISONS, GROUPS, both, matches, pars
 from agentformer.testing import make_entry
 from agentformer.testing.case import admitted_by
 from agentformer.testing.filtering import random_entries, random_filter
-from agentformer.types import Condition, Group, Scope
+from agentformer.types import Condition, Group, MemoryEntry, Scope
 from tests.faults.long_form import LONG
 
 
@@ -34,14 +34,21 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     database.close()
 
 
+@pytest.fixture(scope="module")
+def everything(database: Database) -> Sequence[MemoryEntry]:
+    with database.reading() as connection:
+        return records.page(connection, Scope(), "", 1000)
+
+
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=400 if LONG else 120, deadline=None)
-def test_sql_and_the_matcher_agree_on_random_filters(database: Database, seed: int) -> None:
+@settings(max_examples=400 if LONG else 60, deadline=None)
+def test_sql_and_the_matcher_agree_on_random_filters(
+    database: Database, everything: Sequence[MemoryEntry], seed: int
+) -> None:
     tree = random_filter(random.Random(seed))
     parsed = parse(tree)
     assert parsed is not None and parse(to_json(parsed)) == parsed == parse(parsed)
     with database.reading() as connection:
-        everything = records.page(connection, Scope(), "", 1000)
         found = records.page(connection, Scope(where=tree), "", 1000)
     assert [entry.id for entry in found] == [entry.id for entry in everything if matches(parsed, entry)]
     assert [entry.id for entry in found] == [entry.id for entry in everything if admitted_by(tree, entry)]
