@@ -24,6 +24,7 @@ from pathlib import Path
 
 from agentformer.errors import DocumentError
 from agentformer.readers import ReadLimits, read
+from tests.faults.long_form import LONG
 from tests.readers.conftest import COLLECTION, W, make_docx, make_pdf
 from tests.readers.office_files import (
     make_epub,
@@ -40,7 +41,7 @@ from tests.readers.office_files import (
 
 KINDS = ("pdf", "docx", "html")
 MORE_KINDS = ("pptx", "xlsx", "odt", "epub", "eml", "rtf", "csv")  # in the long form
-LIMITS = ReadLimits(wall_seconds=15.0, memory_bytes=1 << 30)
+LIMITS = ReadLimits(wall_seconds=15.0 if LONG else 5.0, memory_bytes=1 << 30)
 PIER = "Ships lie at the pier, and the caretaker keeps the keys in the blue cupboard. "
 NUMBERS = (
     b"0",

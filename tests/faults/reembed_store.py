@@ -61,7 +61,7 @@ def move(index_dir: str, spec: str, log: str, pause: str) -> None:
 def ask(index_dir: str, queries: str, stop: str, target: str) -> None:
     """Ask again and again, storing a note now and then, until the file `stop` is there and all were answered in the
     target space; then tell every distinct answer of each question, and what failed. An answer is the ids with their
-    cosines."""
+    cosines. The first line says that all were asked once."""
     asked = json.loads(Path(queries).read_text())
     answers: dict[str, set[str]] = {text: set() for text in asked}
     failed: list[str] = []
@@ -84,6 +84,8 @@ def ask(index_dir: str, queries: str, stop: str, target: str) -> None:
                 slowest = max(slowest, time.monotonic() - started)
             memory.memory.store(f"note {notes} of the day", namespace=NOTES)
             notes += 1
+            if notes == 1:
+                print("asked", flush=True)
     told = {text: sorted(found) for text, found in answers.items()}
     counts = {"notes": notes, "count": count, "slowest": slowest}
     print(json.dumps({"answers": told, "failed": failed, "space": last, **counts}))

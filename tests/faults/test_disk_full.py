@@ -27,7 +27,7 @@ def test_a_file_too_many_is_refused_alone(tmp_path: Path) -> None:
     documents = tmp_path / "documents"
     documents.mkdir()
     (documents / "a.txt").write_text("The keys hang in the blue cupboard.")
-    (documents / "b.txt").write_text("\n\n".join(f"Paragraph {n} speaks of boats. " * 8 for n in range(1000)))
+    (documents / "b.txt").write_text("\n\n".join(f"Paragraph {n} speaks of boats. " * 8 for n in range(500)))
     (documents / "c.txt").write_text("Tea is served at four.")
 
     first = run(tmp_path, "ingest", str(documents), limited=True)["documents"]

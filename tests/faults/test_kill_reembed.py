@@ -113,6 +113,7 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     client = process("ask", index, questions, stop, target.space.spec)
     kills = 0
     try:
+        assert client.stdout.readline() == "asked\n"
         for _ in range(KILLS):
             kills += kill_somewhere(process("move", index, TARGET, log, 0.2), log, choose)
         moved = told(process("move", index, TARGET, log, 0.0), 600)
