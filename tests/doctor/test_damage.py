@@ -25,9 +25,9 @@ from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 
 pytestmark = pytest.mark.fault
 
-ENTRIES = 24
+ENTRIES = 60
 FACT = "(SELECT num FROM entries WHERE content LIKE '%number n7 %')"
-PLAN = IndexOptions(train_at=20, exact_rows=8, train_after=0.0)  # so that the vector index is a trained one
+PLAN = IndexOptions(train_at=50, exact_rows=20, train_after=0.0)  # so that the vector index is a trained one
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
