@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from agentformer.records import scopes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
+from tests.faults.long_form import LONG
 
 SEGMENTS = (".idx", ".pos", ".term", ".store", ".fast", ".fieldnorm", "meta.json", ".managed.json", "every file")
 
@@ -32,8 +34,10 @@ def found(backend: FaissMemoryBackend, word: str) -> list[str]:
     return sorted(hit.entry.content for hit in backend.search(Query(word, limit=500, mode="lexical")))
 
 
-def make_store(folder: Path) -> list[str]:
-    """Two commits, a removal and a change, so that there are segments and deletions. Returns contents."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A store after two commits, a removal and a change, so that there are segments and deletions, and its contents."""
+    folder = tmp_path_factory.mktemp("made")
     backend = open_store(folder)
     entries = backend.store([make_entry(f"numbat {n} sleeps") for n in range(40)])
     assert len(found(backend, "numbat")) == 40
@@ -43,7 +47,14 @@ def make_store(folder: Path) -> list[str]:
     contents = [e.content for e in backend.list(Scope(), limit=100) if "numbat" in e.content]
     assert found(backend, "numbat") == sorted(contents)
     backend.close()
-    return sorted(contents)
+    return folder, sorted(contents)
+
+
+@pytest.fixture
+def contents(made: tuple[Path, list[str]], tmp_path: Path) -> list[str]:
+    """The contents of a copy of the store in `tmp_path`."""
+    shutil.copytree(made[0], tmp_path, dirs_exist_ok=True)
+    return made[1]
 
 
 def truncate(path: Path) -> None:
@@ -67,10 +78,15 @@ def empty(path: Path) -> None:
     path.write_bytes(b"")
 
 
-@pytest.mark.parametrize("which", SEGMENTS)
-@pytest.mark.parametrize("harm", [truncate, flip, flip_one, Path.unlink, empty])
-def test_damaged_files_are_rebuilt_from_the_records(tmp_path: Path, which: str, harm: Callable[[Path], None]) -> None:
-    contents = make_store(tmp_path)
+HARMS = (truncate, flip, flip_one, Path.unlink, empty)
+# Each file and each harm once; all pairs in the long form.
+DAMAGES = [*product(SEGMENTS, HARMS)] if LONG else [*zip(SEGMENTS, cycle(HARMS), strict=False)]
+
+
+@pytest.mark.parametrize(("which", "harm"), DAMAGES)
+def test_damaged_files_are_rebuilt_from_the_records(
+    contents: list[str], tmp_path: Path, which: str, harm: Callable[[Path], None]
+) -> None:
     paths = [p for p in (tmp_path / "words").iterdir() if p.suffix != ".lock" and "lock" not in p.name]
     hit = [path for path in paths if which == "every file" or path.name.endswith(which)]
     assert hit, [path.name for path in paths]
@@ -83,16 +99,14 @@ def test_damaged_files_are_rebuilt_from_the_records(tmp_path: Path, which: str, 
         backend.close()
 
 
-def test_a_deleted_folder_is_rebuilt(tmp_path: Path) -> None:
-    contents = make_store(tmp_path)
+def test_a_deleted_folder_is_rebuilt(contents: list[str], tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "words")
     backend = open_store(tmp_path)
     assert found(backend, "numbat") == contents
     backend.close()
 
 
-def test_a_folder_deleted_while_open_is_rebuilt_at_the_next_change(tmp_path: Path) -> None:
-    contents = make_store(tmp_path)
+def test_a_folder_deleted_while_open_is_rebuilt_at_the_next_change(contents: list[str], tmp_path: Path) -> None:
     backend = open_store(tmp_path)
     assert found(backend, "numbat") == contents
     shutil.rmtree(tmp_path / "words")
@@ -104,15 +118,14 @@ def test_a_folder_deleted_while_open_is_rebuilt_at_the_next_change(tmp_path: Pat
     backend.close()
 
 
-def test_the_word_index_of_another_store_is_not_used(tmp_path: Path) -> None:
-    contents = make_store(tmp_path / "mine")
+def test_the_word_index_of_another_store_is_not_used(contents: list[str], tmp_path: Path) -> None:
     backend = open_store(tmp_path / "other")
     backend.store([make_entry(f"a numbat of another store {n}") for n in range(200)])
     assert len(found(backend, "numbat")) == 200
     backend.close()
-    shutil.rmtree(tmp_path / "mine" / "words")
-    shutil.copytree(tmp_path / "other" / "words", tmp_path / "mine" / "words")
-    backend = open_store(tmp_path / "mine")
+    shutil.rmtree(tmp_path / "words")
+    shutil.copytree(tmp_path / "other" / "words", tmp_path / "words")
+    backend = open_store(tmp_path)
     assert found(backend, "numbat") == contents
     assert found(backend, "another") == []
     backend.close()
@@ -199,8 +212,7 @@ def test_files_of_a_killed_writer_do_not_stop_the_next(tmp_path: Path) -> None:
     backend.close()
 
 
-def test_a_file_in_the_place_of_the_quarantine_folder_is_replaced(tmp_path: Path) -> None:
-    contents = make_store(tmp_path)
+def test_a_file_in_the_place_of_the_quarantine_folder_is_replaced(contents: list[str], tmp_path: Path) -> None:
     (tmp_path / "words.damaged").write_text("")
     flip(tmp_path / "words" / "meta.json")
     (tmp_path / "words" / "manifest.json").write_text("[")
@@ -210,8 +222,7 @@ def test_a_file_in_the_place_of_the_quarantine_folder_is_replaced(tmp_path: Path
     backend.close()
 
 
-def test_a_lock_kept_by_a_forked_child_stops_no_search(tmp_path: Path) -> None:
-    contents = make_store(tmp_path)
+def test_a_lock_kept_by_a_forked_child_stops_no_search(contents: list[str], tmp_path: Path) -> None:
     held = tantivy.Index(schema(), path=str(tmp_path / "words")).writer(heap_size=15_000_000, num_threads=1)
     backend = open_store(tmp_path)
     backend.store([make_entry(f"numbat {n} dreams") for n in range(100, 140)])

@@ -6,7 +6,10 @@ import gzip
 import json
 import logging
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,8 +28,33 @@ KEY = "sk-canary-1234567890abcdef"
 ASK = [ChatMessage("user", "hello")]
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Hostile]:
+    """One server for many tests, so that its clients, which are slow to make, can be kept."""
+    server = Hostile(lambda request: ())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def answering(shared: Hostile) -> Serve:
+    """Let the shared server answer as it is told. It does not tell when a client has gone."""
+
+    def answer(answer: Answer) -> Hostile:
+        shared.answer = answer
+        shared.seen.clear()
+        return shared
+
+    return answer
+
+
 def model(server: Hostile, **more: Any) -> OpenAIModel:
-    given = {"llm_base_url": server.url, "llm_api_key": KEY, "llm_retries": 0, "llm_timeout": 1.0, **more}
+    return kept_model(server.url, **more)
+
+
+@cache
+def kept_model(url: str, **more: Any) -> OpenAIModel:
+    given = {"llm_base_url": url, "llm_api_key": KEY, "llm_retries": 0, "llm_timeout": 1.0, **more}
     return OpenAIModel.from_settings("tiny", Settings(**given))
 
 
@@ -79,10 +107,12 @@ NONSENSE: dict[str, Iterable[bytes]] = {
 
 @pytest.mark.parametrize("answer", NONSENSE.values(), ids=NONSENSE)
 @pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
-def test_nonsense_is_one_error_that_names_model_and_address(serve: Serve, ask: Any, answer: Iterable[bytes]) -> None:
-    server = serve(lambda request: answer)
+def test_nonsense_is_one_error_that_names_model_and_address(
+    answering: Serve, ask: Any, answer: Iterable[bytes]
+) -> None:
+    server = answering(lambda request: answer)
     with pytest.raises(LanguageModelUnavailable) as caught:
-        ask(model(server))
+        ask(model(server, llm_timeout=20))
     assert "model 'tiny'" in str(caught.value) and server.url in str(caught.value)
     assert ";" in str(caught.value), "what to do comes after a semicolon"
     assert "router" not in str(caught.value)
@@ -100,26 +130,37 @@ def test_nonsense_is_one_error_that_names_model_and_address(serve: Serve, ask: A
     ],
     ids=["key", "model", "redirect", "html", "rate"],
 )
-def test_a_message_says_what_to_do(serve: Serve, answer: Iterable[bytes], says_so: str) -> None:
+def test_a_message_says_what_to_do(answering: Serve, answer: Iterable[bytes], says_so: str) -> None:
     with pytest.raises(LanguageModelUnavailable) as caught:
-        model(serve(lambda request: answer)).complete(ASK)
+        model(answering(lambda request: answer), llm_timeout=20).complete(ASK)
     assert says_so in str(caught.value)
 
 
-def test_a_request_that_is_not_taken_shows_that_the_server_is_there(serve: Serve) -> None:
+def test_a_request_that_is_not_taken_shows_that_the_server_is_there(answering: Serve) -> None:
     said = "\n tiny   does not support tools\x1b[31m" + "!" * 500
     with pytest.raises(InvalidReply, match="tiny does not support tools") as caught:
-        model(serve(lambda request: refuses(400, said))).complete(ASK)
+        model(answering(lambda request: refuses(400, said)), llm_timeout=20).complete(ASK)
     assert "\x1b" not in str(caught.value) and "!" * 200 not in str(caught.value)
 
 
-@pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
-@pytest.mark.parametrize("first", [b"", b"HTTP/1.1 200 OK\r\nX-Long: ", head() + b" "], ids=["silent", "head", "body"])
-def test_a_server_that_never_finishes_costs_one_timeout(serve: Serve, ask: Any, first: bytes) -> None:
-    server = serve(lambda request: drips(server, first, b"" if first == b"" else b" "))
-    with pytest.raises(LanguageModelUnavailable, match="within 1 s"):
-        ask(model(server, llm_retries=2, llm_stream_seconds=1))
-    assert len(server.seen) == 1
+def test_a_server_that_never_finishes_costs_one_timeout(serve: Serve) -> None:
+    """It is silent, or its head or its body goes on for ever."""
+
+    def left(first: bytes, ask: Any) -> None:
+        server = serve(lambda request: drips(server, first, b"" if first == b"" else b" "))
+        with pytest.raises(LanguageModelUnavailable, match="within 1 s"):
+            ask(model(server, llm_retries=2, llm_stream_seconds=1))
+        assert len(server.seen) == 1
+
+    firsts = (b"", b"HTTP/1.1 200 OK\r\nX-Long: ", head() + b" ")
+    at_once(left, *product(firsts, ASKS))
+
+
+def at_once(test: Callable[..., None], *cases: tuple[Any, ...]) -> None:
+    """Test cases that wait, all in the time of one."""
+    with ThreadPoolExecutor(len(cases)) as pool:
+        for _ in pool.map(test, *zip(*cases, strict=True)):
+            pass
 
 
 def test_an_answer_without_end_is_left_at_its_limit(serve: Serve) -> None:
@@ -158,9 +199,9 @@ def test_a_done_without_a_reason_is_a_cut(serve: Serve) -> None:
     ],
     ids=["error event", "half a json", "no text", "no event"],
 )
-def test_an_error_in_the_middle_of_a_stream_keeps_what_came(serve: Serve, last: bytes, says_so: str) -> None:
-    server = serve(lambda request: [STREAM, event("blue "), last])
-    stream = model(server).stream(ASK)
+def test_an_error_in_the_middle_of_a_stream_keeps_what_came(answering: Serve, last: bytes, says_so: str) -> None:
+    server = answering(lambda request: [STREAM, event("blue "), last])
+    stream = model(server, llm_timeout=20).stream(ASK)
     assert next(stream) == "blue "
     with pytest.raises(LanguageModelUnavailable, match=says_so):
         next(stream)
@@ -192,7 +233,8 @@ def test_a_stream_that_does_not_stop_at_max_tokens_is_left(serve: Serve) -> None
     assert server.gone.wait(20)
 
 
-def test_a_busy_server_and_a_lost_connection_are_asked_again(serve: Serve) -> None:
+def test_a_busy_server_and_a_lost_connection_are_asked_again(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentformer.http.retry_policy.random.uniform", lambda low, high: low / 50)
     answers = iter([refuses(429, "busy"), refuses(503, "busy"), [], completion("at last")])
     server = serve(lambda request: next(answers))
     assert model(server, llm_retries=3, llm_timeout=20).complete(ASK).text == "at last"
@@ -205,8 +247,8 @@ def busy(*headers: str) -> list[bytes]:
 
 @pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
 @pytest.mark.parametrize("header", ["Retry-After: 4", "retry-after-ms: 4000", "Retry-After: 86400", "Retry-After: inf"])
-def test_a_server_cannot_make_us_wait_beyond_twice_the_timeout(serve: Serve, ask: Any, header: str) -> None:
-    server = serve(lambda request: busy(header))
+def test_a_server_cannot_make_us_wait_beyond_twice_the_timeout(answering: Serve, ask: Any, header: str) -> None:
+    server = answering(lambda request: busy(header))
     with pytest.raises(LanguageModelUnavailable, match="slow down"):
         ask(model(server, llm_retries=2))
     assert len(server.seen) == 1
@@ -218,12 +260,14 @@ def test_a_short_wait_that_a_server_asks_for_is_kept(serve: Serve) -> None:
     assert model(server, llm_retries=2).complete(ASK).text == "at last"
 
 
-@pytest.mark.parametrize("header", ["X: 1", "Retry-After: soon", "Retry-After: nan", "Retry-After: -1"])
-def test_many_retries_end_with_twice_the_timeout(serve: Serve, header: str) -> None:
-    server = serve(lambda request: busy(header))
-    with pytest.raises(LanguageModelUnavailable, match="slow down"):
-        model(server, llm_retries=6).complete(ASK)
-    assert 1 < len(server.seen) < 6
+def test_many_retries_end_with_twice_the_timeout(serve: Serve) -> None:
+    def ended(header: str) -> None:
+        server = serve(lambda request: busy(header))
+        with pytest.raises(LanguageModelUnavailable, match="slow down"):
+            model(server, llm_retries=6).complete(ASK)
+        assert 1 < len(server.seen) < 6
+
+    at_once(ended, ("X: 1",), ("Retry-After: soon",), ("Retry-After: nan",), ("Retry-After: -1",))
 
 
 def test_the_last_attempt_has_what_is_left_of_twice_the_timeout(serve: Serve) -> None:
@@ -239,17 +283,17 @@ def test_the_last_attempt_has_what_is_left_of_twice_the_timeout(serve: Serve) ->
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 501])
-def test_what_will_not_change_is_not_tried_again(serve: Serve, status: int) -> None:
-    server = serve(lambda request: refuses(status, "no"))
+def test_what_will_not_change_is_not_tried_again(answering: Serve, status: int) -> None:
+    server = answering(lambda request: refuses(status, "no"))
     with pytest.raises(LanguageModelError):
         model(server, llm_retries=2, llm_timeout=20).complete(ASK)
     assert len(server.seen) == 1
 
 
 @pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
-def test_an_input_that_is_too_long_is_not_tried_again(serve: Serve, ask: Any) -> None:
+def test_an_input_that_is_too_long_is_not_tried_again(answering: Serve, ask: Any) -> None:
     said = "input (1779 tokens) is too large to process. increase the physical batch size (current batch size: 512)"
-    server = serve(lambda request: refuses(500, said))
+    server = answering(lambda request: refuses(500, said))
     with pytest.raises(PromptTooLong, match="1779 tokens"):
         ask(model(server, llm_retries=2, llm_timeout=20))
     assert len(server.seen) == 1
@@ -286,15 +330,16 @@ INDISCREET: dict[str, Answer] = {
 @pytest.mark.parametrize("answer", INDISCREET.values(), ids=INDISCREET)
 @pytest.mark.parametrize("ask", ASKS, ids=["complete", "stream"])
 def test_no_error_and_no_log_ever_holds_a_secret(
-    serve: Serve, caplog: pytest.LogCaptureFixture, ask: Any, answer: Answer
+    answering: Serve, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ask: Any, answer: Answer
 ) -> None:
-    server = serve(answer)
+    monkeypatch.setattr("agentformer.http.retry_policy.random.uniform", lambda low, high: low / 50)
+    server = answering(answer)
     url = server.url.replace("http://", "http://user:hunter2-canary@")
     for name in ("openai", "httpx", "httpx2", "httpcore", "httpcore2"):
         caplog.set_level(logging.DEBUG, name)
     caplog.set_level(logging.DEBUG)
-    settings = Settings(llm_base_url=url, llm_api_key=KEY, llm_retries=1, llm_timeout=1)
-    asked = OpenAIModel.from_settings("tiny", settings)
+    settings = Settings(llm_base_url=url, llm_api_key=KEY, llm_retries=1, llm_timeout=20)
+    asked = kept_model(url, llm_retries=1, llm_timeout=20)
     with pytest.raises(LanguageModelError) as caught:
         ask(asked)
     error = caught.value
