@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +29,8 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissO
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Matrix, MemoryEntry, Query, Scope
-from tests.index.test_training import always_found
+from tests.forked import start
+from tests.index.test_training import IMPORTS, always_found
 from tests.index.test_vectors import ALL, DIMENSION, NONE, SMALL, Model, changes, grown, restored, unit
 
 QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
@@ -206,7 +207,7 @@ from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 options = FaissOptions(index=IndexOptions(4, 2, 1.0, 3600.0))
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes, options)
+backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes, options)
 backend.embed_pending()  # trains, and writes the snapshot
 print(backend.status()["index"]["trained_at"], flush=True)
 sys.stdin.readline()
@@ -243,17 +244,16 @@ def test_a_process_adopts_the_snapshot_that_another_one_has_trained(
         reference = Reference(backend.store(entries(400)))
         reference.check_dense(QUERY, backend.search(QUERY))
         assert index_status(backend)["stage"] == "exact"
-        with subprocess.Popen(
-            [sys.executable, "-c", TRAIN, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        ) as child:
-            assert child.stdout is not None
-            trained_at = child.stdout.readline().strip()
-            reference.entries.update({entry.id: entry for entry in backend.store(entries(20, first=400))})
-            backend.remove([gone := min(reference.entries)])
-            del reference.entries[gone]
-            backend.search(QUERY)  # adopts in the background
-            told = index_status(backend)
-            child.communicate("\n", timeout=TIMEOUT)
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+        child = start(f"folder = {str(tmp_path)!r}\n{TRAIN}", IMPORTS, cwd=tmp_path, env=os.environ, **pipes)
+        assert child.stdout is not None
+        trained_at = child.stdout.readline().strip()
+        reference.entries.update({entry.id: entry for entry in backend.store(entries(20, first=400))})
+        backend.remove([gone := min(reference.entries)])
+        del reference.entries[gone]
+        backend.search(QUERY)  # adopts in the background
+        told = index_status(backend)
+        child.communicate(timeout=TIMEOUT)
         assert (told["stage"], told["trained_at"], told["rows"]) == ("inverted", trained_at, 419)
         assert told["mapped"] == (0 if map_bytes else 400)
         reference.check_dense(QUERY, backend.search(QUERY))

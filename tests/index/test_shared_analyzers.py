@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +20,8 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter, Sudachi
 from agentformer.types import Query
+from tests.forked import start
+from tests.index.test_training import IMPORTS
 
 # Written one way and asked for in another, which only a dictionary knows to be the same word: "apples".
 WRITTEN, ASKED = "林檎は明日です", "りんご"
@@ -35,8 +37,8 @@ from agentformer.text.analyzers import Analyzers
 from agentformer.text.analyzers import Sudachi
 from agentformer.types import Query
 
-analyzers = Analyzers(japanese=Sudachi(required=True)) if sys.argv[2] == "more" else Analyzers()
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
+analyzers = Analyzers(japanese=Sudachi(required=True)) if kind == "more" else Analyzers()
+backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
 for line in sys.stdin:
     command, _, text = line.strip().partition(" ")
     if command == "store":
@@ -53,10 +55,9 @@ class Process:
     """A process that stores and searches, and is asked by lines."""
 
     def __init__(self, folder: Path, kind: str) -> None:
-        command = [sys.executable, "-c", PROCESS, str(folder), kind]
-        self._child = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-        )
+        pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+        code = f"folder, kind = {str(folder)!r}, {kind!r}\n{PROCESS}"
+        self._child = start(code, IMPORTS, cwd=folder, env=os.environ, **pipes)
 
     def ask(self, line: str) -> str:
         assert self._child.stdin and self._child.stdout
