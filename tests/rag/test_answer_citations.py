@@ -100,4 +100,4 @@ def test_the_beginning_of_a_citation_is_no_end_of_an_answer() -> None:
 @pytest.mark.slow
 def test_a_model_that_repeats_itself_cites_nothing() -> None:
     for said in ["[1", "[1†", " ", "[ ", "```", "1, ", ", ", "[0] and ", " and", "[doc "]:
-        assert cite(said * 100_000, HITS).citations == ()
+        assert cite(said * 30_000, HITS).citations == ()

@@ -8,7 +8,6 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -29,9 +28,10 @@ from agentformer.rag import folder_sync
 from agentformer.rag.folder_files import FolderFiles, OwnFolders, SizeLimits, read_file
 from agentformer.rag.folder_sync import SyncReport
 from tests.faults.long_form import LONG
+from tests.forked import SERVE, start
 
 LIMIT = 1_000_000
-KILLS = 50 if LONG else 3
+KILLS = 50 if LONG else 1
 
 
 @pytest.fixture
@@ -603,31 +603,28 @@ def test_the_second_file_of_rules_decides(root: Path) -> None:
 
 
 SCRIPT = """
-import sys, agentformer
-with agentformer.connect(index_dir=sys.argv[1] + "/i", upload_dir=sys.argv[1] + "/u", embedder="hashing") as af:
-    print("open", flush=True)
-    af.rag.sync(sys.argv[2])
+import agentformer
+with agentformer.connect(index_dir=store + "/i", upload_dir=store + "/u", embedder="hashing") as af:
+    af.rag.sync(root, progress=lambda done, total: print(done, flush=True))
 """
 
 
 @pytest.mark.fault
 def test_after_a_kill_the_next_sync_completes_the_first(tmp_path: Path, root: Path) -> None:
     for number in range(40):
-        write(root, f"{number % 4}/{number}.txt", f"The gate {number} closes at {number % 12} o'clock. " * 30)
+        write(root, f"{number % 4}/{number}.txt", f"The gate {number} closes at {number % 12} o'clock. " * 5)
     with connect(tmp_path / "whole") as whole:
         whole.rag.sync(root)
         expected = state(whole)
     rng = random.Random(7)
     for turn in range(KILLS):
         folder = tmp_path / f"killed-{turn}"
-        child = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(folder), str(root)], stdout=subprocess.PIPE, start_new_session=True
-        )
-        assert child.stdout is not None
-        child.stdout.readline()
-        time.sleep(rng.random() * 0.6)
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        code = f"store, root = {str(folder)!r}, {str(root)!r}\n{SCRIPT}"
+        child = start(code, SERVE, cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
+        done = str(rng.randrange(40))  # files that were stored before the kill
+        assert child.stdout is not None and any(line.strip() == done for line in child.stdout)
+        child.kill()
+        child.communicate(timeout=30)
         with connect(folder) as af:
             assert af.rag.sync(root).failed == ()
             assert state(af) == expected
@@ -669,8 +666,8 @@ def test_watch_follows_changes_until_it_is_interrupted(tmp_path: Path, root: Pat
     pytest.importorskip("watchfiles")
     write(root, "a.txt", "The gate closes at ten.")
     places = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
-    command = [sys.executable, "-m", "agentformer.cli", "sync", str(root), "--watch", "--json", *places]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    code = f"from agentformer.cli import main\nmain({['sync', str(root), '--watch', '--json', *places]!r})"
+    child = start(code, SERVE, cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
     limit = threading.Timer(90, child.kill)  # after which `readline` returns ""
     limit.start()
     try:

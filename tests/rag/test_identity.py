@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from agentformer.cli import main
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.uploads import Origin
 from agentformer.types import Scope
+from tests.forked import SERVE, start
 
 pytestmark = pytest.mark.process
 
@@ -192,24 +192,24 @@ def test_concurrent_uploads_of_one_path_leave_one_version(af: agentformer.AgentF
 
 
 UPLOAD = """
-import sys, agentformer
+import agentformer
 from agentformer.rag.uploads import Origin
-with agentformer.connect(index_dir=sys.argv[1], upload_dir=sys.argv[2], embedder="hashing") as af:
+with agentformer.connect(index_dir=store + "/indexes", upload_dir=store + "/uploads", embedder="hashing") as af:
     input()
     for n in range(5):
-        text = f"Version {n} of process {sys.argv[3]}.".encode()
+        text = f"Version {n} of process {process}.".encode()
         document = af.rag.upload(text, name="a.txt", origin=Origin("/docs/a.txt", "/docs"))
         print(document.id, document.replaced or "-")
 """
 
 
 def test_two_processes_that_upload_one_path_leave_one_version(tmp_path: Path) -> None:
-    arguments = [str(tmp_path / "store/indexes"), str(tmp_path / "store/uploads")]
     with connect(tmp_path / "store"):
         pass
+    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", UPLOAD, *arguments, str(n)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        start(
+            f"store, process = {str(tmp_path / 'store')!r}, {n}\n{UPLOAD}", SERVE, cwd=tmp_path, env=os.environ, **pipes
         )
         for n in range(2)
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,19 +43,34 @@ def fill(af: AgentFormer, count: int = 20) -> None:
         af.rag.upload(text.encode(), name=f"boat {n}.txt")
 
 
+@pytest.fixture(scope="module")
+def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("filled")
+    with opened(folder) as af:
+        fill(af)
+    return folder
+
+
+@pytest.fixture
+def filled(filled_folder: Path, tmp_path: Path) -> Iterator[AgentFormer]:
+    """A memory of its own with 21 documents."""
+    shutil.copytree(filled_folder, tmp_path, dirs_exist_ok=True)
+    with opened(tmp_path) as af:
+        yield af
+
+
 def overlapping(passages: Any) -> bool:
     places = sorted((p.document_id, p.page, p.start, p.end) for p in passages)
     return any(a[:2] == b[:2] and b[2] < a[3] for a, b in itertools.pairwise(places))
 
 
 @pytest.mark.slow
-def test_a_context_is_never_over_its_budget_and_no_text_is_in_it_twice(af: AgentFormer) -> None:
-    fill(af)
+def test_a_context_is_never_over_its_budget_and_no_text_is_in_it_twice(filled: AgentFormer) -> None:
     count = lambda text: len(HashingEmbedder().token_spans(text))  # noqa: E731
-    texts = {d.id: {page.number: page.text for page in af.rag.pages(d.id)} for d in af.rag.documents()}
+    texts = {d.id: {page.number: page.text for page in filled.rag.pages(d.id)} for d in filled.rag.documents()}
     sizes = []
     for budget in (1, 10, 30, 50, 80, 120, 200, 333, 500, 1000, 5000):
-        context = af.rag.context("Who keeps the keys of the boat house?", max_tokens=budget)
+        context = filled.rag.context("Who keeps the keys of the boat house?", max_tokens=budget)
         assert context.tokens == count(context.text) <= context.budget == budget
         assert not overlapping(context.passages)
         for number, passage in enumerate(context.passages, 1):
@@ -63,7 +79,7 @@ def test_a_context_is_never_over_its_budget_and_no_text_is_in_it_twice(af: Agent
             assert f'<passage number="{number}" source="{passage.document}, page 1">' in context.text
             assert passage.tokens == count(passage.text)
         sizes.append(len(context.passages))
-        assert context == af.rag.context("Who keeps the keys of the boat house?", max_tokens=budget)
+        assert context == filled.rag.context("Who keeps the keys of the boat house?", max_tokens=budget)
     assert sizes[0] == 0
     assert 1 <= sizes[5] < sizes[-1]
 
@@ -90,42 +106,41 @@ def test_the_default_budget_is_a_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_model_may_cite_what_is_not_among_the_first_three(af: AgentFormer) -> None:
-    fill(af)
-    wanted = [p for p in af.rag.context("Which boat has the keys?").passages if p.number > 3]
+def test_a_model_may_cite_what_is_not_among_the_first_three(filled: AgentFormer) -> None:
+    wanted = [p for p in filled.rag.context("Which boat has the keys?").passages if p.number > 3]
     passage = wanted[-1]
     model = Scripted(f"{passage.text} [{passage.number}]")
-    answerer = af.rag._questions._answerer()
+    answerer = filled.rag._questions._answerer()
     object.__setattr__(answerer, "model", model)
-    answer = af.rag.query("Which boat has the keys?")
+    answer = filled.rag.query("Which boat has the keys?")
     assert answer.mode == "llm"
     assert len(answer.hits) == 3
     citation = answer.citations[0]
     assert (citation.number, citation.document, citation.page) == (passage.number, passage.document, 1)
     assert passage.text[citation.start - passage.start : citation.end - passage.start] == citation.quote
-    chunk = next(chunk for chunk in af.rag.chunks(citation.document_id) if chunk.id == citation.entry_id)
+    chunk = next(chunk for chunk in filled.rag.chunks(citation.document_id) if chunk.id == citation.entry_id)
     assert citation.quote in chunk.content
     assert f'<passage number="{passage.number}"' in model.asked[0][1].content
-    *_, last = af.rag.stream("Which boat has the keys?")
+    *_, last = filled.rag.stream("Which boat has the keys?")
     assert isinstance(last, Answer)
     assert last.citations == answer.citations
 
 
-def test_a_given_top_k_also_limits_what_a_model_receives(af: AgentFormer) -> None:
-    fill(af)
+def test_a_given_top_k_also_limits_what_a_model_receives(filled: AgentFormer) -> None:
     model = Scripted("The caretaker [1].")
-    object.__setattr__(af.rag._questions._answerer(), "model", model)
-    af.rag.query("Which boat has the keys?", top_k=2)
-    af.rag.query("Which boat has the keys?")
+    object.__setattr__(filled.rag._questions._answerer(), "model", model)
+    filled.rag.query("Which boat has the keys?", top_k=2)
+    filled.rag.query("Which boat has the keys?")
     received = [asked[1].content.count("<passage number=") for asked in model.asked]
     assert received[0] <= 2 < received[1]
 
 
-def test_the_first_hits_of_a_wider_search_are_those_that_are_quoted(af: AgentFormer) -> None:
-    fill(af)
-    quoted = af.rag.query("Which boat has the keys?").hits
-    object.__setattr__(af.rag._questions._answerer(), "model", Scripted("The caretaker [1]."))
-    assert [hit.entry.id for hit in af.rag.query("Which boat has the keys?").hits] == [hit.entry.id for hit in quoted]
+def test_the_first_hits_of_a_wider_search_are_those_that_are_quoted(filled: AgentFormer) -> None:
+    quoted = filled.rag.query("Which boat has the keys?").hits
+    object.__setattr__(filled.rag._questions._answerer(), "model", Scripted("The caretaker [1]."))
+    assert [hit.entry.id for hit in filled.rag.query("Which boat has the keys?").hits] == [
+        hit.entry.id for hit in quoted
+    ]
 
 
 def test_what_a_model_received_is_counted_as_read(af: AgentFormer) -> None:

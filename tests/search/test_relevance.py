@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search.relevance import is_typo, relevant_hits
-from agentformer.types import Hit, Hits, MemoryEntry, Query, Source
+from agentformer.types import Hit, Hits, MemoryEntry, Query, Scope, Source
 from bench import precision
 from bench.data import DATA, load
 
@@ -185,32 +186,36 @@ UNRELATED = {
 }
 
 
-@pytest.mark.parametrize(
-    ("language", "query", "answer"),
-    [
-        ("ja", "鍵", "鍵は田中さんが持っています。"),
-        ("fi", "Milloin laskut lähtevät?", "Laskut lähetetään perjantaina."),
-        ("fi", "avain vene", "Veneen avain on Matilla."),
-        ("sv", "Var är nyckeln?", "Nyckeln hänger i köket."),
-        ("en", "key to shed", "The key of the shed hangs on the nail."),
-        ("en", "Where are the keys kept nowadays?", "The keys are kept in the blue cupboard."),
-        ("en", "office hours", "The office hours are 9 to 15."),
-        ("en", "What is the password for the internet?", "The wifi password is kala123."),
-    ],
-)
-@pytest.mark.parametrize("way", [pytest.param("minilm", marks=pytest.mark.model), "hashing", "lexical"])
-def test_the_only_fact_with_a_word_of_a_short_question_is_kept(
-    tmp_path: Path, request: pytest.FixtureRequest, language: str, query: str, answer: str, way: str
-) -> None:
-    embedder = request.getfixturevalue("minilm") if way == "minilm" else HashingEmbedder()
-    facts = UNRELATED[language].split("|")
-    backend = FaissMemoryBackend(tmp_path, embedder, Indexes)
-    try:
-        backend.store([MemoryEntry(id=str(n), content=text) for n, text in enumerate([*facts[:5], answer, *facts[5:]])])
-        hits = backend.search(Query(query, limit=30, mode="lexical" if way == "lexical" else "hybrid"))
-        assert kept(query, hits) == ["5"]
-    finally:
-        backend.close()
+SHORT = [
+    ("ja", "鍵", "鍵は田中さんが持っています。"),
+    ("fi", "Milloin laskut lähtevät?", "Laskut lähetetään perjantaina."),
+    ("fi", "avain vene", "Veneen avain on Matilla."),
+    ("sv", "Var är nyckeln?", "Nyckeln hänger i köket."),
+    ("en", "key to shed", "The key of the shed hangs on the nail."),
+    ("en", "Where are the keys kept nowadays?", "The keys are kept in the blue cupboard."),
+    ("en", "office hours", "The office hours are 9 to 15."),
+    ("en", "What is the password for the internet?", "The wifi password is kala123."),
+]
+
+
+@pytest.fixture(scope="module", params=[pytest.param("minilm", marks=pytest.mark.model), "hashing", "lexical"])
+def searched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Hits]]:
+    """Search one of the memories that hold an answer of `SHORT` among unrelated facts. Its id ends with 5."""
+    embedder = request.getfixturevalue("minilm") if request.param == "minilm" else HashingEmbedder()
+    backend = FaissMemoryBackend(tmp_path_factory.mktemp(request.param), embedder, Indexes)
+    for n, (language, _, answer) in enumerate(SHORT):
+        facts = UNRELATED[language].split("|")
+        texts = enumerate([*facts[:5], answer, *facts[5:]])
+        backend.store([MemoryEntry(id=f"{n}.{k}", content=text, namespace=f"n{n}") for k, text in texts])
+    mode: Any = "lexical" if request.param == "lexical" else "hybrid"
+    yield lambda n, query: backend.search(Query(query, Scope(f"n{n}"), limit=30, mode=mode))
+    backend.close()
+
+
+@pytest.mark.parametrize("n", range(len(SHORT)), ids=[query for _, query, _ in SHORT])
+def test_the_only_fact_with_a_word_of_a_short_question_is_kept(searched: Callable[..., Hits], n: int) -> None:
+    query = SHORT[n][1]
+    assert kept(query, searched(n, query)) == [f"{n}.5"]
 
 
 def test_one_word_of_a_short_question_is_no_reason_to_keep_a_long_text_or_one_of_several() -> None:

@@ -173,8 +173,8 @@ def test_other_normal_forms_and_invisible_characters_change_nothing() -> None:
 @pytest.mark.slow
 def test_an_endless_line_gives_bounded_terms() -> None:
     for unit in ["x", "a-", "Ab", "1.", "1 ", "a'", "_", "म", "a\u0308", "東", ":n"]:
-        terms = text_terms(unit * 200_000, "fi")
-        assert len(terms.stems) + len(terms.parts) <= 1_200_000
+        terms = text_terms(unit * 50_000, "fi")
+        assert len(terms.stems) + len(terms.parts) <= 300_000
         assert max(map(len, terms.stems)) <= MAX_TERM + 3
 
 
