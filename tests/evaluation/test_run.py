@@ -143,9 +143,11 @@ def test_a_corpus_is_loaded_and_found_by_its_own_ids(opens: Opens) -> None:
 # ---------------------------------------------------------------------- the memory that is open
 
 
-@pytest.fixture
-def af(tmp_path: Path) -> Iterator[AgentFormer]:
-    with connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as opened:
+@pytest.fixture(scope="module")
+def af(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentFormer]:
+    """No test changes what is in it."""
+    folder = tmp_path_factory.mktemp("measured")
+    with connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as opened:
         opened.rag.upload(make_pdf([[BOATS], [KEYS]]), name="rules.pdf")
         opened.rag.upload(b"The crane is behind the boathouse.", name="notes#2.txt")
         opened.memory.store("Aino keeps the spare keys.", source_type="ticket", source_id="4711")
@@ -224,10 +226,11 @@ def test_a_folder_is_measured_in_a_memory_of_its_own_that_goes(
     (data / "corpus.jsonl").write_text(json.dumps({"id": "p", "text": "Nets lie in the shed."}))
     (data / "queries.jsonl").write_text(json.dumps({"id": "q", "text": "Where are nets?", "relevant": ["p"]}))
     af.backend.search(Query("keys"))
-    before = contents(tmp_path / "i"), contents(tmp_path / "u")
+    own = (af.settings.index_dir, af.settings.upload_dir)
+    before = [*map(contents, own)]
     told = af.evaluate(data, modes=("lexical", "hybrid"))
     assert ranks(told) == [(1,)] and told.name == "data" and told.passages == 1
-    assert (contents(tmp_path / "i"), contents(tmp_path / "u")) == before
+    assert [*map(contents, own)] == before
     assert not list(temporary.iterdir()) and not af.backend.search(Query("nets shed", mode="lexical"))
 
 

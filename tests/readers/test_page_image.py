@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import struct
 import zlib
@@ -26,6 +27,7 @@ LINES = {  # the baseline of each line, in points from the bottom
 }
 
 
+@functools.cache
 def made(*, rotation: int = 0, password: str | None = None) -> bytes:
     out = io.BytesIO()
     page = canvas.Canvas(out, pagesize=(WIDTH, HEIGHT), encrypt=password)
@@ -43,8 +45,13 @@ def made(*, rotation: int = 0, password: str | None = None) -> bytes:
     return turned.getvalue()
 
 
+@functools.cache
+def text_of(data: bytes) -> str:
+    return read(data, "a.pdf").pages[0].text
+
+
 def boxes_of(data: bytes, quote: str, occurrence: int = 0) -> tuple[tuple[float, ...], ...]:
-    text = read(data, "a.pdf").pages[0].text
+    text = text_of(data)
     start = -1
     for _ in range(occurrence + 1):
         start = text.index(quote, start + 1)
