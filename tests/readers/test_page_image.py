@@ -15,6 +15,7 @@ from reportlab.pdfgen import canvas
 from agentformer.errors import CorruptDocument, DocumentError, EncryptedDocument, UnsupportedFormat
 from agentformer.readers import page_image, read
 from agentformer.readers.adapters import ReadLimits
+from agentformer.readers.pdf import page_image as renderer
 from agentformer.readers.pdf.page_image import find, png
 from agentformer.readers.sandbox.protocol import PageImage, image_frame, image_from_bytes
 from tests.readers.hostile_pdf import one_page
@@ -58,6 +59,12 @@ def boxes_of(data: bytes, quote: str, occurrence: int = 0) -> tuple[tuple[float,
     return page_image(data, 1, text=text, start=start, end=start + len(quote)).boxes
 
 
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw pages in this process. Most of the time for a page is the start of its child process."""
+    monkeypatch.setattr("agentformer.readers.image_isolated", renderer.page_image)
+
+
 def line_of(box: tuple[float, ...]) -> int:
     """The baseline of the line on which a box lies."""
     return next(baseline for baseline in LINES if box[1] < (HEIGHT - baseline - 3) / HEIGHT < box[3])
@@ -89,7 +96,7 @@ def test_the_box_of_a_quotation_is_around_its_words() -> None:
 
 
 @pytest.mark.process
-def test_a_quotation_over_two_lines_has_a_box_for_each_line() -> None:
+def test_a_quotation_over_two_lines_has_a_box_for_each_line(in_process: None) -> None:
     first, second = boxes_of(made(), "held by the harbour master.\nLater: the keys")
     assert (line_of(first), line_of(second)) == (740, 720)
     assert first[0] > second[0]
@@ -97,13 +104,15 @@ def test_a_quotation_over_two_lines_has_a_box_for_each_line() -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(("occurrence", "baseline"), [(0, 740), (1, 720)])
-def test_of_equal_words_those_at_the_cited_position_are_marked(occurrence: int, baseline: int) -> None:
+def test_of_equal_words_those_at_the_cited_position_are_marked(
+    in_process: None, occurrence: int, baseline: int
+) -> None:
     (box,) = boxes_of(made(), "keys of the boat house are held by the", occurrence)
     assert line_of(box) == baseline
 
 
 @pytest.mark.process
-def test_the_boxes_of_a_rotated_page_lie_on_the_rotated_image() -> None:
+def test_the_boxes_of_a_rotated_page_lie_on_the_rotated_image(in_process: None) -> None:
     text = read(made(rotation=90), "a.pdf").pages[0].text
     start = text.index("boat house")
     image = page_image(made(rotation=90), 1, text=text, start=start, end=start + 10)
@@ -114,7 +123,7 @@ def test_the_boxes_of_a_rotated_page_lie_on_the_rotated_image() -> None:
 
 
 @pytest.mark.process
-def test_the_pixels_under_a_box_are_those_of_the_words() -> None:
+def test_the_pixels_under_a_box_are_those_of_the_words(in_process: None) -> None:
     data = made()
     image = page_image(data, 1, text="harbour master", start=0, end=14)
     width, height, rows = decoded(image.png)
@@ -128,7 +137,7 @@ def test_the_pixels_under_a_box_are_those_of_the_words() -> None:
 
 
 @pytest.mark.process
-def test_words_that_are_not_on_the_page_have_no_box() -> None:
+def test_words_that_are_not_on_the_page_have_no_box(in_process: None) -> None:
     assert page_image(made(), 1, text="quantum chromodynamics", start=0, end=22).boxes == ()
 
 
@@ -185,7 +194,7 @@ def test_of_equal_quotations_the_nearest_to_the_position_is_found(position: int,
 
 
 @pytest.mark.process
-def test_a_sentence_whose_letters_the_file_does_not_say_has_no_box_in_the_title() -> None:
+def test_a_sentence_whose_letters_the_file_does_not_say_has_no_box_in_the_title(in_process: None) -> None:
     out = io.BytesIO()
     page = canvas.Canvas(out, pagesize=(WIDTH, HEIGHT))
     page.setFont("Helvetica", 12)
@@ -202,7 +211,7 @@ def test_a_sentence_whose_letters_the_file_does_not_say_has_no_box_in_the_title(
 
 
 @pytest.mark.process
-def test_letters_with_detached_accents_are_found() -> None:
+def test_letters_with_detached_accents_are_found(in_process: None) -> None:
     out = io.BytesIO()
     page = canvas.Canvas(out, pagesize=(WIDTH, HEIGHT))
     page.setFont("Helvetica", 12)
