@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from agentformer.cli import main
 from agentformer.cli.output import INTERRUPTED
 from agentformer.evaluation.optimizing.cache import work_folder
 from tests.evaluation.far_apart import far_apart, written
+from tests.forked import SERVE, start
 
 pytestmark = pytest.mark.process
 
-ONLY = ("--only", "window_tokens", "--only", "rrf_k")
-
 
 def command(folder: Path, work: Path) -> list[str]:
-    place = (
-        "--index-dir",
-        str(work.parent / "index"),
-        "--upload-dir",
-        str(work.parent / "up"),
-        "--embedder",
-        "hashing",
-    )
-    program = [sys.executable, "-m", "agentformer.cli", "optimize", str(folder), "--level", "full", "--json"]
-    return [*program, "--work", str(work), *ONLY, *place]
+    place = ("--index-dir", str(work.parent / "index"), "--upload-dir", str(work.parent / "up"))
+    options = ("--level", "full", "--only", "window_tokens", "--json", "--embedder", "hashing")
+    return ["optimize", str(folder), *options, "--work", str(work), *place]
 
 
 def lines(work: Path) -> list[bytes]:
@@ -40,8 +34,8 @@ def lines(work: Path) -> list[bytes]:
 
 
 def outcome(folder: Path, work: Path) -> dict[str, Any]:
-    done = subprocess.run(command(folder, work), capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
+    done = CliRunner().invoke(main, command(folder, work))
+    assert done.exit_code == 0, done.output
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
@@ -52,7 +46,8 @@ def test_what_was_measured_before_the_end_is_not_measured_again(tmp_path: Path) 
     before = {path: path.read_bytes() for path in folder.iterdir()}
     ended = []
     for wanted, by in ((2, signal.SIGINT), (4, signal.SIGKILL)):  # lines in the journal, its first one among them
-        process = subprocess.Popen(command(folder, work), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        code = f"from agentformer.cli import main\nmain({command(folder, work)!r})"
+        process = start(code, SERVE, cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
         try:
             while len(lines(work)) < wanted and process.poll() is None:
                 time.sleep(0.01)
