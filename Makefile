@@ -97,8 +97,9 @@ faults: setup  ## run the long form of the fault tests: an hour or more
 	AGENTFORMER_KILLS=50 AGENTFORMER_SECONDS=60 AGENTFORMER_CLIENTS=16 AGENTFORMER_MUTANTS=2000 AGENTFORMER_DAMAGES=300 \
 		AGENTFORMER_DISK=all AGENTFORMER_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/console tests/readers/test_hostile.py \
 		tests/backends/test_local_json_processes.py tests/memory/test_state_machine.py tests/memory/test_context.py \
-		tests/text/test_splitting.py tests/records/test_scopes.py tests/index/test_vectors.py tests/test_secrets.py \
-		tests/edges/test_start_up.py \
+		tests/text/test_splitting.py tests/records/test_scopes.py tests/index/test_vectors.py tests/index/test_mapped_vectors.py \
+		tests/index/test_training.py tests/rag/test_folder_sync.py tests/embedders/test_sbert_quiet.py \
+		tests/readers/test_collection.py tests/test_secrets.py tests/edges/test_start_up.py \
 		--ignore=tests/faults/test_kill_points.py --ignore=tests/faults/test_many_processes.py
 
 style: setup  ## check format and lint

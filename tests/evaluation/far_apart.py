@@ -33,7 +33,7 @@ def far_apart(facts: int = 20) -> Dataset:
     passages, questions = [], []
     for n in range(facts):
         one, other = word(n * 7, "wa"), word(n * 7 + 3, "xe")
-        text = f"{_FILLER * 9}The {one} keeps the {other} there. {_FILLER * 9}"
+        text = f"{_FILLER * 5}The {one} keeps the {other} there. {_FILLER * 5}"
         passages.append(Passage(f"fact {n}", text))
         questions.append(Question(f"q{n}", f"Which {one} keeps the {other}?", (f"fact {n}",)))
     for start in range(0, facts, _GROUP):
@@ -41,7 +41,7 @@ def far_apart(facts: int = 20) -> Dataset:
         ones = " ".join(f"The {word(n * 7, 'wa')} is here. A {word(n * 7, 'wa')} it is." for n in group)
         others = " ".join(f"The {word(n * 7 + 3, 'xe')} is here. A {word(n * 7 + 3, 'xe')} it is." for n in group)
         for n in range(_OTHERS):
-            text = f"{ones} {_FILLER * (15 + n)} {others}"
+            text = f"{ones} {_FILLER * (8 + n)} {others}"
             passages.append(Passage(f"others {start} {n}", text))
     return Dataset("far apart", tuple(passages), tuple(questions))
 

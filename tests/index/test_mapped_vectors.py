@@ -29,6 +29,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissO
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Matrix, MemoryEntry, Query, Scope
+from tests.faults.long_form import LONG
 from tests.forked import start
 from tests.index.test_training import IMPORTS, always_found
 from tests.index.test_vectors import ALL, DIMENSION, NONE, SMALL, Model, changes, grown, restored, unit
@@ -52,7 +53,7 @@ def mapping(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @given(steps=steps, seed=st.integers(0, 2**16))
-@settings(max_examples=40)
+@settings(max_examples=40 if LONG else 15)
 def test_a_mapped_index_agrees_with_numpy_after_any_changes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], seed: int
 ) -> None:

@@ -66,7 +66,7 @@ class TestTrained(Scopes, Searching):
 
 
 @pytest.mark.slow
-class TestSwitching(Changing, Searching, Pending):
+class TestSwitching(Changing, Pending):
     """Trainings begin and end at any moment of the suite."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
@@ -117,7 +117,6 @@ def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path)
     assert told["stage"] == "inverted" and not told["in_memory"] and told["trained_at"] == trained["trained_at"]
 
 
-@pytest.mark.slow
 @contextmanager
 def always_found(backend: FaissMemoryBackend, threads: int) -> Iterator[MemoryEntry]:
     """An entry that threads search for all the time, and that each search must find first."""
@@ -142,6 +141,7 @@ def always_found(backend: FaissMemoryBackend, threads: int) -> Iterator[MemoryEn
     assert not wrong
 
 
+@pytest.mark.slow
 def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
         tmp_path,

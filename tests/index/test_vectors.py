@@ -106,7 +106,7 @@ HALF = 2e-3  # what half precision may cost in a cosine at the end of a list
 
 
 @given(steps=st.lists(changes, min_size=5, max_size=60), seed=st.integers(0, 2**16))
-@settings(max_examples=100 if LONG else 50)
+@settings(max_examples=100 if LONG else 25)
 def test_the_index_agrees_with_numpy_after_any_changes(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]], seed: int
 ) -> None:
