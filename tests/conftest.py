@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +120,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("unit") is None:
             long.add(item.path)
     items.sort(key=lambda item: item.path not in long)
+
+
+TORCH = ("tests/embedders/test_sbert", "tests/rerankers/test_cross_encoder")  # files whose tests import torch
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With `--dist loadfile`, let one worker run all files that import torch, because the import takes seconds."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "torch" if nodeid.startswith(TORCH) else str(super()._split_scope(nodeid))
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 import socketserver
-import subprocess
 import sys
 import threading
 import urllib.error
@@ -29,6 +28,8 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 pytest.importorskip("waitress", reason="the extra `server` is not installed")
 
 from tests.faults.long_form import long_form
+from tests.forked import SERVE as SERVE_IMPORTS
+from tests.forked import start
 
 pytestmark = pytest.mark.process
 Behaviour = Literal["refuses", "hangs up", "talks nonsense"]
@@ -44,8 +45,8 @@ SECRETS = [*KEYS.values(), PASSWORD, BASIC]
 # Everything is logged, by every library, before the command line sets its own level.
 LOUD = "import logging; logging.basicConfig(level=logging.DEBUG); "
 COMMANDS = LOUD + (
-    "import json, sys; from agentformer.cli import main\n"
-    "for arguments in json.loads(sys.argv[1]):\n"
+    "from agentformer.cli import main\n"
+    "for arguments in commands:\n"
     "    try: main(arguments)\n"
     "    except SystemExit as end: print('exit', end.code, *arguments[:1], flush=True)"
 )
@@ -154,26 +155,18 @@ def run_commands(folder: Path, environ: dict[str, str], written: Path) -> list[s
         ["status"],
         ["status", "--json"],
     ]
-    with (written / "commands.out").open("wb") as out, (written / "commands.err").open("wb") as err:
-        subprocess.run(
-            [sys.executable, "-c", COMMANDS, json.dumps(commands)],
-            cwd=folder,
-            env=environ,
-            stdout=out,
-            stderr=err,
-            timeout=300,
-            check=True,
-        )
-    lines = (written / "commands.out").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line.startswith("exit ")]
+    with (written / "commands.err").open("w") as err:
+        process = start(f"commands = {commands!r}; {COMMANDS}", SERVE_IMPORTS, cwd=folder, env=environ, stderr=err)
+        out, _ = process.communicate(timeout=300)
+    assert process.returncode == 0
+    (written / "commands.out").write_text(out, encoding="utf-8")
+    return [line for line in out.splitlines() if line.startswith("exit ")]
 
 
 def use_server(folder: Path, environ: dict[str, str], written: Path) -> list[int]:
     """The HTTP server as a process, and requests of every kind. Gives their statuses; what came back is written."""
-    with (written / "serve.err").open("wb") as err:
-        process = subprocess.Popen(
-            [sys.executable, "-c", SERVE], cwd=folder, env=environ, stdout=subprocess.PIPE, stderr=err, text=True
-        )
+    with (written / "serve.err").open("w") as err:
+        process = start(SERVE, SERVE_IMPORTS, cwd=folder, env=environ, stderr=err)
     watch = threading.Timer(240, process.kill)
     watch.start()
     try:

@@ -22,6 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.model_info import PROBE
+from agentformer.types import Vector
 
 CONTEXT = {
     "nomic-embed-text:latest": 2048,
@@ -158,8 +160,7 @@ class OllamaServer:
                 text = text[: ends[-1]]
             read += len(ends) + _SPECIAL
             kept.append(text)
-        embedder = HashingEmbedder(dimension or self.dimension)
-        rows = [np.roll(embedder.embed_query(text), self.seed) for text in kept]
+        rows = [np.roll(_row(text, dimension or self.dimension), self.seed) for text in kept]
         return [[float(number) for number in row] for row in rows], read
 
     def name_of(self, model: object) -> str:
@@ -245,6 +246,11 @@ class OllamaServer:
         time.sleep(self.delay * texts)
         while self.hanging.is_set() and self._server is not None:
             time.sleep(0.02)
+
+
+@lru_cache(1024)
+def _row(text: str, dimension: int) -> Vector:
+    return HashingEmbedder(dimension).embed_query(text)
 
 
 def _openai_error(message: str) -> object:

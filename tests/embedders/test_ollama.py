@@ -42,22 +42,20 @@ def connect(server: OllamaServer, model: str = "nomic-embed-text", **settings: o
 
 
 class TestOllama(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _connect(self, server: OllamaServer) -> None:
-        self._embedder = connect(server)
+    old = False
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _connect(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        with OllamaServer(context=SMALL, old=request.cls.old) as server:
+            request.cls._embedder = connect(server)
+            yield
 
     def make(self) -> Embedder:
         return self._embedder
 
 
-class TestOlderOllama(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _connect(self, server: OllamaServer) -> None:
-        server.old = True
-        self._embedder = connect(server)
-
-    def make(self) -> Embedder:
-        return self._embedder
+class TestOlderOllama(TestOllama):
+    old = True
 
 
 def test_the_space_is_told_by_the_server(server: OllamaServer) -> None:

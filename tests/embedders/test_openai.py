@@ -46,9 +46,11 @@ def connect(server: OllamaServer, model: str = "own-model", **settings: object) 
 
 
 class TestOpenAI(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _connect(self, server: OllamaServer) -> None:
-        self._embedder = connect(server)
+    @pytest.fixture(autouse=True, scope="class")
+    def _connect(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        with OllamaServer(context=MODELS, num_ctx=8192) as server:
+            request.cls._embedder = connect(server)
+            yield
 
     def make(self) -> Embedder:
         return self._embedder
@@ -331,23 +333,33 @@ NONSENSE: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("nonsense", NONSENSE)
-def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(nonsense: str) -> None:
+@pytest.fixture(scope="module")
+def connected() -> Iterator[tuple[HostileServer, OpenAIEmbedder]]:
+    """A server, and an embedder that it has given good answers so far."""
     with HostileServer(saying(vectors([0.6, 0.8], usage={"prompt_tokens": 3}))) as hostile:
         url = f"http://user:canary-password@127.0.0.1:{hostile.port}/v1"
-        embedder = OpenAIEmbedder("own-model", Server("server", url, KEY), RemoteOptions(timeout=10, retries=0))
-        hostile.play = saying(NONSENSE[nonsense])
-        calls: list[Callable[[], object]] = [
-            lambda: embedder.embed_query("one"),
-            lambda: embedder.embed_documents(["one"]),
-        ]
-        for call in calls:
-            with pytest.raises(EmbedderUnavailable) as caught:
-                call()
-            message = str(caught.value)
-            assert "openai:own-model" in message and f"{hostile.url}/v1" in message, message
-            assert KEY not in message and "canary" not in message and "user:" not in message, message
-            hostile.play = saying(beside_the_probe(NONSENSE[nonsense]))
+        yield (
+            hostile,
+            OpenAIEmbedder("own-model", Server("server", url, KEY), RemoteOptions(timeout=10, retries=0)),
+        )
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE)
+def test_nonsense_is_an_error_that_names_provider_and_address_and_no_secret(
+    connected: tuple[HostileServer, OpenAIEmbedder], nonsense: str
+) -> None:
+    hostile, embedder = connected
+    calls: list[tuple[bytes, Callable[[], object]]] = [
+        (NONSENSE[nonsense], lambda: embedder.embed_query("one")),
+        (beside_the_probe(NONSENSE[nonsense]), lambda: embedder.embed_documents(["one"])),
+    ]
+    for answer, call in calls:
+        hostile.play = saying(answer)
+        with pytest.raises(EmbedderUnavailable) as caught:
+            call()
+        message = str(caught.value)
+        assert "openai:own-model" in message and f"{hostile.url}/v1" in message, message
+        assert KEY not in message and "canary" not in message and "user:" not in message, message
 
 
 def beside_the_probe(answer: bytes) -> bytes:

@@ -24,7 +24,6 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope, TokenEmbedder
-from tests.embedders.sbert_models import bert
 
 pytestmark = pytest.mark.model
 
@@ -41,23 +40,12 @@ class TestMiniLM(EmbedderConformance):
 
 
 class TestOwnModel(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _load(self, own_model: Path) -> None:
-        self._embedder = load(own_model)
+    @pytest.fixture(autouse=True, scope="class")
+    def _load(self, request: pytest.FixtureRequest, own_model: Path) -> None:
+        request.cls._embedder = load(own_model)
 
     def make(self) -> Embedder:
         return self._embedder
-
-
-@pytest.fixture(scope="session")
-def own_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert(tmp_path_factory.mktemp("sbert"))
-
-
-@pytest.fixture(scope="session")
-def swapped_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Another model under the same name and of the same shape."""
-    return bert(tmp_path_factory.mktemp("swapped"), seed=2)
 
 
 def load(folder: Path) -> Embedder:
@@ -162,13 +150,13 @@ def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
         embedder.embed_query("the keys")
 
 
-def test_another_model_under_the_same_name_is_noticed(own_model: Path, swapped_model: Path, tmp_path: Path) -> None:
+def test_another_model_under_the_same_name_is_noticed(own_model: Path, other_model: Path, tmp_path: Path) -> None:
     place = Path(shutil.copytree(own_model, tmp_path / "model"))
     backend = FaissMemoryBackend(tmp_path, load(place), Indexes)
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
     shutil.rmtree(place)
-    shutil.copytree(swapped_model, place)
+    shutil.copytree(other_model, place)
     swapped = FaissMemoryBackend(tmp_path, load(place), Indexes)
     with pytest.raises(SpaceMismatch, match="another model"):
         swapped.store([make_entry("the teapot")])

@@ -49,8 +49,8 @@ TEXTS = (
 
 
 @pytest.fixture(scope="session")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert(tmp_path_factory.mktemp("own"))
+def own(own_model: Path) -> Path:
+    return own_model
 
 
 @pytest.fixture(scope="session")
@@ -69,14 +69,10 @@ def _export_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def export_here(patch: pytest.MonkeyPatch) -> None:
-    """Make all fp32 exports in this process, which has torch already: it saves seconds for each. The exports of
+    """Make all exports in this process, which has torch already: it saves seconds for each. The exports of
     test_sbert_quiet.py are made as users have them made, by a process of their own."""
-
-    def export_model(model: Path, target: Path, precision: str) -> None:
-        (export_in_process if precision else export.export)(model, target, precision)
-
     patch.setitem(sys.modules, "openvino_telemetry", None)
-    patch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export_model)
+    patch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export.export)
 
 
 def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
@@ -109,38 +105,31 @@ def fp32_export(cache: Path) -> Path:
 
 
 class TestOwnModelOnOpenVino(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _load(self, own: Path, cache: Path) -> None:
-        self._embedder = fast(own, cache)
-
-    def make(self) -> Embedder:
-        return self._embedder
-
-
-class TestInt8(EmbedderConformance):
-    @pytest.fixture(autouse=True)
-    def _load(self, own: Path, cache: Path) -> None:
-        pytest.importorskip("nncf")
-        self._embedder = fast(own, cache, precision="int8")
+    @pytest.fixture(autouse=True, scope="class")
+    def _load(self, request: pytest.FixtureRequest, own: Path, cache: Path) -> None:
+        request.cls._embedder = fast(own, cache)
 
     def make(self) -> Embedder:
         return self._embedder
 
 
 @pytest.mark.parametrize("shape", ["bert", "cls without a dense layer", "xlm-roberta", "mpnet"])
-def test_every_shape_of_model_gives_the_rows_that_torch_gives(shape: str, tmp_path: Path) -> None:
+def test_every_shape_of_model_gives_the_rows_that_torch_gives(
+    shape: str, own: Path, cache: Path, tmp_path: Path
+) -> None:
     match shape:
         case "bert":
-            folder = bert(tmp_path)
+            folder = own
         case "cls without a dense layer":
-            folder = bert(tmp_path, pooling="cls", dense=0)
+            folder = prompted(bert(tmp_path, pooling="cls", dense=0))
         case "xlm-roberta":
             folder = xlm_roberta(tmp_path)
         case _:
             folder = mpnet(tmp_path)
-    quick, slow = fast(folder, tmp_path / "cache"), on_torch(folder)
+    quick, slow = fast(folder, cache if folder == own else tmp_path / "cache"), on_torch(folder)
     assert uses_openvino(quick)
     assert quick.space == slow.space
+    assert quick.space.query_prefix == ("keeps: " if shape.startswith("cls") else "")
     assert alike(quick.embed_documents(TEXTS), slow.embed_documents(TEXTS))
     for text in (*TEXTS, "the keys " * 300):
         assert alike(quick.embed_query(text)[None], slow.embed_query(text)[None])
@@ -149,14 +138,11 @@ def test_every_shape_of_model_gives_the_rows_that_torch_gives(shape: str, tmp_pa
         quick.embed_documents(["word " * 200])
 
 
-def test_prompts_of_the_model_are_its_prefixes(own: Path, tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(own, tmp_path / "prompted"))
+def prompted(folder: Path) -> Path:
+    """The model, with a prefix for questions in its configuration."""
     config = folder / "config_sentence_transformers.json"
     config.write_text(json.dumps(json.loads(config.read_text()) | {"prompts": {"query": "keeps: ", "document": ""}}))
-    prompted = fast(folder, tmp_path / "cache")
-    assert uses_openvino(prompted)
-    assert prompted.space == on_torch(folder).space
-    assert prompted.space.query_prefix == "keeps: "
+    return folder
 
 
 def test_a_store_made_with_torch_is_used_with_openvino(own: Path, cache: Path, tmp_path: Path) -> None:
@@ -179,6 +165,12 @@ def test_int8_and_fp32_never_meet_and_auto_reopens_int8_as_such(
     with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own}@int8") as af:
         af.memory.store("the keys of the harbour")
         assert af.embedder.space.spec == f"sbert:{own}@int8"
+        rows, limit = af.embedder.embed_documents(TEXTS), af.embedder.space.max_tokens
+        assert np.allclose(np.linalg.norm(rows, axis=1), 1, atol=1e-4)
+        assert 0.97 < mean_cosine(rows, fast(own, cache).embed_documents(TEXTS)) < 0.999999
+        af.embedder.embed_documents(["word " * limit])
+        with pytest.raises(TextTooLong):
+            af.embedder.embed_documents(["word " * (limit + 1)])
     whole = FaissMemoryBackend(tmp_path, fast(own, cache), Indexes)
     with pytest.raises(SpaceMismatch):
         whole.store([make_entry("the teapot")])
@@ -306,10 +298,12 @@ def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkey
         embedder.embed_documents(["the keys"])
 
 
-def test_an_export_of_another_model_is_refused_and_made_anew(own: Path, cache: Path, tmp_path: Path) -> None:
+def test_an_export_of_another_model_is_refused_and_made_anew(
+    own: Path, other_model: Path, cache: Path, tmp_path: Path
+) -> None:
     former = fp32_export(cache)
     shutil.copytree(former, tmp_path / "cache" / "models" / former.name)
-    fast(bert(tmp_path / "other", seed=2), tmp_path / "others")
+    fast(other_model, tmp_path / "others")
     place, other = only_export(tmp_path / "cache"), only_export(tmp_path / "others")
     for name in ("model.xml", "model.bin"):
         (place / name).write_bytes((other / name).read_bytes())
@@ -343,6 +337,21 @@ def test_where_nothing_can_be_cached_torch_is_used_with_one_warning(
     ]
     with pytest.raises(EmbedderUnavailable, match="cannot be used in int8: the cache folder"):
         fast(own, tmp_path / "file", precision="int8")
+
+
+def test_a_broken_openvino_means_torch_with_one_warning_and_the_export_stays(
+    own: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = {file: file.stat().st_mtime_ns for file in cache.glob("models/*/model.*")}
+    (tmp_path / "openvino").mkdir()
+    (tmp_path / "openvino" / "__init__.py").write_text("raise ImportError('libopenvino.so: cannot open shared object')")
+    monkeypatch.delitem(sys.modules, "openvino")
+    monkeypatch.syspath_prepend(tmp_path)
+    embedders = [fast(own, cache, runtime="auto") for _ in range(2)]
+    assert not any(uses_openvino(embedder) for embedder in embedders)
+    reason = "not on the faster OpenVINO: the package openvino cannot be imported (ImportError: libopenvino.so"
+    assert caplog.text.count(reason) == 1
+    assert before and before == {file: file.stat().st_mtime_ns for file in cache.glob("models/*/model.*")}
 
 
 def test_a_model_that_cannot_be_exported_runs_on_torch(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.sbert.openvino import OpenVinoRuntime
-from tests.embedders.sbert_models import bert
+from tests.faults.long_form import long_form
 
 pytestmark = [
     pytest.mark.model,
@@ -69,9 +69,9 @@ class Ran:
         self.watched = watched.read_text().splitlines()
 
 
-@pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert(tmp_path_factory.mktemp("own"))
+@pytest.fixture(scope="session")
+def own(own_model: Path) -> Path:
+    return own_model
 
 
 @pytest.fixture(scope="module")
@@ -105,19 +105,6 @@ def test_an_application_that_uses_openvino_itself_gets_it_whole(
     assert ran.out == ["OpenVinoRuntime", "False", "False", "convert_model", "False"], ran.err
 
 
-def test_a_broken_openvino_means_torch_with_one_warning_and_the_export_stays(
-    own: Path, first: tuple[Ran, Path], tmp_path: Path
-) -> None:
-    before = {file: file.stat().st_mtime_ns for file in first[1].glob("models/*/model.*")}
-    broken = tmp_path / "openvino"
-    broken.mkdir()
-    (broken / "__init__.py").write_text("raise ImportError('libopenvino.so: cannot open shared object file')")
-    ran = Ran(str(own), first[1], tmp_path)
-    assert ran.out == ["TorchRuntime"], ran.err
-    assert ran.err.count("not on the faster OpenVINO: the package openvino cannot be imported (ImportError: libop") == 1
-    assert before and before == {file: file.stat().st_mtime_ns for file in first[1].glob("models/*/model.*")}
-
-
 def test_a_broken_quantiser_is_named_and_the_model_is_not_blamed(
     own: Path, first: tuple[Ran, Path], tmp_path: Path
 ) -> None:
@@ -145,7 +132,7 @@ def test_one_compiled_model_is_kept_beside_an_export_that_was_copied(first: tupl
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=long_form)])
 def test_an_export_ends_with_the_process_that_asked_for_it(own: Path, tmp_path: Path, how: signal.Signals) -> None:
     asker = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(LOADING), str(own), str(tmp_path / "cache")], stderr=subprocess.DEVNULL
