@@ -131,8 +131,7 @@ def test_the_word_index_of_another_store_is_not_used(contents: list[str], tmp_pa
     backend.close()
 
 
-def test_an_index_of_another_version_of_the_analysis_is_rebuilt(tmp_path: Path) -> None:
-    contents = make_store(tmp_path)
+def test_an_index_of_another_version_of_the_analysis_is_rebuilt(contents: list[str], tmp_path: Path) -> None:
     former = read_manifest(tmp_path / "words", verify=True)
     write_manifest(tmp_path / "words", {**former, "analysis": ANALYSIS - 1})
     backend = open_store(tmp_path)
