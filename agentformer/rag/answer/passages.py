@@ -7,7 +7,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, timedelta
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from agentformer.types import Analyzed, Hit, Span
 
 _NAMES = 2  # parts of the context line that name the document: its file and its title
 _MESSAGE = "message"
+_MONTH = timedelta(days=31)
 _MARKUP = " \t#*_>-=|"
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
@@ -173,8 +174,9 @@ class Passage:
             return []
         at = self.hit.entry.occurred_at
         days = [(day, day) for day in {at.astimezone(UTC).date(), at.astimezone().date()}] if at else []
-        written = find_date_ranges(self.content, at.date() if at else None, self.language, years=False)
-        days += [(each.first, each.last) for each in written]
+        if any(named.last - named.first < _MONTH for _, named in self._dates):  # a year is found as a word
+            written = find_date_ranges(self.content, at.date() if at else None, self.language, years=False)
+            days += [(each.first, each.last) for each in written]
         return [words for words, named in self._dates if any(named.first <= a and b <= named.last for a, b in days)]
 
 
