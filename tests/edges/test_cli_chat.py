@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -254,9 +253,13 @@ def test_a_turn_that_a_limit_ended_is_done_in_part(run: Invoke, model: Model, mo
 # ------------------------------------------------------------------ processes of their own
 
 
-def command(folder: Path, *arguments: str) -> list[str]:
+CHAT = (*SERVE, "agentformer.cli.commands.chat", "agentformer.llms.openai", "openai")
+
+
+def command(folder: Path, *arguments: str) -> str:
+    """Code that runs `agentformer chat`."""
     where = ["--index-dir", f"{folder}/i", "--upload-dir", f"{folder}/u", "--embedder", "hashing"]
-    return [sys.executable, "-m", "agentformer.cli", "chat", *where, *arguments]
+    return f"from agentformer.cli import main\nmain({['chat', *where, *arguments]})"
 
 
 class Hanging:
@@ -275,8 +278,8 @@ def test_ctrl_c_ends_a_single_turn_and_the_message_is_kept(
     run: Invoke, shown: Shown, model: Model, tmp_path: Path
 ) -> None:
     model.reply = hanging = Hanging()
-    code = f"from agentformer.cli import main\nmain({command(tmp_path, 'Are you there?')[3:]})"
-    process = start(code, (*SERVE, "openai"), cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
+    code = command(tmp_path, "Are you there?")
+    process = start(code, CHAT, cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
     try:
         assert hanging.asked.wait(BOUND)
         process.send_signal(signal.SIGINT)
@@ -295,10 +298,19 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self.own, other = pty.openpty()
-        environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "AGENTFORMER_CLEAN_EVERY": "0"}
-        self.process = subprocess.Popen(
-            command(folder), stdin=other, stdout=other, stderr=other, env=environment, start_new_session=True
+        on_it = (
+            "import os, sys\n"
+            "os.setsid()\n"
+            f"terminal = os.open({os.ttyname(other)!r}, os.O_RDWR | os.O_NOCTTY)\n"
+            "for number, mode in enumerate('rww'):\n"
+            "    os.dup2(terminal, number)\n"
+            "sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate('rww'))\n"
+            "os.close(terminal)\n"
         )
+        environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "AGENTFORMER_CLEAN_EVERY": "0"}
+        with (folder / "errors.txt").open("w") as errors:
+            self.process = start(on_it + command(folder), CHAT, cwd=folder, env=environment, stderr=errors)
+        assert select.select([self.own], [], [], BOUND)[0]  # it has opened the terminal
         os.close(other)
         self.seen = ""
 
