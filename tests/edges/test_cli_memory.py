@@ -398,20 +398,6 @@ def test_a_terminal_without_these_letters_is_no_error(where: tuple[str, ...], tm
     assert (listed.returncode, listed.stderr) == (0, b"") and b"Kev\xe4tkokous \\u2615" in listed.stdout
 
 
-@pytest.mark.process
-def test_a_reader_that_leaves_early_is_no_error(
-    where: tuple[str, ...], shown: Callable[..., Any], tmp_path: Path
-) -> None:
-    for n in range(3):
-        shown("remember", f"Fact number {n} " + "is long " * 20_000)
-    command = [sys.executable, "-m", "agentformer.cli", "memories", "--json", *where]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as writer:
-        assert writer.stdout is not None and writer.stderr is not None
-        writer.stdout.readline()
-        writer.stdout.close()
-        assert writer.stderr.read() == b""
-
-
 def test_ask_and_search_use_only_the_selected_period(run: Invoke, shown: Shown, tmp_path: Path) -> None:
     """A memory has the time of its event, and a document has the time when it was stored. A day is a whole day in
     UTC."""

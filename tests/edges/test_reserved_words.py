@@ -63,7 +63,7 @@ def test_every_door_refuses_reserved_metadata(shared: Mounted, key: str) -> None
     fact, message = shared.af.memory.store("Boats are blue."), shared.af.memory.add_message("s", "user", "Hello.")
     before = entries(shared)
     for method, path, template in DOORS:
-        for value in (False, True, None, "x"):
+        for value in (False, None):
             text = json.dumps(template).replace('"metadata": null', f'"metadata": {json.dumps({key: value})}')
             place = path.replace("FACT", fact.id).replace("MESSAGE", message.id)
             answer = shared.ask(method, place, json=json.loads(text.replace("FACT", fact.id)))

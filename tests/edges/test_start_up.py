@@ -111,16 +111,12 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     assert "importlib.metadata" not in there  # no file of every package is read for plugins
 
 
-@pytest.mark.parametrize(
-    ("command", "embedder"),
-    [
-        ("status", "minilm"),
-        ("list", "minilm:int8"),
-        ("status", "sbert:some-model"),
-        ("list", "ollama:some"),
-        ("status", "openai:some"),
-    ],
-)
+EMBEDDERS = [("list", "minilm:int8"), ("status", "openai:some")]
+if LONG:
+    EMBEDDERS += [("status", "minilm"), ("status", "sbert:some-model"), ("list", "ollama:some")]
+
+
+@pytest.mark.parametrize(("command", "embedder"), EMBEDDERS)
 def test_looking_at_records_imports_nothing_for_the_embedder_that_is_set(
     empty_memory: None, tmp_path: Path, command: str, embedder: str
 ) -> None:
@@ -219,7 +215,11 @@ def with_broken(folder: Path, library: str, *arguments: str) -> subprocess.Compl
 
 @pytest.mark.parametrize(
     ("library", "command"),
-    [("click", "list"), ("numpy", "remember x"), ("tantivy", "remember x"), ("faiss", "remember x")],
+    [
+        ("click", "list"),
+        ("faiss", "remember x"),
+        *([("numpy", "remember x"), ("tantivy", "remember x")] if LONG else []),
+    ],
 )
 def test_a_package_that_is_always_needed_and_broken_is_named_in_one_line(
     tmp_path: Path, library: str, command: str
@@ -229,18 +229,21 @@ def test_a_package_that_is_always_needed_and_broken_is_named_in_one_line(
     assert (done.returncode, done.stderr, done.stdout) == (3, said, "")
 
 
-@pytest.mark.parametrize(
-    ("library", "command", "extra"),
-    [
-        ("flask", "serve --port 0", "server"),
+OPTIONAL = [
+    ("flask", "serve --port 0", "server"),
+    ("gunicorn", "serve --port 0 --server gunicorn", "server"),
+    ("mcp", "mcp", "mcp"),
+    ("openai", "clean", "llm"),
+]
+if LONG:
+    OPTIONAL += [
         ("waitress", "serve --port 0 --server waitress", "server"),
-        ("gunicorn", "serve --port 0 --server gunicorn", "server"),
-        ("mcp", "mcp", "mcp"),
         ("starlette", "mcp --http --port 0", "mcp"),
         ("uvicorn", "mcp --http --port 0", "mcp"),
-        ("openai", "clean", "llm"),
-    ],
-)
+    ]
+
+
+@pytest.mark.parametrize(("library", "command", "extra"), OPTIONAL)
 def test_an_optional_package_that_is_broken_is_told_with_the_reason(
     empty_memory: None, tmp_path: Path, library: str, command: str, extra: str
 ) -> None:
