@@ -17,9 +17,8 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from agentformer.errors import StoreError, StoreFull
-from agentformer.jobs.progress import FileProgress, Progress
 from agentformer.jobs.shared import SharedJobFiles
-from agentformer.jobs.store import Job, JobStore, Task, any_usable
+from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
 from agentformer.types import HeldLock, new_id
 

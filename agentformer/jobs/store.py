@@ -1,11 +1,11 @@
-"""Upload jobs in a SQLite file. All processes that serve the same memory share this file."""
+"""The progress of upload jobs, and the jobs in a SQLite file, which all processes that serve the same memory share."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,6 +17,7 @@ from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.types import FINDABLE
 
+Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
@@ -108,6 +109,23 @@ class Job:
             "windows_done": self.windows_done,
             "windows": self.windows,
         }
+
+
+class FileProgress:
+    """Records the progress of one file of an upload job. The object is called with the number of finished windows
+    (embedded text passages) and the number of all windows of the file, and passes both to `report`. `text` has the
+    number of pages and the number of chunks. Both are 0 until the file was read."""
+
+    def __init__(self, report: Progress) -> None:
+        self._report = report
+        self.text = (0, 0)
+
+    def __call__(self, done: int, windows: int) -> None:
+        self._report(done, windows)
+
+    def read(self, pages: int, chunks: int) -> None:
+        """Set the number of pages and of chunks, after the file was read."""
+        self.text = pages, chunks
 
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:

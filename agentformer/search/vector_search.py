@@ -181,8 +181,8 @@ def _windows_of(entries: IntArray, count: int) -> int:
 
 
 def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the exact cosine of each vector with the query. `vectors` contains vector numbers. If a vector was deleted
-    in the meantime, its approximate cosine in `rounded` is returned."""
+    """Return the exact cosine of each vector with the query. `vectors` contains the numbers of the vectors, and
+    `rounded` their approximate cosines. The cosine of a vector that was deleted in the meantime stays approximate."""
     numbers, rows = read(np.sort(vectors), len(query))
     if not len(numbers):
         return rounded

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentformer.jobs.progress import Progress
 from agentformer.jobs.queue import Jobs
-from agentformer.jobs.store import Job, Task
+from agentformer.jobs.store import Job, Progress, Task
 
 BOUND = 30.0  # seconds that any test waits at most
 

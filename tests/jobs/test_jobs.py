@@ -15,9 +15,8 @@ import pytest
 
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
 from agentformer.jobs import queue
-from agentformer.jobs.progress import Progress
 from agentformer.jobs.queue import Jobs
-from agentformer.jobs.store import Job, JobStore, Task
+from agentformer.jobs.store import Job, JobStore, Progress, Task
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
 

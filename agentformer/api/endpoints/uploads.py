@@ -26,10 +26,9 @@ from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
-from agentformer.jobs.progress import Progress
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
-from agentformer.jobs.store import Job, Task, any_usable
+from agentformer.jobs.store import Job, Progress, Task, any_usable
 from agentformer.rag.documents import Document
 from agentformer.rag.uploads import OnConflict, Origin, safe_name
 from agentformer.records import fields

@@ -292,8 +292,8 @@ class _Request:
 
 def _open_runtime(request: _Request) -> Runtime:
     """Load the model on OpenVINO or on torch, and return it. If OpenVINO cannot run the model, or its vectors differ
-    from those of torch, log a warning and use torch; an int8 model, which torch cannot run, raises
-    `EmbedderUnavailable`. A model that cannot be loaded also raises this error. Raises `MissingExtra` if OpenVINO is
+    from those of torch, log a warning and use torch. Raises `EmbedderUnavailable` if the model cannot be loaded, or if
+    it is an int8 model that OpenVINO cannot run: torch runs no int8 models. Raises `MissingExtra` if OpenVINO is
     required but not installed."""
     device, runtime = request.settings.device, request.settings.runtime
     if request.precision and runtime == "torch":
