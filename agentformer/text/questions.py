@@ -44,7 +44,7 @@ _SUBJECT = 4  # maximum number of words in the subject of "What is X?"
 _EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
 _FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a question for yes or no
 _ASKS = re.compile(r"[?？؟;]\s*$")
-_QUESTION_MARK = re.compile(r"[?？؟]\W*$")  # also before markup: "**Why?**"
+_QUESTION_MARK = re.compile(r"[?？؟][^\w?？؟]*+$")  # also before markup: "**Why?**"
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 

@@ -139,7 +139,8 @@ def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> b
     if _LIST_ITEM.match(text, match.end()):
         return True
     line_start = text.rfind("\n", max(start, match.start() - 2 * _HEADING), match.start()) + 1
-    line = text[max(line_start, start) : match.start()].strip()
+    line_start = max(line_start, start)
+    line = text[line_start : min(match.start(), line_start + 4 * _HEADING)].strip()  # of a longer line, the beginning
     if line.startswith("#"):
         return True
     if start > paragraph or len(line) > _HEADING or match.start() - paragraph > 2 * _HEADING:

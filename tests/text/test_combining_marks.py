@@ -19,6 +19,7 @@ from agentformer.text.facts.whole_numbers import numbered_things
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
+from agentformer.text.questions import is_question
 from agentformer.text.sentences import sentence_spans
 
 LANGUAGES = ("", "de", "en", "fi", "ja", "sv")
@@ -116,6 +117,7 @@ PATHS: dict[str, Callable[[str], object]] = {
     "sentences": sentence_spans,
     "pages": lambda text: normalize_pages([text, "a-\nb"]),
     "numbered things": lambda text: numbered_things(text, "en"),
+    "questions": is_question,
     "quoting": escape_text,
     "duplicates": near_duplicates.normalize,
     "facts": lambda text: facts.facts_of(text, "en"),
@@ -135,6 +137,8 @@ FAMILIES = {
     "letters": "a",
     "digits": "7",
     "spaces": " ",
+    "question marks": "?",
+    "line separators": "\u2028",
     "footnotes": ".¹²³" + "¹" * 40 + "x",
 }
 
