@@ -28,12 +28,12 @@ def word(number: int, first: str) -> str:
     return first + "".join(syllables)
 
 
-def far_apart(facts: int = 20) -> Dataset:
-    """One question for each fact."""
+def far_apart(facts: int = 20, filler: int = 5) -> Dataset:
+    """One question for each fact, which stands between `filler` sentences before and behind it."""
     passages, questions = [], []
     for n in range(facts):
         one, other = word(n * 7, "wa"), word(n * 7 + 3, "xe")
-        text = f"{_FILLER * 5}The {one} keeps the {other} there. {_FILLER * 5}"
+        text = f"{_FILLER * filler}The {one} keeps the {other} there. {_FILLER * filler}"
         passages.append(Passage(f"fact {n}", text))
         questions.append(Question(f"q{n}", f"Which {one} keeps the {other}?", (f"fact {n}",)))
     for start in range(0, facts, _GROUP):
@@ -41,7 +41,7 @@ def far_apart(facts: int = 20) -> Dataset:
         ones = " ".join(f"The {word(n * 7, 'wa')} is here. A {word(n * 7, 'wa')} it is." for n in group)
         others = " ".join(f"The {word(n * 7 + 3, 'xe')} is here. A {word(n * 7 + 3, 'xe')} it is." for n in group)
         for n in range(_OTHERS):
-            text = f"{ones} {_FILLER * (8 + n)} {others}"
+            text = f"{ones} {_FILLER * (filler * 5 // 3 + n)} {others}"
             passages.append(Passage(f"others {start} {n}", text))
     return Dataset("far apart", tuple(passages), tuple(questions))
 

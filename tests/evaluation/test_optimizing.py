@@ -226,7 +226,7 @@ def test_a_line_that_was_cut_off_is_measured_again(optimized: Opened) -> None:
 def test_without_an_embedder_words_alone_are_searched(tmp_path: Path) -> None:
     optimized = Opened(FlakyEmbedder(down=True), tmp_path / "work")
     options: dict[str, Any] = {"level": "full", "only": ["chunk_tokens", "window_tokens", "fusion"]}
-    found = optimized(far_apart(), dataclasses.replace(SETTINGS, chunk_tokens=800), **options)
+    found = optimized(far_apart(filler=9), dataclasses.replace(SETTINGS, chunk_tokens=800), **options)
     assert found.chosen["chunk_tokens"] < 800 and found.gain["development"].low > 0
     assert {name for each in found.tried for name in each.changed} == {"chunk_tokens", "chunk_overlap"}
     assert any(note.startswith("only words were searched: ") for note in found.notes)
@@ -309,7 +309,7 @@ def test_a_budget_ends_while_other_settings_are_measured_and_what_was_measured_i
     dataset, last = far_apart(), 0.0
     Opened(slow, tmp_path / "eval")(dataset, level="eval")
     first = slow.now  # seconds for the current settings
-    for more in (0, 20, 60):
+    for more in (0, 60):
         begun, optimized = slow.now, Opened(slow, tmp_path / f"{more}")
         found = optimized(dataset, budget=first + more, **options)
         assert (found.finished, len(found.tried), found.changed) == (False, 1, {})
