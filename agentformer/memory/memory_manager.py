@@ -158,8 +158,7 @@ class MemoryManager(BatchOperations):
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search like `search`, and return the records of the host application to which the hits belong. Each record is
-        returned once."""
+        """Search like `search`, and return the records of the host application of the hits, each record once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
@@ -194,8 +193,7 @@ class MemoryManager(BatchOperations):
         return hits
 
     def history(self, entry_id: str) -> Entries:
-        """Return the former versions of the entry with this id, oldest first. Raises `NotFound` if there is no such
-        entry."""
+        """Return the former versions of an entry, oldest first. Raises `NotFound` if the entry does not exist."""
         existing(self._backend, entry_id)
         return [*self._backend.history(entry_id)]
 
@@ -255,8 +253,7 @@ class MemoryManager(BatchOperations):
         return _remove_entry(self._backend, changeable(self._backend, what), expected_version)
 
     def mark_read(self, ids: Sequence[str]) -> None:
-        """Count that a person or a model has read the entries with these ids. Raises `NotFound` if one of them does not
-        exist."""
+        """Count that a person or a model has read these entries. Raises `NotFound` if one of them does not exist."""
         for entry_id in fields.names("ids", ids):
             existing(self._backend, entry_id)
         self._usage.count(ids, reads=1)
