@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates.dates import find_dates, months, weekdays
 from agentformer.text.facts.quantities import Quantity, has_unit_alone, quantities
 from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.questions import (
@@ -50,6 +50,9 @@ _AMOUNT_VALUE, _NUMBER_VALUE, _WORD_VALUE = 1.0, 0.8, 0.7  # values of a number 
 _OTHER_MEASURE = 0.6  # factor of a number that may measure something else than the question asks for
 _WITHOUT_NUMBER = 0.5  # value of "half an hour" or "free"
 _YEARS_OLD = 0.5  # value of "40 years" and "built in 1921" for "How old"
+_ASKS = re.compile(r"[?？]")
+_PHYSICAL = frozenset({"age", "length", "mass", "heat", "speed"})  # without their unit, a number counts something
+_SHARED = frozenset({"money"})  # "How much did the fee rise?" may be answered with a share
 _SHARE, _LENGTH = frozenset({"share"}), frozenset({"length"})
 _DIMENSIONS = ("far", "deep", "tall", "wide", "lengthy")
 _AMOUNTS = frozenset({"money", "mass"})
@@ -96,9 +99,11 @@ def lacks_frequency(question: str, text: str, language: str) -> bool:
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks for a time or a number, and a text contains none."""
+    """Return whether a question asks for a time, a number or a reason, and a text contains none. The answer behind a
+    question in the text may be a reason without a word such as "because"."""
     asked = classify(question, language)
-    return asked.type in ("when", "many", "much") and has_candidate(asked, text, language, _spoken(question)) == 0.0
+    judged = asked.type in ("when", "many", "much") or (asked.type == "why" and not _ASKS.search(text))
+    return judged and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
 
 def repeats_question(question: str, text: str, language: str) -> bool:
@@ -186,7 +191,9 @@ def _value(one: Quantity, question: Question, asked: Collection[str]) -> float:
     of the number is of none of them."""
     if "age" in asked and "span" in one.kinds:
         return _YEARS_OLD
-    if one.is_year or (one.kinds and (asked or (question.type == "many" and one.kinds != _SHARE))):
+    if one.is_year or (one.has_noun and not one.kinds and asked and _PHYSICAL.issuperset(asked)):
+        return 0.0
+    if one.kinds and (asked or question.type == "many") and not (one.kinds == _SHARE and _SHARED.issuperset(asked)):
         return 0.0
     if one.has_unit and one.kinds != _SHARE:
         return _AMOUNT_VALUE
@@ -247,6 +254,8 @@ def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, 
     found = []
     for n, (start, word) in enumerate(words):
         beside = (n > 0 and capital[n - 1]) or (n + 1 < len(words) and capital[n + 1])
+        if months(word) or weekdays(word):
+            continue
         if capital[n] and word.casefold() not in known and (beside or (n > 0 and language not in _CAPITAL_NOUNS)):
             found.append((start, word))
     return found

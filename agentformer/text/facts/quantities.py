@@ -50,12 +50,14 @@ _WITHOUT_ARTICLES = frozenset({"fi", "ja"})
 class Quantity(NamedTuple):
     """A number of a text, as written. `kinds` are the kinds of quantities that its unit measures, such as {"length"}.
     They are empty if it has no unit or an unknown one. `has_unit` is true if a unit follows, also an unknown one such
-    as "people". `is_year` is true if the number is probably a year."""
+    as "people". `is_year` is true if the number is probably a year, and `has_noun` if a word that may be a noun follows
+    ("8 persons")."""
 
     number: str
     kinds: frozenset[str]
     has_unit: bool
     is_year: bool
+    has_noun: bool
 
 
 def quantities(text: str, language: str) -> Iterator[Quantity]:
@@ -67,7 +69,9 @@ def quantities(text: str, language: str) -> Iterator[Quantity]:
         units = pattern_of("units", language)
         has_unit = bool(kinds) or scaled != behind or bool(units and units.match(scaled))
         is_year = not has_unit and _YEAR.fullmatch(match[0]) is not None and not _counts(text, match, behind, language)
-        yield Quantity(match[0].casefold(), kinds, has_unit, is_year)
+        noun = _WORD.match(scaled)
+        has_noun = noun is not None and noun[0] not in FUNCTION_WORDS.get(language, frozenset())
+        yield Quantity(match[0].casefold(), kinds, has_unit, is_year, has_noun)
 
 
 def _without_scales(behind: str, language: str) -> str:
