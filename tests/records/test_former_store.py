@@ -60,9 +60,15 @@ def test_a_rebuilt_index_has_the_same_description(folder: Path) -> None:
 
 def _quoted(answer: list[Any]) -> list[Any]:
     """Return the first quote of an answer without its scores and confidence, which later versions compute in another
-    way, and without the fields of citations that later versions added. Later versions may quote more sentences."""
+    way, and without the fields of citations that later versions added. Later versions may quote more sentences, and
+    name what was searched if nothing was found."""
     text, mode, citations, warnings, _ = answer
-    return [text.split("\n")[0], mode, [{name: each[name] for name in _QUOTED} for each in citations[:1]], warnings]
+    return [
+        text.split("\n")[0] if mode != "none" else "",
+        mode,
+        [{name: each[name] for name in _QUOTED} for each in citations[:1]],
+        warnings,
+    ]
 
 
 def _unweighted(hit: list[Any]) -> list[Any]:
