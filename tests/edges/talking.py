@@ -146,10 +146,12 @@ class Server:
 
 
 def next_event(response: http.client.HTTPResponse) -> tuple[str, dict[str, Any]]:
-    """The next event as it comes; an empty name at the end."""
-    name, data = response.readline().decode(), response.readline().decode()
-    if not name:
+    """The next event as it comes, without the comments that a silent server sends; an empty name at the end."""
+    while (line := response.readline()) in (b":\n", b"\n"):
+        pass
+    if not line:
         return "", {}
+    name, data = line.decode(), response.readline().decode()
     assert response.readline() == b"\n"
     return name.removeprefix("event: ").strip(), json.loads(data.removeprefix("data: "))
 

@@ -72,6 +72,9 @@ PARTICULAR = (
     "POST /v1/vector_stores/{vector_store_id}/search",  # a filter is a tree
     "POST /v1/embeddings",  # a number of dimensions, and texts that the model can read
     "POST /v1/chat/completions",  # headers are numbers and flags in text
+    "PATCH /api/keys/{key_id}",  # one field at least
+    "POST /api/rag/query",  # a period ends after its beginning
+    "POST /api/rag/context",
     "POST /api/rag/upload",  # metadata is a JSON object in a field of text
     "POST /api/rag/sync",  # only folders that the setting `sync_roots` allows
 )
