@@ -31,6 +31,9 @@ KEYS = "the harbour keys: "
 
 
 class TestMiniLM(EmbedderConformance):
+    # Two smaller models see long texts, without seconds of real weights.
+    test_windows_of_a_long_text_fit = test_a_long_query_is_not_cut = None
+
     @pytest.fixture(autouse=True)
     def _load(self, minilm: Embedder) -> None:
         self._embedder = minilm
