@@ -102,7 +102,7 @@ def test_a_summary_and_its_originals_change_together_wherever_a_node_dies(
             after = [*((entry.id, summary.id) for entry in originals), (summary.id, None)]
             assert late in (before, after)
             seen.add(late == after)
-        point += 1 if LONG else 2 if inline > 1 else 4
+        point += 1 if LONG else 2 if inline > 1 else 8
     assert seen == {True, False} and count[0] > 6
     assert [check for check in observer.verify() if check.found] == []
     assert not list(observer._container.query("SELECT c.id FROM c WHERE c.type = 'intent'"))
