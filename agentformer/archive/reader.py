@@ -199,7 +199,7 @@ def read(folder: Path) -> Archive:
     described = manifest.get("vectors", {})
     paths = {path for path in manifest["files"] if VECTORS.fullmatch(path)}
     if not isinstance(described, dict) or {*described} != paths:
-        raise damaged(f"{MANIFEST} does not describe exactly the vector files of the export")
+        raise damaged(f"the vector files that {MANIFEST} describes are not those that it lists")
     for path, values in described.items():
         try:
             archive.vectors.append(read_vector_file(path, values))

@@ -176,7 +176,7 @@ def _indexed_entries(words: _Words) -> IntArray:
         parts.append(np.array([number for number, _ in hits], np.int64))
     numbers = np.concatenate(parts)
     if len(numbers) != count:
-        raise ValueError("the list of its entries is incomplete")
+        raise ValueError("the word index does not list all of its entries")
     return numbers
 
 

@@ -45,7 +45,7 @@ class AgentFormerMemoryService(BaseMemoryService):
         session_id: str | None = None,
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Store events that are not stored yet. The default of `session_id` is the text "events". `custom_metadata` is
+        """Store events that are not stored yet. Without a `session_id`, their session is "events". `custom_metadata` is
         ignored."""
         await asyncio.to_thread(self._add, app_name, user_id, session_id or "events", events)
 

@@ -185,7 +185,7 @@ class _Stored:
             equal = [entry for entry in copies if entry.metadata["sha256"] == self._document.sha256]
             if equal or not stored:
                 return dataclasses.replace(self._document, name=name, origin="", root=""), equal
-        raise AssertionError("there is a name for each number")
+        raise AssertionError("the loop ends only with a free name")
 
     def free_name(self) -> str:
         """Return a name for the upload that no stored document has: the name of the upload if it is free, or else this
@@ -193,7 +193,7 @@ class _Stored:
         for name in _with_folders(self._document):
             if not self._select(name=name):
                 return name
-        raise AssertionError("there is a name for each number")
+        raise AssertionError("the loop ends only with a free name")
 
     def _select(self, **metadata: str) -> list[MemoryEntry]:
         """Return the documents of the namespace with these metadata values."""

@@ -90,7 +90,9 @@ class DocumentTools:
         caller: Caller,
         folder: Annotated[str, Field(min_length=1, description="The absolute path of a folder that may be synced.")],
         delete: Annotated[bool, Field(description="Allow that more than half of the documents are removed.")] = False,
-        seconds: Annotated[float, Field(gt=0, le=600, description="Pause after this many seconds.")] = 60.0,
+        seconds: Annotated[
+            float, Field(gt=0, le=600, description="Stop after this many seconds; the next call continues.")
+        ] = 60.0,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:

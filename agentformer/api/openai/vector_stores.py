@@ -133,7 +133,7 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
                 return namespace
         except Conflict:  # another client has created it in the meantime
             continue
-    raise AssertionError("there is a name for each number")
+    raise AssertionError("the loop ends only with a free name")
 
 
 def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:

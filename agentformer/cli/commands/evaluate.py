@@ -172,8 +172,8 @@ def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Optio
 
 
 def _measure_folder(folder: Path, options: _Options, modes: Sequence[Mode], given: Mapping[str, Any]) -> Evaluation:
-    """Measure the questions of a folder, or questions that are generated from its corpus. The corpus is stored in a
-    temporary memory."""
+    """Measure the search with the questions in a folder, or with questions that are generated from the corpus in this
+    folder. The corpus is stored in a temporary memory."""
     settings = load_settings(given)
     seed = options.seed or 0
     dataset = read_dataset(folder, questions=options.synthetic is None)

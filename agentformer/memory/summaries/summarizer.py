@@ -258,8 +258,8 @@ class Summarizer:
         return Reply(text, _encodable(reply.model) or type(model).__name__)
 
     def _problems(self, text: str, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the reasons to reject a text of the model, written as sentences for the model. Return an empty list if
-        the text is good."""
+        """Return the reasons to reject `text`, which the model wrote. Each is a sentence that is sent to the model.
+        Return an empty list if the text is good."""
         if not text:
             return [_EMPTY]
         if (tokens := self._count_tokens(text)) > self._max_tokens:
