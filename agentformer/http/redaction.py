@@ -50,7 +50,9 @@ def redact_url(url: str) -> str:
         place = f"{host}:{parts.port}" if parts.port else host
     except ValueError:
         return "an invalid address"
-    return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
+    if place or not parts.scheme:
+        return urlunsplit((parts.scheme, place, parts.path.rstrip("/"), "", ""))
+    return f"{parts.scheme}://{parts.path.rstrip('/')}"  # `urlunsplit` would leave out the slashes
 
 
 def with_path(url: str, path: str) -> str:

@@ -16,6 +16,7 @@ def test_an_address_is_shown_without_anything_that_may_be_secret() -> None:
         ("https://sk-secret@host.example:8443", "https://host.example:8443"),
         ("http://[::1]:1234/v1/", "http://[::1]:1234/v1"),
         ("http://a:b@c@host/x", "http://host/x"),
+        ("postgresql:///store?password=abc", "postgresql:///store"),
     ]:
         assert redact_url(url) == safe
 

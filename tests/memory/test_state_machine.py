@@ -525,7 +525,7 @@ def test_local_json_does_what_the_model_does() -> None:
 
 @pytest.mark.process
 def test_postgres_does_what_the_model_does(postgres_url: str) -> None:
-    run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 2, around=True)
+    run(lambda folder: open_store(folder, HashingEmbedder()), 20 if LONG else 4, around=True)
 
 
 @long_form
