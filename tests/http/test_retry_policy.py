@@ -102,6 +102,7 @@ def test_a_retry_starts_within_twice_the_timeout(clock: Clock) -> None:
     assert not attempts.retry(503, {"retry-after": "0.2"})
     short = Attempts(Policy(10, 1, retries=9))
     assert not short.retry(503, {"retry-after": "11"}) and short.retry(503, {"retry-after": "10.9"})
+    assert not short.retry(503, {"retry-after": "0.06"})  # .04 s would be left for a response
 
 
 def test_the_last_attempt_has_the_time_that_is_left(clock: Clock) -> None:
