@@ -139,7 +139,8 @@ def test_the_document_is_valid_and_every_endpoint_does_what_it_says(
     (tmp_path / "schemathesis.toml").write_text(CHECKS + particular)
     phases = "examples,coverage,fuzzing,stateful" if EXAMPLES else "examples,fuzzing"
     command = ["run", f"{address}/openapi.json", f"--phases={phases}", "--seed=1", "--no-color"]
-    command += ["--generation-database=none"]
+    # On a busy machine, dozens of images in one upload, each with its own reader process, take longer than 10 s.
+    command += ["--generation-database=none", "--request-timeout=60"]
     command += [f"--header=Authorization: Bearer {served.key}", f"--max-examples={EXAMPLES or 8}"]
     done = subprocess.run(
         [sys.executable, "-c", SCHEMATHESIS, *command],
