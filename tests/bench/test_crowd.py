@@ -50,6 +50,7 @@ class _Peer(BaseHTTPRequestHandler):
     def log_message(self, *values: object) -> None: ...
 
 
+@pytest.mark.process
 def test_a_client_says_what_a_server_answered_that_does_not_search() -> None:
     with HTTPServer(("127.0.0.1", 0), _Peer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -57,6 +57,7 @@ def test_a_worker_leaves_a_connection_to_a_worker_with_fewer(monkeypatch: pytest
     assert not counts.should_defer(0)
 
 
+@pytest.mark.process
 def test_processes_share_the_counts_of_connections() -> None:
     counts = ConnectionCounts()
     counts.set(0, 5)
