@@ -1,8 +1,6 @@
 """The demo with several nodes: two servers and a worker share one PostgreSQL. The node that reads the documents is
 killed in the middle, another one continues, and nothing is lost.
 
-    python examples/demo/shared.py [EMBEDDER]     the packaged one, if none is named
-
 PostgreSQL is started in a temporary folder, unless AGENTFORMER_POSTGRES_URL names a server.
 """
 
@@ -35,11 +33,10 @@ PROGRAM = (sys.executable, "-m", "agentformer.cli")
 class Nodes:
     """The processes of the nodes. Each has folders of its own, as on a machine of its own."""
 
-    def __init__(self, folder: Path, url: str, embedder: str) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
         self.environment = {
             **ENVIRONMENT,
-            "AGENTFORMER_EMBEDDER": embedder,
             "AGENTFORMER_BACKEND": "postgres",
             "AGENTFORMER_POSTGRES_URL": url,
             "AGENTFORMER_POSTGRES_SCHEMA": f"demo_{new_id().replace('-', '')}",
@@ -92,7 +89,7 @@ def main() -> int:
     questions = json.loads((HERE / "questions.json").read_text(encoding="utf-8"))
     with ExitStack() as closing:
         folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="agentformer-demo-")))
-        nodes = Nodes(folder, closing.enter_context(postgres()), *(sys.argv[1:] or ["minilm"]))
+        nodes = Nodes(folder, closing.enter_context(postgres()))
         closing.callback(nodes.stop)
         urls = {name: nodes.start(name, "serve", "--port", "0", "--server", "waitress") for name in ("one", "two")}
         nodes.start("worker", "worker")

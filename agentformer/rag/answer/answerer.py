@@ -78,8 +78,8 @@ class Answerer:
         hits after `hits` in the ranking. An extractive answer may also quote a hit of `more` whose document also has a
         hit in `hits`; the quoted hit is then added to the hits of the answer. If `extractive` is true, the model is not
         called. If no hit contains an answer, the `mode` of the answer is `none`. If the model fails, the answer quotes
-        the best sentences and has a warning with the reason. `searched` are the sources that
-        were searched; an answer that nothing was found names them."""
+        the best sentences and has a warning with the reason. `searched` are the sources that were searched; an answer
+        that nothing was found names them."""
         request = self._request(question, hits, given, more, searched)
         if extractive:
             return self._extractive(request)

@@ -116,11 +116,11 @@ class QuoteFeatures(NamedTuple):
     it contain. `quotes` is the number of quotes; there are several if they are about equally probable. `cosine` is the
     cosine of the first quote (None if it was not embedded). `unknown` is true if the question contains a number or a
     name that no hit contains, or if the quote certainly is about something else. `other_period` is true if the question
-    asks for an amount per year and the quote states one per month. `telling` is the mean cosine of the question's
-    tokens with the nearest tokens of the quote, in which distinctive tokens have more weight (see `Likeness`), or 0 if
-    no tokens were compared. `missing` is the share of the question's terms that no hit contains. `lacks` is true if the
-    question asks for a time or a number, and the quote contains none of the asked kind, or if the quote lacks a name of
-    the question or has the opposite of its verb."""
+    asks for an amount per year or in a year, and the quote states one for another period. `telling` is the mean cosine
+    of the question's tokens with the nearest tokens of the quote, in which distinctive tokens have more weight (see
+    `Likeness`), or 0 if no tokens were compared. `missing` is the share of the question's terms that no hit contains.
+    `lacks` is true if the question asks for a time, a number or a reason, and the quote contains none of the asked
+    kind, or if the quote lacks a name of the question or has the opposite of its verb."""
 
     hits: float
     score: float

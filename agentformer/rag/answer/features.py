@@ -47,8 +47,7 @@ class Features(NamedTuple):
 
     The passage: `passage` is its score divided by the best score, `rank` is 1 divided by its rank, and `nearness` is
     its cosine minus the best cosine (at most 0). The form of the sentence: `short`, `long`, `stale` (few words that are
-    not in the question) and `asks` (it is a question that the
-    passage does not answer).
+    not in the question) and `asks` (it is a question that the passage does not answer).
 
     The type of the question: `defines` says how surely the sentence explains the subject of a question such as "What is
     a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only

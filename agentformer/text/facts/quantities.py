@@ -24,24 +24,10 @@ _WORD = re.compile(r"[^\W\d_]+")
 _BEHIND = 32  # code points behind a number in which its unit is searched
 _BEFORE = 12  # code points before a number in which a word such as "in" is searched
 _ONE = frozenset(
-    {"a", "an", "one", "half", "whole", "ein", "eine", "einen", "einem", "einer", "halbe", "halben", "en", "ett", "et"}
-    | {
-        "én",
-        "ei",
-        "hel",
-        "hela",
-        "hele",
-        "halv",
-        "halvt",
-        "koko",
-        "puoli",
-        "puolen",
-        "several",
-        "many",
-        "few",
-        "mehrere",
-    }
-    | {"mehreren", "viele", "vielen", "einige", "einigen", "flera", "många", "några", "flere", "mange", "noen", "nogle"}
+    {"a", "an", "one", "half", "whole", "ein", "eine", "einen", "einem", "einer", "halbe", "halben", "en", "ett"}
+    | {"et", "én", "ei", "hel", "hela", "hele", "halv", "halvt", "koko", "puoli", "puolen", "several", "many", "few"}
+    | {"mehrere", "mehreren", "viele", "vielen", "einige", "einigen", "flera", "många", "några", "flere", "mange"}
+    | {"noen", "nogle"}
 )
 _ALONE = frozenset({"money", "age", "share"})  # their lists have words such as "free", "aged" and "half"
 _WITHOUT_ARTICLES = frozenset({"fi", "ja"})
