@@ -191,6 +191,11 @@ class HttpServer:
     def end(self) -> tuple[int, str]:
         """SIGTERM, the exit code, and what was said on standard error."""
         self.process.terminate()
+        return self.ended()
+
+    def ended(self) -> tuple[int, str]:
+        """Wait for the end, and return the exit code and the standard error. A second signal, which `end` would send,
+        ends a process with another code while its interpreter shuts down."""
         _, said = self.process.communicate(timeout=BOUND)
         return self.process.returncode, said
 

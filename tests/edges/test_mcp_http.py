@@ -294,7 +294,7 @@ def test_a_client_that_hangs_up_harms_nobody_and_a_signal_lets_calls_under_way_f
     finally:
         go_on.set()
     assert [answer.structured_content["mode"] for answer in answers] == ["llm", "llm"]
-    assert server.end() == (0, "")
+    assert server.ended() == (0, "")
 
 
 def hang_up(server: HttpServer, talker: Talker) -> None:
