@@ -285,7 +285,7 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     if not settings.llm_model:
         return None
     from agentformer.http.guarded import Breaker
-    from agentformer.llms.guarded import GuardedModel
+    from agentformer.llms import GuardedModel
 
     provider, model = model_spec(settings)
     llm: LanguageModel = lookup("llms", provider)(model, settings)
@@ -369,7 +369,7 @@ def _automatic(settings: Settings) -> Embedder:
     """Return the embedder for the setting `auto`. This is the embedder of the stored vectors. If there are no vectors,
     but entries that wait to be embedded, it is the embedder that was requested for them. For a new store, it is the
     multilingual model if this model is available, and the packaged model otherwise."""
-    from agentformer.embedders.sbert import why_unavailable
+    from agentformer.embedders.sbert.runtime import why_unavailable
 
     if space := _stored_space(settings):
         return _stored(space.spec, settings)

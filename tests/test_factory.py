@@ -14,8 +14,8 @@ import agentformer
 from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import build_embedder, build_model
+from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
-from agentformer.llms.guarded import GuardedModel
 from agentformer.settings import Settings, load_settings
 from agentformer.types import EmbeddingSpace
 

@@ -23,7 +23,8 @@ from agentformer.errors import StoreDamaged
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
-from agentformer.index.vectors.snapshot_content import Image
+from agentformer.index.vectors.lists import Lists
+from agentformer.index.vectors.snapshot import Image
 from agentformer.index.vectors.stored_vectors import read_stored_vectors
 from agentformer.index.words.fields import ANALYSIS, UNKNOWN_LANGUAGE, AnalyzedEntry, schema
 from agentformer.index.words.writer import UncommittedManifest, is_index_failure, read_manifest
@@ -306,22 +307,12 @@ def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Mat
         yield outliers[mask], image.outliers.halves[mask].view("<f2").astype(np.float32)
     inside = positions.copy()
     inside[outliers] = False
-    for number in range(int(image.index.nlist)):
-        in_list, rows = _decoded_list(image.index, number)
+    lists = Lists(image.index, mapped=True)
+    for number in range(lists.lists):
+        in_list, codes = lists.read(number)
         mask = inside[in_list]
         if mask.any():
-            yield in_list[mask], rows[mask]
-
-
-def _decoded_list(index: Any, number: int) -> tuple[IntArray, Matrix]:
-    import faiss
-
-    inverted = index.invlists
-    size, width = int(inverted.list_size(number)), int(index.code_size)
-    if not size:
-        return np.zeros(0, np.int64), np.zeros((0, int(index.d)), np.float32)
-    codes = faiss.rev_swig_ptr(inverted.get_codes(number), size * width).reshape(size, width)
-    return faiss.rev_swig_ptr(inverted.get_ids(number), size).copy(), index.sq.decode(codes)
+            yield in_list[mask], image.index.sq.decode(codes)[mask]
 
 
 def _one_line(error: BaseException) -> str:

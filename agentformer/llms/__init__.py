@@ -1,2 +1,68 @@
 """Language models. Each provider of models has its own module. The rest of the package calls a language model only
-through the class `GuardedModel` of the module `guarded`."""
+through the class `GuardedModel` of this module, which protects it against repeated failures."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from agentformer.errors import AgentFormerError, LanguageModelUnavailable
+from agentformer.http.guarded import Breaker, Guarded, Usage
+from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
+
+
+@runtime_checkable
+class Failover(Protocol):
+    """A language model that is available on several servers, so that another server can be used if one server fails."""
+
+    @property
+    def has_fallback(self) -> bool:
+        """True if, after a call has failed, another server answers and the next call will use that server."""
+        ...
+
+
+class GuardedModel(Guarded[LanguageModel]):
+    """A language model that is protected against repeated failures: after a failed call, calls are refused for some
+    time, unless another server answers. So a broken server does not slow down every request. Refused calls are not
+    counted in the usage. Thread-safe if the model `inner` is thread-safe."""
+
+    unavailable = LanguageModelUnavailable
+
+    def __init__(self, inner: LanguageModel, *, breaker: Breaker, usage: Usage) -> None:
+        super().__init__(lambda: inner, breaker, usage)
+        self._loaded = inner
+
+    @property
+    def name(self) -> str:
+        return "the language model"
+
+    def complete(
+        self,
+        messages: Sequence[ChatMessage],
+        *,
+        tools: Sequence[Tool] = (),
+        schema: Mapping[str, Any] | None = None,
+        temperature: float = 0.3,
+        max_tokens: int = 512,
+    ) -> Reply:
+        """Return a complete reply, as `LanguageModel.complete` describes."""
+        with self.call() as model:
+            reply = model.complete(messages, tools=tools, schema=schema, temperature=temperature, max_tokens=max_tokens)
+            self.usage.tokens(reply.tokens_in, reply.tokens_out)
+        return reply
+
+    def stream(
+        self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512
+    ) -> Generator[str, None, Reply]:
+        """Yield the pieces of a reply, as `LanguageModel.stream` describes. The complete stream counts as one call. A
+        caller may close the stream before its end; this is not counted as an error."""
+        with self.call() as model:
+            reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
+            self.usage.tokens(reply.tokens_in, reply.tokens_out)
+        return reply
+
+    def _failed(self, provider: LanguageModel, error: AgentFormerError) -> None:
+        if isinstance(provider, Failover) and provider.has_fallback:
+            self._breaker.succeeded()
+        else:
+            super()._failed(provider, error)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.scope_masks import ScopeCache
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.follower import VectorFollower
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.words.index import WordIndex
 from agentformer.records import change_feed
 from agentformer.search.fusion import FusionOptions

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import meta

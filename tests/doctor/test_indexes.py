@@ -14,7 +14,7 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.words import writer as manifest
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions

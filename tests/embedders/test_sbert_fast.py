@@ -72,7 +72,7 @@ def export_here(patch: pytest.MonkeyPatch) -> None:
     """Make all exports in this process, which has torch already: it saves seconds for each. The exports of
     test_sbert_quiet.py are made as users have them made, by a process of their own."""
     patch.setitem(sys.modules, "openvino_telemetry", None)
-    patch.setattr("agentformer.embedders.sbert.embedder.export_in_process", export.export)
+    patch.setattr("agentformer.embedders.sbert.export_in_process", export.export)
 
 
 def fast(folder: Path, cache: Path, runtime: str = "openvino", precision: str = "") -> SbertEmbedder:
@@ -360,7 +360,7 @@ def test_a_model_that_cannot_be_exported_runs_on_torch(
     def fail(*_: Any) -> None:
         raise OpenVinoUnavailable("it could not be exported (some layer)")
 
-    monkeypatch.setattr("agentformer.embedders.sbert.embedder.export_in_process", fail)
+    monkeypatch.setattr("agentformer.embedders.sbert.export_in_process", fail)
     embedder = fast(own, tmp_path / "cache", runtime="auto")
     assert not uses_openvino(embedder)
     assert "runs on torch, not on the faster OpenVINO: it could not be exported (some layer)" in caplog.text

@@ -15,7 +15,7 @@ from serve_load import Server
 
 import agentformer.memory.backends.faiss.backend as faiss_backend
 from agentformer.factory import AgentFormer, connect
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.types import MemoryEntry, Scope
 
 EVERYTHING = Scope(include_archived=True)

@@ -18,13 +18,12 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.files import INDEX_FILE, META_FILE
-from agentformer.index.vectors import follower, training
+from agentformer.index.vectors import IndexOptions, follower, training
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import Flat
 from agentformer.index.vectors.index import VectorIndex
 from agentformer.index.vectors.ivf import Ivf
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
@@ -204,7 +203,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 options = FaissOptions(index=IndexOptions(4, 2, 1.0, 3600.0))

@@ -14,7 +14,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import VectorIndex
-from agentformer.index.vectors.snapshot_content import Image
+from agentformer.index.vectors.snapshot import Image
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry

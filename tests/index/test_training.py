@@ -17,9 +17,8 @@ import pytest
 from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import follower, training
+from agentformer.index.vectors import IndexOptions, follower, training
 from agentformer.index.vectors import snapshot as snapshots
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
@@ -324,7 +323,7 @@ CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Query

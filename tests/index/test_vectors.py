@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors import index as growing
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits, VectorIndex
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import Interrupted
 from agentformer.types import Matrix, Vector
 from tests.faults.long_form import LONG

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.index import VectorHits
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.memory.backends.faiss.indexes import Indexes

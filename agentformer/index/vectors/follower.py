@@ -17,11 +17,11 @@ from filelock import Timeout
 
 from agentformer.index.files import INDEX_FILE, read_index_status
 from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits, VectorIndex
-from agentformer.index.vectors.snapshot import Snapshot
-from agentformer.index.vectors.snapshot_content import Image
+from agentformer.index.vectors.snapshot import Image, Snapshot
 from agentformer.index.vectors.stored_vectors import (
     count_windows,
     read_entries,
@@ -30,7 +30,6 @@ from agentformer.index.vectors.stored_vectors import (
     read_stored_vectors,
     removed_since,
 )
-from agentformer.index.vectors.thresholds import IndexOptions
 from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.integrity.files import temporary_path

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf
-from agentformer.index.vectors.lists import can_map
+from agentformer.index.vectors.lists import MAP_BYTES, can_map
 from agentformer.index.vectors.nprobe import LatestQueries, tune_searches
-from agentformer.index.vectors.snapshot_content import Image, about_of, image_of, stage_of
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors.snapshot import Image, about_of, image_of, stage_of
 from agentformer.index.vectors.training import (
     Interrupted,
     ReadVectors,
@@ -42,7 +42,6 @@ _SWITCH_ROWS = 256  # number of rows that the last step of a training may add wh
 _CATCH_UP_BATCH = 4_096
 _SPARE = 16  # additional rows for re-ranking, because rounding may have moved good rows below `limit`
 _SPILL_BYTES = 256_000_000  # maximum bytes of codes that a training keeps in memory
-MAP_BYTES = 64_000_000  # codes with at least so many bytes are mapped from the snapshot
 _MERGE_SHARE = 0.1  # share of the mapped rows; if more rows changed, a new snapshot is written
 _MIN_OUTLIERS = 1_024  # a training is needed if the outliers exceed this number and this share of the rows
 _OUTLIER_SHARE = 0.01

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from agentformer.index.vectors.flat import IntArray, Mask, Nearest, bitmap_selector, nearest, search_parameters
 from agentformer.types import Matrix
 
+MAP_BYTES = 64_000_000  # codes with at least so many bytes are mapped from the snapshot
 NO_OFFSET = -1  # the offset of a position without a row
 _NO_LISTS = b"il00"  # the mark of an index without lists in a FAISS file
 _ARRAY_LISTS = b"ilar"  # the mark of an index whose lists follow in the file

@@ -22,9 +22,8 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import IntArray, limit_threads
-from agentformer.index.vectors.ivf import Ivf, Tuning
+from agentformer.index.vectors.ivf import Ivf, Outliers, Tuning
 from agentformer.index.vectors.lists import Lists
-from agentformer.index.vectors.outliers import Outliers
 from agentformer.types import Matrix
 
 log = logging.getLogger("agentformer")

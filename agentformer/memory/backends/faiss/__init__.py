@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
 from agentformer.search.fusion import FusionOptions

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
-from agentformer.index.vectors.thresholds import IndexOptions
+from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.indexed import IndexedBackend
 from agentformer.records import change_feed, spaces
