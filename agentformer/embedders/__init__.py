@@ -120,8 +120,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return self.provider().token_spans(text)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text. If the embedder counts the tokens of several texts in one call,
-        this is faster than `token_spans`."""
+        """Return the number of tokens of each text, in one call of the embedder if it is a `TokenCounter`."""
         return token_counts(self.provider(), texts)
 
     @property

@@ -79,8 +79,7 @@ def least_alike(found: Iterable[Likeness]) -> Likeness:
 
 
 def word_tokens(text: str, read: TokenVectors) -> dict[int, Span]:
-    """Find the tokens to compare, without punctuation. Return a dictionary: index of each token with a letter or a
-    digit -> its span in `text`."""
+    """Return a dictionary: index of each token with a letter or a digit -> its span in `text`."""
     return {n: span for n, span in enumerate(read.spans) if any(map(str.isalnum, text[span.start : span.end]))}
 
 

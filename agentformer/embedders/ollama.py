@@ -65,8 +65,7 @@ class OllamaEmbedder(RemoteEmbedder):
 
     @property
     def request_texts(self) -> int:
-        """The number of texts that the next request contains. It is 1 for the older endpoint, which accepts one text in
-        a request."""
+        """The number of texts in the next request: 1 for the older endpoint, which accepts one text in a request."""
         return 1 if self._has_embed is False else super().request_texts
 
     def _request(self, texts: list[str]) -> Vectors:
@@ -96,8 +95,7 @@ class OllamaEmbedder(RemoteEmbedder):
         return body.get("embedding") if isinstance(body, dict) else None
 
     def _context(self) -> int:
-        """Return the number of tokens that the model can read on this server, or `UNKNOWN_CONTEXT` if the server does
-        not report this number."""
+        """Return the number of tokens that the model reads on this server, or `UNKNOWN_CONTEXT`."""
         body = self._optional(lambda: self._client.post("/api/show", {"model": self._model, "name": self._model}))
         info = body.get("model_info")
         lengths = [
@@ -110,8 +108,7 @@ class OllamaEmbedder(RemoteEmbedder):
         return min([*lengths, int(num_ctx[1]) if num_ctx else _DEFAULT_CONTEXT]) if lengths else UNKNOWN_CONTEXT
 
     def _digest(self) -> str:
-        """Return the digest of the model's files from the server's list of models, or "" if the list does not contain
-        the model."""
+        """Return the digest of the files of the model, or "" if the list of models of the server lacks the model."""
         models = self._optional(lambda: self._client.get("/api/tags")).get("models")
         for model in models if isinstance(models, list) else ():
             if isinstance(model, dict) and model.get("name") in (self._model, f"{self._model}:latest"):

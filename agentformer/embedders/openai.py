@@ -38,8 +38,7 @@ class OpenAIEmbedder(RemoteEmbedder):
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIEmbedder:
-        """Choose a server and connect to it. If the settings allow several servers, the first server that answers is
-        used."""
+        """Connect to the server of the settings: of several allowed servers, the first that answers."""
         model = model or DEFAULT_MODEL
         servers = FirstThatAnswers(
             candidates(

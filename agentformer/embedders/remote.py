@@ -276,8 +276,7 @@ class _RequestSize:
         self._lock = threading.Lock()
 
     def timed_out(self, texts: int) -> None:
-        """Record that a request with this number of texts timed out. The next requests have at most half as many
-        texts."""
+        """Record a timeout with this number of texts. The next requests have at most half as many texts."""
         with self._lock:
             self._fast = 0
             if texts > 1:

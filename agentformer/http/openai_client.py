@@ -258,8 +258,7 @@ def _is_connection(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return the exception and all exceptions that led to it, down to the first cause, such as an error of the
-    operating system."""
+    """Return the exception and the exceptions that led to it, the first cause last."""
     causes = [error]
     while (cause := causes[-1].__cause__) and cause not in causes:
         causes.append(cause)

@@ -112,8 +112,7 @@ def redact(text: str, secrets: Collection[str], limit: int = QUOTED) -> str:
 
 
 def mask(text: str, secrets: Collection[str]) -> str:
-    """Return `text` with "[key]" in place of each secret. A part of a secret is replaced too if the part has at least 6
-    characters."""
+    """Return `text` with "[key]" in place of each secret, and of each part of a secret with at least 6 characters."""
     hidden = [False] * len(text)
     for secret in filter(None, secrets):
         size = min(_RUN, len(secret))

@@ -60,8 +60,7 @@ class TimeBudget:
         return max(0.0, min(self._left, self._timeouts.idle))
 
     def spend(self, seconds: float, transferred: int) -> None:
-        """Subtract the seconds that have passed, and add the time for the bytes that were transferred in these
-        seconds."""
+        """Subtract the seconds that have passed, and add the time for the bytes that were transferred meanwhile."""
         self._left += transferred / self._timeouts.rate - seconds
 
 
@@ -114,8 +113,7 @@ class TimedSocket(socket.socket):
         return self._complete or self._too_long or self._ended
 
     def take_buffer(self) -> bytes:
-        """Return the bytes that arrived after the end of the last request, which are the beginning of the next request,
-        and remove them from the buffer."""
+        """Return the bytes that arrived after the last request, the beginning of the next one, and empty the buffer."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
@@ -159,8 +157,7 @@ class TimedSocket(socket.socket):
             return False
 
     def is_closed_by_client(self) -> bool:
-        """Return whether the client has closed the connection and all its bytes were read. No byte is removed from the
-        connection."""
+        """Return whether the client has closed the connection and all bytes were read. No byte is removed from it."""
         try:
             return super().recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except (BlockingIOError, InterruptedError):
@@ -181,8 +178,7 @@ class TimedSocket(socket.socket):
         return True
 
     def discard(self) -> bool:
-        """Read the bytes that have arrived, without waiting, and ignore them. Return False if the client has closed the
-        connection."""
+        """Read the bytes that have arrived, and ignore them. Return False if the client has closed the connection."""
         try:
             return bool(self._receive_now(HEAD_BYTES))
         except BlockingIOError:

@@ -60,7 +60,6 @@ _PLAIN = (
     "SELECT entry, title = '' AND message = '' FROM derived "
     "WHERE entry IN (SELECT value FROM json_each(?)) AND version = ?"
 )
-_CHECKSUMS = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
 _OUTDATED = (
     "SELECT e.* FROM entries AS e LEFT JOIN derived AS d ON d.entry = e.num "
     f"WHERE e.num > ? AND {SEARCHED} AND (d.entry IS NULL OR d.version <> ? OR NOT (d.source IS e.checksum)) "
@@ -180,8 +179,7 @@ def write(
     searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
     if len(searched) > INLINE:
         searched = [item for item in searched if id(item[1]) in analyses]
-    rows = connection.execute(_CHECKSUMS, [json.dumps([num for num, _ in searched])]).fetchall()
-    of = {row[0]: row[1] for row in rows}
+    of = _checksums_of(connection, [num for num, _ in searched])
     prepared = []
     for num, entry in searched:
         if num in of:
@@ -191,8 +189,7 @@ def write(
 
 
 def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
-    """Return rows of the table `entries` whose derived row is missing or not up to date: the next `limit` rows after
-    the row number `after`."""
+    """Return the next `limit` rows of the table `entries` after `after` whose derived row is missing or outdated."""
     return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 
@@ -208,9 +205,13 @@ def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
 def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) -> None:
     """Write derived rows. The row of an entry that has changed since `prepare` is left out."""
     rows = list(rows)
-    found = connection.execute(_CHECKSUMS, [json.dumps([row[0] for row in rows])]).fetchall()
-    present = {row[0]: row[1] for row in found}
+    present = _checksums_of(connection, [row[0] for row in rows])
     connection.executemany(_WRITE, [row for row in rows if row[0] in present and present[row[0]] == row[2]])
+
+
+def _checksums_of(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int | None]:
+    query = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
+    return {row[0]: row[1] for row in connection.execute(query, [json.dumps(nums)]).fetchall()}
 
 
 def _row(num: int, checksum: int | None, analysis: Analysis) -> _Prepared:
@@ -297,9 +298,7 @@ def own_title(title: str, content: str) -> str:
 
 def _first_line(content: str) -> str:
     """Return the first line of a text if the line looks like a title, otherwise ""."""
-    if "\n" not in content:
-        return ""
-    line, line_end, rest = content.partition("\n")
-    line = line.strip().lstrip("# ")
+    line, _, rest = content.partition("\n")
+    line = line.strip().lstrip("# ") if rest.strip() else ""
     titled = line and not line[0].islower() and len(line.split()) <= _TITLE_WORDS and _TITLE_END.search(line)
-    return line if titled and line_end and rest.strip() else ""
+    return line if titled else ""

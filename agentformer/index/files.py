@@ -119,8 +119,7 @@ class SecureDelete:
         meta.request_secure_delete(connection)
 
     def run(self) -> None:
-        """Delete the index files if a removal has requested it. A failure is logged, and `retry` or `close` tries the
-        deletion again."""
+        """Delete the index files if a removal has requested it. A failure is logged; `retry` or `close` tries again."""
         try:
             with self._database.reading() as connection:
                 token = meta.secure_delete_request(connection)

@@ -90,8 +90,7 @@ class DerivedRenewal:
             self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread after its current batch, and wait until the thread has ended. Later calls of `start` have no
-        effect."""
+        """Stop the thread after its current batch, and wait for its end. Later calls of `start` have no effect."""
         self._stopped.set()
         self.wait()
 

@@ -38,8 +38,7 @@ class _Cached:
 
 
 class ScopeCache:
-    """A cache of the masks of recent scopes. When entries change, only the changed entries are checked again.
-    Thread-safe."""
+    """A cache of the masks of recent scopes. Only changed entries are checked again. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -33,8 +33,9 @@ from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
+from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
-from agentformer.types import UNSEARCHED_KINDS, Matrix
+from agentformer.types import Matrix
 
 _BUSY_SECONDS = 120.0  # seconds to wait for a commit; an index that is being rebuilt is not verified
 _SAMPLE = 1_000  # number of entries whose terms are all looked up
@@ -163,9 +164,7 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
 def _searched_entries(connection: sqlite3.Connection) -> IntArray:
     """Return the numbers of all searchable entries. SQLite returns them as one text, because one Python object for each
     number would be slow."""
-    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
-    query = f"SELECT group_concat(num) FROM entries WHERE kind NOT IN ({marks})"
-    numbers = connection.execute(query, sorted(UNSEARCHED_KINDS)).fetchone()[0]
+    numbers = connection.execute(f"SELECT group_concat(num) FROM entries WHERE {SEARCHED}").fetchone()[0]
     return np.fromstring(numbers or "", dtype=np.int64, sep=",")
 
 
@@ -271,8 +270,7 @@ def _compare_snapshot(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return an array with a row for each window in an embedding space: the numbers of the window, its entry and its
-    vector. Windows of the entries in `changed` are left out."""
+    """Return the numbers of window, entry and vector of each window in a space, without the entries in `changed`."""
     rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])
@@ -283,8 +281,7 @@ def _sorted_windows(windows: IntArray) -> IntArray:
 
 
 def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
-    """Return how many rows in `decoded` differ from the stored vectors. `vectors` contains the number of the stored
-    vector for each row."""
+    """Return how many rows of `decoded` differ from the stored vectors with the numbers `vectors`."""
     numbers, rows = read_stored_vectors(connection, np.unique(vectors), dimension)
     present = np.isin(vectors, numbers)
     expected, actual = rows[np.searchsorted(numbers, vectors[present])], decoded[present]
@@ -293,8 +290,7 @@ def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded:
 
 
 def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Matrix]]:
-    """Decode the rows at the positions that are True in `positions`. Yield batches: the positions of some rows, and the
-    decoded vectors of these rows."""
+    """Decode the rows at the positions that are True in `positions`. Yield batches of positions and vectors."""
     if image.lists is None:
         selected = np.flatnonzero(positions)
         for start in range(0, len(selected), _ROWS):

@@ -84,14 +84,12 @@ class OpenAIModel:
 
     @classmethod
     def ollama(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return a language model that uses only the Ollama server of the settings. The errors are the same as for
-        `from_settings`."""
+        """Return a model on the Ollama server of the settings. The errors are those of `from_settings`."""
         return cls._at(model, chat_servers("ollama", model, settings), settings)
 
     @classmethod
     def lmstudio(cls, model: str, settings: Settings) -> OpenAIModel:
-        """Return a language model that uses only the LM Studio server of the settings. The errors are the same as for
-        `from_settings`."""
+        """Return a model on the LM Studio server of the settings. The errors are those of `from_settings`."""
         return cls._at(model, chat_servers("lmstudio", model, settings), settings)
 
     @classmethod

@@ -106,8 +106,7 @@ class ReasoningFilter:
 
 
 def _partial_mark(text: str) -> int:
-    """Return the number of characters at the end of `text` that may be the beginning of a mark. It is 0 if there are
-    none."""
+    """Return the number of characters at the end of `text` that may begin a mark, or 0."""
     return next(
         (n for n in range(min(_LONGEST - 1, len(text)), 0, -1) if any(mark.startswith(text[-n:]) for mark in _MARKS)), 0
     )

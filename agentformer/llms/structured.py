@@ -64,8 +64,7 @@ class Schema:
 
     @property
     def instruction(self) -> str:
-        """A prompt that contains the schema and asks for a JSON value. The prompt is used if the server does not pass
-        the schema to the model."""
+        """A prompt for a JSON value with the schema, for a server that does not pass the schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 

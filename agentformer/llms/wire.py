@@ -39,8 +39,7 @@ _THIS_SCHEMA = re.compile(r"invalid schema|schema conversion|grammar|strict", re
 def check_request(
     messages: Sequence[ChatMessage], *, temperature: float, max_tokens: int, tools: Sequence[Tool] = ()
 ) -> None:
-    """Check the arguments of a call before a request is sent. Raise `InvalidInput` with the name of the wrong
-    argument."""
+    """Check the arguments of a call before it is sent. Raise `InvalidInput` with the name of a wrong argument."""
     if not messages:
         raise InvalidInput("messages", "must contain at least one ChatMessage")
     for message in messages:
@@ -241,8 +240,7 @@ class _Object(dict[str, Any]):
 
 
 def unstreamed_in(parts: Any) -> Any:
-    """Return the complete response of a server that ignores the request for a stream, or None if the server sends a
-    stream."""
+    """Return the complete response of a server that does not stream, or None if the server sends a stream."""
     if not parts.response.headers.get("content-type", "").lower().startswith("application/json"):
         return None
     return json.loads(parts.response.read(), object_hook=_Object)
@@ -278,8 +276,7 @@ def _finish_in(reason: object) -> Finish:
 
 
 def _usage_in(usage: Any) -> tuple[int, int]:
-    """Return the number of tokens read and the number of tokens written. A number that is missing or invalid is
-    replaced by 0."""
+    """Return the numbers of tokens read and written. A number that is missing or invalid is replaced by 0."""
     counts = (getattr(usage, "prompt_tokens", 0), getattr(usage, "completion_tokens", 0))
     read, written = (count if type(count) is int and count >= 0 else 0 for count in counts)
     return read, written

@@ -80,8 +80,7 @@ def token_at(connection: sqlite3.Connection, seq: int) -> str:
 
 
 def entries_since(connection: sqlite3.Connection, seq: int) -> list[int]:
-    """Return the row numbers of the entries that were changed or removed after the change number `seq`, in order of
-    their latest change."""
+    """Return the row numbers of the entries that changed or were removed after the change `seq`, in order of change."""
     return [row[0] for row in connection.execute("SELECT entry FROM changes WHERE seq > ? ORDER BY seq", [seq])]
 
 
@@ -116,8 +115,7 @@ def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[s
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the row numbers of the messages that are neighbors of at least one of these entries. Each row number is
-    returned once."""
+    """Return the row numbers of the messages that are neighbors of at least one of these entries, each once."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 

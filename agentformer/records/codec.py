@@ -79,8 +79,7 @@ def now() -> datetime:
 
 
 def happened_at(entry: MemoryEntry) -> datetime:
-    """Return the time of the event that the entry describes, or, if this time is unknown, the time at which the entry
-    was stored."""
+    """Return the time of the event that the entry describes, or else the time at which the entry was stored."""
     return entry.occurred_at or entry.created_at or _EPOCH
 
 
@@ -96,11 +95,8 @@ def to_row(entry: MemoryEntry) -> dict[str, Any]:
         raise InvalidInput("metadata", f"must contain only JSON values: {error}") from None
     links = entry.derived_from
     row["derived_from"] = _encode_list([[link.id, link.type] for link in links]) if links else "[]"
-    row |= (
-        {column: getattr(entry.source, name) for column, name in _SOURCE_COLUMNS.items()}
-        if entry.source
-        else _NO_SOURCE
-    )
+    source = entry.source
+    row |= {column: getattr(source, name) for column, name in _SOURCE_COLUMNS.items()} if source else _NO_SOURCE
     for name, value in row.items():
         if value is not None and not (value.__class__ is str and value.isascii() and name not in _NUMBERS):
             row[name] = _column_value(name, value)
@@ -134,7 +130,11 @@ def _column_value(column: str, value: Any) -> Any:
     if isinstance(value, str) and column not in _NUMBERS:
         text = str.__str__(value)
         return text if text.isascii() else encodable(column, text)
-    number = _python_number(value)
+    number: int | float | None = None  # of any library; None for infinity, for NaN, and for other values
+    if isinstance(value, Integral):
+        number = int(value)
+    elif isinstance(value, Real) and math.isfinite(value):
+        number = float(value)
     if column in _INTEGERS and number is not None and number == int(number) and abs(number) <= _MAX_INTEGER:
         return int(number)
     if column == "salience" and number is not None:
@@ -143,14 +143,6 @@ def _column_value(column: str, value: Any) -> Any:
         what = "a number" if column == "salience" else "a whole number" if column in _INTEGERS else "text"
         raise InvalidInput(column, f"must be {what}, got {value!r:.80}")
     return str(number)
-
-
-def _python_number(value: Any) -> int | float | None:
-    """Convert a number of any library to a Python number. Return None for infinity, for NaN, and for a value that is
-    not a number."""
-    if isinstance(value, Integral):
-        return int(value)
-    return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 
 
 def from_row(stored: sqlite3.Row) -> MemoryEntry:

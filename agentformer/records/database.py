@@ -161,8 +161,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. All statements of the transaction see the data as of the first
-        statement."""
+        """Yield a connection in a read transaction, which sees the data as of its first statement."""
         with self._translate_errors(), self._borrow() as connection:
             try:
                 connection.execute("BEGIN")
@@ -274,8 +273,7 @@ class Database:
         return not self._closed or self._borrowed_count > 0
 
     def close(self) -> None:
-        """Close the unused connections. A connection that a thread still uses is closed when the thread returns the
-        connection."""
+        """Close the unused connections. A connection in use is closed when its thread returns it."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

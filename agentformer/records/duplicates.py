@@ -23,8 +23,7 @@ _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of no
 
 
 def comparable(content: str) -> str:
-    """Return the content in the Unicode form NFC, in which all spellings of a text are equal. A text of more than
-    `_NORMALIZED` code points is returned unchanged."""
+    """Return the content in the Unicode form NFC, in which all spellings of a text are equal; see `normalized`."""
     return normalized("NFC", content)
 
 
@@ -70,8 +69,7 @@ class KnownEntries:
             _add_id(self._ids[place, names], names, entry.id, details)
 
     def find(self, entry: MemoryEntry) -> str | None:
-        """Return the id of the entry that the new entry duplicates, or None. If there are several, return the lowest
-        id."""
+        """Return the lowest id of the entries that the new entry duplicates, or None."""
         if is_repeatable(entry):
             return None
         place, details = self._compared(entry)

@@ -92,17 +92,20 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
     """Insert entries with few statements, because each statement may wait for a server. Return their row numbers in the
     same order."""
     if len(entries) == 1:
-        return [_insert_one(connection, entries[0])]
+        row = connection.execute(_INSERT_ONE, to_row(entries[0])).fetchone()
+        if row is None:
+            raise Conflict(_EXISTS.format(entries[0].id))
+        return [int(row[0])]
     if _is_sqlite(connection):
         return _insert_numbered(connection, entries)
     rows = [to_row(entry) for entry in entries]
     ids = [entry.id for entry in entries]
-    taken = {row["id"] for row in _columns_by(connection, "id", "id", ids)}
+    taken = {row["id"] for row in _select(connection, "id", "id", ids)}
     taken.update(name for name, times in Counter(ids).items() if times > 1)
     if taken:
         raise Conflict(_EXISTS.format(next(name for name in ids if name in taken)))
     connection.executemany(_INSERT, rows)
-    nums = {row["id"]: int(row["num"]) for row in _columns_by(connection, "id, num", "id", ids)}
+    nums = {row["id"]: int(row["num"]) for row in _select(connection, "id, num", "id", ids)}
     return [nums[name] for name in ids]
 
 
@@ -123,19 +126,13 @@ def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEnt
     try:
         connection.executemany(_INSERT_NUMBERED, rows)
     except sqlite3.IntegrityError:
-        stored = {row["id"]: row["num"] for row in _rows_by(connection, "id", [entry.id for entry in entries])}
+        ids = [entry.id for entry in entries]
+        stored = {row["id"]: row["num"] for row in _select(connection, "id, num", "id", ids)}
         known = (entry.id for num, entry in zip(nums, entries, strict=True) if stored.get(entry.id, num) != num)
         if (known_id := next(known, None)) is None:
             raise
         raise Conflict(_EXISTS.format(known_id)) from None
     return nums
-
-
-def _insert_one(connection: sqlite3.Connection, entry: MemoryEntry) -> int:
-    row = connection.execute(_INSERT_ONE, to_row(entry)).fetchone()
-    if row is None:
-        raise Conflict(_EXISTS.format(entry.id))
-    return int(row[0])
 
 
 def insert_unique(
@@ -215,13 +212,13 @@ def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
     """Return a list of the entries with these ids, in the order of `ids`. The list has no item for a missing entry."""
-    entries = {entry.id: entry for entry in from_rows(_rows_by(connection, "id", ids))}
+    entries = {entry.id: entry for entry in from_rows(_select(connection, "*", "id", ids))}
     return [entries[i] for i in ids if i in entries]
 
 
 def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
     """Return a dictionary: row number -> entry. It has no item for a missing entry."""
-    rows = _rows_by(connection, "num", nums)
+    rows = _select(connection, "*", "num", nums)
     return dict(zip([row["num"] for row in rows], from_rows(rows), strict=True))
 
 
@@ -235,8 +232,7 @@ class Sample(NamedTuple):
 
 
 def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
-    """Return a dictionary: row number -> the `Sample` of the entry with at most `length` code points of its content. It
-    has no item for a missing entry."""
+    """Return a dictionary: row number -> `Sample` with at most `length` code points. Missing entries are left out."""
     marks = ",".join("?" * len(nums))
     query = f"SELECT num, kind, length(content), substr(content, 1, ?) FROM entries WHERE num IN ({marks})"
     return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
@@ -247,7 +243,7 @@ def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list
     if isinstance(what, Scope):
         condition, values = where(what)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
-    return [row["num"] for row in _rows_by(connection, "id", what)]
+    return [row["num"] for row in _select(connection, "num", "id", what)]
 
 
 def ids(connection: sqlite3.Connection, scope: Scope) -> list[str]:
@@ -340,8 +336,8 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in alphabetical order. The query jumps from one namespace to the next in the index, because
-    DISTINCT would read the whole index."""
+    """Return all namespaces in alphabetical order. The query jumps in the index, because DISTINCT would read all of
+    it."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
@@ -358,11 +354,7 @@ def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def _rows_by(connection: sqlite3.Connection, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-    return _columns_by(connection, "*", column, values)
-
-
-def _columns_by(connection: sqlite3.Connection, columns: str, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
+def _select(connection: sqlite3.Connection, columns: str, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
     rows: list[sqlite3.Row] = []
     for marks, group in in_groups(list(dict.fromkeys(values))):
         rows += connection.execute(f"SELECT {columns} FROM entries WHERE {column} IN ({marks})", group).fetchall()

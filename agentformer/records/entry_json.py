@@ -177,14 +177,9 @@ _SET_BY_BACKEND = frozenset({"id", "created_at", "updated_at", "version", "archi
 _PARSERS = {field.name: field.parse for field in ENTRY_FIELDS}
 
 
-def _encode_time(moment: datetime) -> str:
-    """Return the time as ISO 8601 in UTC. A time without a time zone is written without a zone, and `parse_entry` later
-    refuses it."""
-    return (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()
-
-
 _ENCODERS: dict[str, Callable[[Any], Any]] = {
-    **dict.fromkeys(TIMES, _encode_time),
+    # A time without a time zone is written without a zone, and `parse_entry` later refuses it.
+    **dict.fromkeys(TIMES, lambda moment: (moment.astimezone(UTC) if moment.tzinfo else moment).isoformat()),
     "metadata": dict,
     "source": dataclasses.asdict,
     "derived_from": lambda links: [{"id": link.id, "type": link.type} for link in links],
@@ -194,8 +189,6 @@ _DEFAULTS: dict[str, Any] = {
     for field in dataclasses.fields(MemoryEntry)
     if field.name not in {"id", "content"}
 }
-
-
 # Defaults of a source and of a link. The short form leaves these values out.
 _PART_DEFAULTS: dict[str, Any] = {"page": None, "label": "", "start": 0, "end": 0, "type": Link("").type}
 

@@ -107,16 +107,14 @@ def kind(value: Any) -> str:
 
 
 def name(field: str, value: Any) -> str:
-    """Return the value if it is a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
-    otherwise."""
+    """Return the value if it is a text of 1 to `MAX_NAME` code points, not blank. Raises `InvalidInput` otherwise."""
     if not isinstance(value, str) or not value.strip() or len(value) > MAX_NAME:
         raise InvalidInput(field, f"must be a text of 1 to {MAX_NAME} characters, got {str(value)[:80]!r}")
     return encodable(field, value)
 
 
 def optional_name(field: str, value: Any) -> str | None:
-    """Return the value if it is None, or a text of 1 to `MAX_NAME` code points that is not blank. Raises `InvalidInput`
-    otherwise."""
+    """Return the value if it is None or a valid `name`. Raises `InvalidInput` otherwise."""
     return None if value is None else name(field, value)
 
 
@@ -129,9 +127,8 @@ def source_id(field: str, value: Any) -> str | None:
 
 
 def source_type(field: str, value: Any) -> str | None:
-    """Check the type of a record of the host application. Return the value if it is None, or a text of 1 to `MAX_NAME`
-    code points that is not blank. Raises `InvalidInput` for any other value, and for a type that only this program may
-    use."""
+    """Check the type of a record in the host application: None or a `name`. Raises `InvalidInput` for any other value,
+    and for a type that only this program may use."""
     if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
         raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
     return optional_name(field, value)
@@ -153,8 +150,7 @@ def names(field: str, values: Any) -> tuple[str, ...]:
 
 
 def limit(field: str, value: Any) -> int:
-    """Return the maximum number of search hits if it is a whole number from 1 to `MAX_LIMIT`. Raises `InvalidInput`
-    otherwise."""
+    """Return the maximum number of hits if it is a whole number from 1 to `MAX_LIMIT`, or raise `InvalidInput`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
         raise InvalidInput(field, f"must be a whole number from 1 to {MAX_LIMIT}, got {value!r:.80}")
     return value
@@ -223,8 +219,7 @@ def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 
 def program_metadata(value: Any, added: Mapping[str, Any]) -> ProgramMetadata:
-    """Check the metadata of a caller as `stored_metadata` does, and return them together with `added`, the metadata of
-    the program."""
+    """Check the metadata of a caller like `stored_metadata`, and return them with `added`, which the program sets."""
     return ProgramMetadata({**stored_metadata(value), **added})
 
 

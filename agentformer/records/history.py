@@ -52,8 +52,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
 def insert_histories(
     connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
 ) -> None:
-    """Store the former versions of entries that were just inserted. `nums` has the row number of each entry of
-    `entries`."""
+    """Store the former versions of entries that were just inserted with the row numbers `nums`."""
     for num, entry in zip(nums, entries, strict=True):
         for version in histories.get(entry.id, ()):
             insert_version(connection, num, version)

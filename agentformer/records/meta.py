@@ -30,8 +30,7 @@ def set_value(connection: sqlite3.Connection, key: str, value: str) -> None:
 
 
 def check_value(row: sqlite3.Row) -> str:
-    """Return the value that a row of the table `meta` contains. Raises `StoreDamaged` if the checksum of the row does
-    not match."""
+    """Return the value in a row of the table `meta`. Raises `StoreDamaged` if the checksum does not match."""
     key, value, checksum = row["key"], row["value"], row["checksum"]
     if checksum is not None and checksums.of_text(value, key) != checksum:
         raise checksums.damage_error("the store's metadata")
@@ -45,20 +44,17 @@ def request_secure_delete(connection: sqlite3.Connection) -> None:
 
 
 def secure_delete_request(connection: sqlite3.Connection) -> str:
-    """Return the token of the latest request to erase deleted text from the index files, or "" if no request is
-    waiting."""
+    """Return the token of the latest request to erase deleted text, or "" if no request is waiting."""
     return get_value(connection, _SECURE_DELETE)
 
 
 def finish_secure_delete(connection: sqlite3.Connection, token: str) -> None:
-    """Record that the request with this token, to erase deleted text from the index files, was carried out. A later
-    request has another token and keeps waiting."""
+    """Record that the request with this token was carried out. A later request has another token and keeps waiting."""
     connection.execute("DELETE FROM meta WHERE key = ? AND value = ?", (_SECURE_DELETE, token))
 
 
 def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: float) -> bool:
-    """Take the lease `name`, an exclusive right for a number of seconds. If `holder` already has the lease, extend it.
-    Return False if another holder has the lease."""
+    """Take the lease `name` for `seconds`, or extend it if `holder` has it. Return False if another holder has it."""
     moment = to_micros(now()) or 0
     row = connection.execute("SELECT * FROM leases WHERE name = ?", [name]).fetchone()
     # if a lease has more time left than it was taken for, the clock was set back, and the lease is not valid
@@ -88,8 +84,7 @@ def absent_documents(connection: sqlite3.Connection) -> list[AbsentDocument]:
 
 
 def add_absent(connection: sqlite3.Connection, entries: Iterable[MemoryEntry], upload: str = "") -> None:
-    """Record that the documents among `entries` are absent: not stored, although their original files may exist.
-    `upload` is the id of the upload that is going to store the documents, or "" if the documents were removed."""
+    """Record that the documents among `entries` are absent. `upload` is the id of an upload, or "" (see `absent`)."""
     connection.executemany("INSERT OR REPLACE INTO absent_documents VALUES (?, ?, ?)", absent(entries, upload))
 
 

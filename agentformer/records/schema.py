@@ -262,14 +262,10 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
     if version == 0:
         connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
     if version + 1 == _METADATA_CHECKSUMS:
-        _add_metadata_checksums(connection)
-
-
-def _add_metadata_checksums(connection: sqlite3.Connection) -> None:
-    for key, value in connection.execute("SELECT key, value FROM meta").fetchall():
-        connection.execute("UPDATE meta SET checksum = ? WHERE key = ?", [checksums.of_text(value, key), key])
-    for number, text in connection.execute("SELECT id, description FROM spaces").fetchall():
-        connection.execute("UPDATE spaces SET checksum = ? WHERE id = ?", [checksums.of_text(text, number), number])
+        for table, key, column in (("meta", "key", "value"), ("spaces", "id", "description")):
+            for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():
+                checksum = checksums.of_text(text, name)
+                connection.execute(f"UPDATE {table} SET checksum = ? WHERE {key} = ?", [checksum, name])
 
 
 def _version(connection: sqlite3.Connection) -> int:

@@ -27,14 +27,12 @@ _PRUNE_BATCH = 2_000  # vectors deleted in one transaction, so that no other wri
 
 
 def active_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the active embedding space of the store, which searches use, as a pair of number and space. Return None if
-    the store has never had a vector."""
+    """Return the number and the embedding space that searches use, or None if the store has never had a vector."""
     return _select(connection, "active = 1")
 
 
 def building_space(connection: sqlite3.Connection) -> tuple[int, EmbeddingSpace] | None:
-    """Return the space that a move to another embedding model is filling, as a pair of number and space. Return None if
-    there is no move."""
+    """Return the number and the space that a move is filling, or None if there is no move."""
     return _select(connection, "building = 1")
 
 
@@ -109,29 +107,25 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
 
 
 def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """List new or changed entries in the table `moving`, because they have no current vectors in the building space, to
-    which the store is moving. Do nothing if there is no move."""
+    """List new or changed entries in the table `moving`. Do nothing if there is no move."""
     if building_space(connection):
         connection.executemany("INSERT OR REPLACE INTO moving VALUES (?, 0, '')", ((num,) for num in nums))
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return at most `limit` row numbers of entries, in ascending order. These entries have no vectors yet in the
-    building space, the embedding space to which the store is moving. Entries that the embedding model refused are not
-    included."""
+    """Return the row numbers, ascending, of at most `limit` entries without vectors in the building space. Entries that
+    the embedding model refused are not included."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return how many entries have no vectors in the building space, the embedding space to which the store is moving.
-    Entries that the embedding model refused are included."""
+    """Return how many entries have no vectors in the building space, refused entries included."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
 def mark_moved(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Remove entries from the list of entries that have no vectors yet in the building space, the embedding space to
-    which the store is moving."""
+    """Remove entries from the table `moving`, because they now have vectors in the building space."""
     connection.executemany("DELETE FROM moving WHERE entry = ?", ((num,) for num in nums))
 
 
@@ -237,8 +231,7 @@ def _decode_space(number: int, description: str, checksum: int | None) -> Embedd
 
 
 def wanted_embedder(connection: sqlite3.Connection) -> str:
-    """Return the embedder that a user requested for a store that has no vectors yet, or "" if no embedder was
-    requested."""
+    """Return the embedder that a user requested for a store without vectors, or "" if none was requested."""
     return meta.get_value(connection, _WANTED_EMBEDDER)
 
 

@@ -93,8 +93,7 @@ def releases(changed: MemoryEntry) -> bool:
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return a superseded entry without its successor, so that searches find the entry again. This is the same entry
-    with the next version number."""
+    """Return the next version of a superseded entry, without its successor, so that searches find it again."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 

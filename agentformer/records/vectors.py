@@ -154,8 +154,7 @@ def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict
 
 
 def window_damage(row: sqlite3.Row) -> str:
-    """Return a text that describes the damage of a stored window (embedded passage), or "" if the window is not
-    damaged."""
+    """Return a text that describes the damage of a stored window, or "" if the window is not damaged."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
@@ -239,8 +238,7 @@ def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *,
 
 
 def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
-    """Return whether the embedding queue contains an entry. Entries that the embedding model refused are considered
-    only if `refused` is true."""
+    """Return whether the embedding queue has an entry. Refused entries are considered only if `refused` is true."""
     query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
     return bool(connection.execute(query, [int(refused)]).fetchone()[0])
 

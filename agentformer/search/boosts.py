@@ -182,8 +182,7 @@ class QueryDates:
 
 
 def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
-    """Return the dates that a query names. `at` is the moment to which words such as "yesterday" refer; None means now
-    in the local time zone."""
+    """Return the dates that a query names. `at` is the moment to which "yesterday" refers; None: now, in local time."""
     at = at or datetime.now().astimezone()
     days = _days(query.text, at.date(), query.language)
     return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)

@@ -89,15 +89,9 @@ class Ranking:
         return any(ranked.name == name for ranked in self._lists)
 
     def votes(self, num: int) -> tuple[Vote, ...]:
-        """Return a vote for each list that contains the entry. A vote consists of the name of the list, the rank of the
-        entry in the list, and the weight of the list."""
-        return tuple(
-            [
-                Vote(ranked.name, ranks[num], ranked.weight)
-                for ranked, ranks in zip(self._lists, self._ranks, strict=True)
-                if num in ranks
-            ]
-        )
+        """Return a vote for each list that contains the entry: the name of the list, its rank there, and the weight."""
+        pairs = zip(self._lists, self._ranks, strict=True)
+        return tuple([Vote(ranked.name, ranks[num], ranked.weight) for ranked, ranks in pairs if num in ranks])
 
 
 def merge(

@@ -184,7 +184,7 @@ class RankedSearch:
         one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
         if vectors is None:
             reads.close()
-            reads.enter_context(self._one_transaction(request.mask))
+            self._begin_reads(reads, request.mask)
         candidates = _Candidates(words(), vectors, warnings, complete, one_sided)
         try:
             return self._hits(request, candidates)
@@ -238,7 +238,7 @@ class RankedSearch:
         query, limit = request.query, self._candidate_count(request.query)
         try:
             while request.space is not None:
-                begin = partial(_enter, reads, self._one_transaction, request.mask)
+                begin = partial(self._begin_reads, reads, request.mask)
                 result = self._vector_search.nearest(query.text, request.space, request.seq, limit, request.mask, begin)
                 if result is not None:
                     return result
@@ -253,6 +253,9 @@ class RankedSearch:
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
                 raise
             return None, (_WORDS_ALONE.format(error),)
+
+    def _begin_reads(self, reads: ExitStack, mask: ScopeMask) -> None:
+        reads.enter_context(self._one_transaction(mask))
 
     def _candidate_count(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
@@ -276,9 +279,9 @@ class RankedSearch:
             vector = candidates.vectors.query if candidates.vectors else None
             cosines = exact_scores(reads.vectors, vector, nearest, near_at.values()) if vector is not None else {}
             parts = reads.spans([nearest.windows[n] for n in near_at.values()])
-            hits = []
             entries = _entries(connection, scores, query.scope)
             known = reads.complete(known, entries)
+            hits = []
             for num, entry in entries.items():
                 near, word = near_at.get(num), words_at.get(num)
                 hit = Hit(
@@ -336,7 +339,6 @@ class RankedSearch:
         vectors were found."""
         if request.query.mode != "hybrid" or not nearest.entries:
             return ()
-
         best = [*words.entries[:_SAMPLED], *nearest.entries[:_SAMPLED]]
         samples = reads.samples(best)
 
@@ -365,12 +367,6 @@ class RankedSearch:
         """Stop the background threads."""
         self._renewal.stop()
         self._helper.close()
-
-
-def _enter(
-    reads: ExitStack, one_transaction: Callable[[ScopeMask], AbstractContextManager[object]], mask: ScopeMask
-) -> None:
-    reads.enter_context(one_transaction(mask))
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:

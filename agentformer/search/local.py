@@ -19,8 +19,7 @@ _SMALL = 20_000  # closing a store with at most this number of changes updates i
 
 
 class HybridSearch(RankedSearch):
-    """A search in the index files of a folder. `fanout` is the minimum number of results that is requested from each of
-    the two indexes. Thread-safe."""
+    """A search in the index files of a folder; see `RankedSearch`. Thread-safe."""
 
     def __init__(
         self,

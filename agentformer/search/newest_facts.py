@@ -47,8 +47,7 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
 
 
 def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list[int]]:
-    """Return groups of indices into `hits`. The hits of a group contain different values of the same fact. Each hit is
-    in at most one group."""
+    """Return groups of indices into `hits`, with different values of one fact. Each hit is in at most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
         for about, value in _facts(hit.entry, languages):

@@ -6,9 +6,9 @@ The method is described in Nogueira and Cho, "Passage Re-ranking with BERT", 201
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from agentformer.errors import RerankerUnavailable
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vote
@@ -61,7 +61,9 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
     order = sorted(range(len(head)), key=lambda place: -float(scores[place]))
     votes = (Vote("reranker", rank, _VOTE_WEIGHT) for rank in range(1, len(head) + 1))
     voted = (replace(head[place], votes=(*head[place].votes, vote)) for place, vote in zip(order, votes, strict=True))
-    places = zip((*voted, *hits[n:]), _falling(hit.score for hit in hits), strict=True)
+    # A score that is not lower than the score before it is lowered slightly.
+    falling = accumulate((hit.score for hit in hits), lambda last, score: min(score, last * (1 - _STEP)))
+    places = zip((*voted, *hits[n:]), falling, strict=True)
     return [replace(hit, score=score) for hit, score in places], warnings
 
 
@@ -73,11 +75,3 @@ def passage(entry: MemoryEntry, match: Span | None = None) -> str:
     start = max(0, min(middle - _MAX_TEXT // 2, len(entry.content) - _MAX_TEXT))
     content = entry.content[start : start + _MAX_TEXT]
     return f"{context}\n{content}" if context else content
-
-
-def _falling(scores: Iterable[float]) -> Iterator[float]:
-    """Yield the scores in the same order. A score that is not lower than the score before it is lowered slightly."""
-    last = math.inf
-    for score in scores:
-        last = min(score, last * (1 - _STEP))
-        yield last

@@ -197,8 +197,7 @@ def _stated(
 
 
 def _spread(scores: Mapping[int, float], messages: Mapping[int, Message], strength: float) -> dict[int, float]:
-    """Return the scores, lowered for each message whose session has messages with better scores. `strength` multiplies
-    the loss."""
+    """Return the scores, lowered for each better message of the same session. `strength` multiplies the loss."""
     better: Counter[tuple[object, ...]] = Counter()
     spread = {}
     for num in sorted(scores, key=lambda num: -scores[num]):
@@ -275,8 +274,7 @@ def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[
 
 
 def _shared_stems(entry: MemoryEntry, text: str, query: QueryTerms) -> set[str]:
-    """Return the terms that an original has in common with the query. The names of the speaker and the title are also
-    compared."""
+    """Return the terms that an original, with its speaker and title, has in common with the query."""
     language = detect_language(text, query.language)
     own = text_terms(f"{entry.speaker}\n{entry.title}\n{text}", language).stems
     return {*query.terms((language,)).stems} & {*own}

@@ -132,8 +132,7 @@ class LanguageCoverage:
         return min(1.0, max(0.0, (UNKNOWN - fertility) / (UNKNOWN - KNOWN)))
 
     def of_query(self, query: QueryTerms) -> float:
-        """Return how well the embedder knows the language of a query: 1 if well, 0 if not at all. Only the text of the
-        query is used."""
+        """Return the coverage of the text of a query: 1 if the embedder knows its language, 0 if not at all."""
         declared = self._embedder.space.languages
         return self._declared(declared, query.language) if declared not in ("", "*") else self.of([query.text])
 

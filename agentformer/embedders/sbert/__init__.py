@@ -110,8 +110,7 @@ class SbertEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the start and the end of each token in the text. A very long word is split into pieces, and the tokens
-        of each piece are returned."""
+        """Return the start and the end of each token in the text. A very long word is split into pieces first."""
         spans: list[Span] = []
         for span in token_spans(self._runtime.offsets(text)):
             if span.end - span.start <= _PIECE:

@@ -257,8 +257,7 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
 
 
 def main() -> None:
-    """Make an export in the child process. The arguments are the model's folder, the target folder and the
-    precision."""
+    """Make an export in the child process. The arguments are the folders of model and target, and the precision."""
     sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]  # it sends reports about the use of OpenVINO
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     model, target, precision = sys.argv[1:]

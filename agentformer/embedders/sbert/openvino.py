@@ -102,8 +102,7 @@ class FastTokenizer:
         return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
 
     def fitting(self, texts: Sequence[str], max_tokens: int) -> list[Tokenized]:
-        """Return the tokens of those texts that the model can read: at most `max_tokens` tokens, special tokens
-        included."""
+        """Return the tokens of the texts with at most `max_tokens` tokens, special tokens included."""
         return [item for item in self.tokenize(texts) if item.length <= max_tokens]
 
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
@@ -287,8 +286,7 @@ def _free_request(requests: queue.SimpleQueue[Any], *, wait: bool) -> Any:
 
 
 def _outputs(request: Any, count: int) -> list[Matrix]:
-    """Wait until an inference request is complete, and return copies of the first `count` arrays that the model
-    returned."""
+    """Wait for an inference request, and return copies of the first `count` arrays that the model returned."""
     request.wait()
     return [np.array(request.get_output_tensor(n).data, np.float32) for n in range(count)]
 

@@ -66,7 +66,7 @@ class ActiveEmbedder:
             return self._current
 
     def used(self) -> list[GuardedEmbedder]:
-        """Return all embedders that were current or registered until now. The current embedder is first."""
+        """Return all embedders that were current or registered until now, the current one first."""
         with self._lock:
             return [self._current, *(other for other in self._others if other is not self._current)]
 
@@ -123,14 +123,12 @@ class ActiveEmbedder:
         self._follows = True
 
     def register(self, embedder: GuardedEmbedder) -> None:
-        """Register an embedder that is already loaded. If the store later moves to the space of this embedder, this
-        embedder becomes the current embedder."""
+        """Register a loaded embedder. If the store later moves to its space, it becomes the current embedder."""
         with self._lock:
             self._others.append(embedder)
 
     def retry_now(self) -> None:
-        """Allow the next call to use the model immediately. Without this call, calls fail for some seconds after a
-        failure of the model."""
+        """Allow the next call to use the model immediately, also just after a failure of the model."""
         self._breaker.reset()
         for embedder in self.used():
             embedder.retry_now()

@@ -207,8 +207,7 @@ def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple
 
 
 def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
-    """Return the mean share of equal entries, 0..1. For each query, `one` and `other` contain the nearest entries in
-    two spaces."""
+    """Return the mean share of equal entries, 0..1, in `one` and `other`: the nearest entries for each query."""
     shares = [len(set(a) & set(b)) / max(len(a), len(b)) for a, b in zip(one, other, strict=True) if a or b]
     return float(np.mean(shares)) if shares else 1.0
 

@@ -43,10 +43,6 @@ _MOVED = (
 Owned = Callable[[sqlite3.Connection, Sequence[int]], Iterable[int]]
 
 
-def _all_owned(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterable[int]:
-    return nums
-
-
 class EmbeddedEntries(NamedTuple):
     """The result of embedding entries: their windows, and the vectors of these windows that are not stored yet. `space`
     is the embedding space of the vectors. `analyses` contains properties of the entries, such as the language, which a
@@ -58,8 +54,7 @@ class EmbeddedEntries(NamedTuple):
     analyses: entry_properties.Analyses
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return an object with the windows of the entries at these indices only. It keeps all `vectors`, because
-        entries may share a vector."""
+        """Return the windows of the entries at these indices, and all `vectors`, because entries may share a vector."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -69,8 +64,7 @@ class NotEmbedded(NamedTuple):
     reason: str
 
     def select(self, entries: Sequence[int]) -> NotEmbedded:
-        """Return this object: the reason is the same for all entries. The method exists because `EmbeddedEntries` has
-        it."""
+        """Return this object: the reason is the same for all entries."""
         return self
 
 
@@ -167,12 +161,8 @@ class EmbeddingQueue:
         `nums` contains the number of each entry in `entries`. An entry is also put into the queue if another writer has
         deleted one of its vectors, or if the store has moved to another embedding space. The properties that searches
         derive from the entries are written, too; see `index.entry_properties`."""
-        entry_properties.write(
-            connection,
-            nums,
-            entries,
-            outcome.analyses if isinstance(outcome, EmbeddedEntries) else entry_properties.NO_ANALYSES,
-        )
+        analyses = outcome.analyses if isinstance(outcome, EmbeddedEntries) else entry_properties.NO_ANALYSES
+        entry_properties.write(connection, nums, entries, analyses)
         searched = [num for num, entry in zip(nums, entries, strict=True) if entry.kind not in UNSEARCHED_KINDS]
         add_to_move(connection, searched)
         active = active_space(connection)
@@ -233,7 +223,9 @@ class EmbeddingQueue:
         if isinstance(self._embedder, ActiveEmbedder):
             self._embedder.retry_now()
 
-    def embed_batch(self, nums: Sequence[int], progress: Progress | None, owned: Owned = _all_owned) -> bool:
+    def embed_batch(
+        self, nums: Sequence[int], progress: Progress | None, owned: Owned = lambda connection, nums: nums
+    ) -> bool:
         """Embed the queued entries with these numbers, and write their vectors. Return False if the embedder is
         unavailable. Entries that changed meanwhile stay in the queue. If several processes share the queue, the
         function `owned` receives entry numbers and returns those that this process may write."""
@@ -249,11 +241,10 @@ class EmbeddingQueue:
         with self._database.writing() as connection:
             present = records.by_num(connection, list(entries))
             mine = set(owned(connection, list(entries)))
-            unchanged = [i for i, num in enumerate(entries) if num in mine and present.get(num) == entries[num]]
-            numbers = list(entries)
-            written = [numbers[i] for i in unchanged]
-            self.commit(connection, written, [entries[num] for num in written], embedded.select(unchanged))
-            change_feed.append(connection, written)
+            unchanged = {n: i for i, n in enumerate(entries) if n in mine and present.get(n) == entries[n]}
+            embedded = embedded.select([*unchanged.values()])
+            self.commit(connection, [*unchanged], [entries[num] for num in unchanged], embedded)
+            change_feed.append(connection, unchanged)
         return True
 
 
@@ -317,10 +308,9 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
     for dimension in {vector.space.dimension for vector in vectors}:
         alike = [vector for vector in vectors if vector.space.dimension == dimension]
         if any(vector.vector.shape != (dimension,) or len(vector.hash) != store.HASH_BYTES for vector in alike):
-            message = (
+            raise EmbedderError(
                 f"a vector does not have the {dimension} dimensions of its embedding space, or its text hash is invalid"
             )
-            raise EmbedderError(message)
         store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
 

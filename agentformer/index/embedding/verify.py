@@ -104,10 +104,7 @@ def verify_windows(
     have the vector of its text. An entry in the queue needs no windows. The key of each finding is the number of the
     entry. `embedder` belongs to the active embedding space. If `embedder` is None, `problem` says why the embedder is
     unavailable. Entries with a number in `damaged` are not verified."""
-    findings = Findings(
-        "windows",
-        "each searched text is embedded completely, or waits to be embedded",
-    )
+    findings = Findings("windows", "each searched text is embedded completely, or waits to be embedded")
     findings.advice = "run `agentformer doctor --repair` to embed the entry again"
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         _verify_owners(connection, findings)
@@ -172,8 +169,7 @@ def repair_vectors(database: RecordStore, findings: Findings) -> None:
 
 
 def repair_windows(database: RecordStore, findings: Findings) -> None:
-    """Put the entries with wrong windows into the queue. Delete windows that belong to an entry or an embedding space
-    that does not exist."""
+    """Put the entries with wrong windows into the queue. Delete windows without an entry or embedding space."""
     for batch in _batches(findings.keys):
         with database.writing() as connection:
             missing = sorted(set(batch) - set(_requeue(connection, batch)))
@@ -183,8 +179,7 @@ def repair_windows(database: RecordStore, findings: Findings) -> None:
 
 
 def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
-    """Put the searchable entries with these numbers into the queue. Return those numbers that belong to existing
-    entries."""
+    """Put the searchable entries among `nums` into the queue. Return the numbers of all entries that exist."""
     rows = connection.execute(
         "SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))", [json.dumps(list(nums))]
     ).fetchall()

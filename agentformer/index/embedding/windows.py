@@ -152,8 +152,7 @@ class WindowCutter:
         return table
 
     def text(self, entry: MemoryEntry, span: Span) -> str:
-        """Return the text of a window as it is embedded: the context line, followed by the part `span` of the
-        content."""
+        """Return the text of a window as it is embedded: the context line and the part `span` of the content."""
         return self._context(entry)[0] + entry.content[span.start : span.end]
 
     def _spans_of(self, entries: Sequence[MemoryEntry]) -> Iterator[list[Span]]:

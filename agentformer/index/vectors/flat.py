@@ -148,8 +148,7 @@ class SelectionCache:
         self._selections: OrderedDict[int, tuple[ScopeMask, int, Selection]] = OrderedDict()
 
     def get(self, mask: ScopeMask, generation: int, make: Callable[[], Selection]) -> Selection:
-        """Return the selection for a scope mask. If the selection for this generation of the index is not cached,
-        create it with `make` and cache it."""
+        """Return the selection for a scope mask and generation of the index, from the cache or from `make`."""
         key = id(mask)  # the mask is stored with its selection, so that no other object can get its id
         with self._lock:
             cached = self._selections.get(key)
@@ -191,13 +190,11 @@ class Flat:
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:
-        """Add codes at the end. `start` is the position of the first new row; it must be equal to the current number of
-        rows."""
+        """Add codes at the end. `start` is the position of the first new row: the current number of rows."""
         self.index.add_sa_codes(codes)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
-        """Return the `count` rows of the selection that are nearest to the query. `probes` has no effect in this
-        stage."""
+        """Return the `count` rows of the selection that are nearest to the query. `probes` has no effect here."""
         limit_threads()
         parameters = search_parameters(0, selection.selector) if selection.selector is not None else None
         return nearest(*self.index.search(query.reshape(1, -1), min(count, selection.count), params=parameters))
@@ -220,8 +217,7 @@ class Flat:
 
 
 def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
-    """Convert the result arrays of FAISS for one query. FAISS fills unused places with -1; these places are left
-    out."""
+    """Convert the result arrays of FAISS for one query, without unused places, which FAISS fills with -1."""
     used = positions[0] >= 0
     return Nearest(positions[0][used], scores[0][used])
 

@@ -337,10 +337,8 @@ class VectorFollower:
         snapshot = self._saved.load_if_better(database, former) if former is not None else None
         if former is None or snapshot is None:
             return
-        index, applied = (
-            self._with_spill(VectorIndex.from_image(snapshot.image, self._options, former.space)),
-            snapshot.seq,
-        )
+        index = self._with_spill(VectorIndex.from_image(snapshot.image, self._options, former.space))
+        applied = snapshot.seq
         while not stopped():
             with database.reading() as connection:
                 newest, changed = change_feed.last_seq(connection), change_feed.entries_since(connection, applied)

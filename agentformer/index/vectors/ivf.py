@@ -193,8 +193,7 @@ class Ivf:
             self.outliers.add(assigned.rows[beyond], positions[beyond])
 
     def reserve(self, end: int) -> None:
-        """Enlarge the index to `end` positions, before rows are put at some of them. A position may stay without a
-        row."""
+        """Enlarge the index to `end` positions. A position may stay without a row."""
         if end > self.size:
             self._open_part().reserve(end)
 
@@ -229,8 +228,7 @@ class Ivf:
             self.outliers.remove(dropped)
 
     def stuck(self, dead: Mask) -> int:
-        """Return how many dead rows cannot be removed, because their lists are fixed. `dead` is True at the position of
-        each dead row."""
+        """Return how many rows that are True in `dead` cannot be removed, because their lists are fixed."""
         return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:

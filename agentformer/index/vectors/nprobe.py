@@ -119,11 +119,6 @@ class Tuner:
         queries = np.concatenate([users, rows.astype(np.float32)])
         return queries[rng.permutation(len(queries))]
 
-    def _search(self, query: Vector, count: int, probes: int) -> IntArray:
-        if self.stopped():
-            raise Interrupted
-        return self.search_lists(query, count, probes)
-
     def _truth(self, query: Vector, positions: IntArray) -> _Truth:
         if self.stopped():
             raise Interrupted
@@ -135,7 +130,9 @@ class Tuner:
     def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
         """Return the share of the exact best rows that are among the first `candidates` rows of a search. All these
         candidates get exact scores later, so their order does not matter."""
-        positions = self._search(query, candidates, probes)
+        if self.stopped():
+            raise Interrupted
+        positions = self.search_lists(query, candidates, probes)
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
         _, scores = self._scores(positions, query)  # all rows with the same cosine are equally good

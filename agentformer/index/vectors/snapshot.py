@@ -92,8 +92,7 @@ class Snapshot(NamedTuple):
 
 
 def image_of(stage: Flat | Ivf, rows: Rows) -> Image:
-    """Return the content of a snapshot of an index, whose vectors are in `stage`. `rows` contains the numbers of its
-    rows."""
+    """Return the content of a snapshot: the vectors in `stage`, and the numbers of its rows."""
     if isinstance(stage, Ivf):
         parts = list(stage.parts)
         live = rows.entries >= 0 if any(part.fixed for part in parts) else None
@@ -300,8 +299,7 @@ def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
 
 
 def _write_index(writer: _HashingWriter, image: Image) -> NDArray[np.int32]:
-    """Write the FAISS index. Return for each position the offset of its row in the list, or -1 for a position without a
-    row in the lists."""
+    """Write the FAISS index. Return for each position the offset of its row in the list, or `NO_OFFSET`."""
     offsets = np.full(image.rows.size, NO_OFFSET, np.int32)
     if image.codes is None:
         writer.write_index(image.index)

@@ -57,9 +57,6 @@ class Interrupted(Exception):
     """Raised inside a training or tuning that must stop."""
 
 
-# ------------------------------------------------------------------ training
-
-
 def train_ivf(
     vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, spill: Spill, stopped: Stopped
 ) -> Ivf:
@@ -227,9 +224,6 @@ def _add_to_lists(rows: Matrix, lists: IntArray, sums: NDArray[np.float32], coun
     counts += np.bincount(lists, minlength=len(counts))
 
 
-# ------------------------------------------------------------------ background
-
-
 class BackgroundTrainer:
     """Runs a training in a background thread. A lock file makes sure that only one process trains the index at a time.
     The thread ends with the training. Thread-safe."""
@@ -295,9 +289,8 @@ class BackgroundTrainer:
             atexit.unregister(self.close)
 
     def _failed(self, error: Exception) -> None:
-        if self._stopped.is_set() or "interpreter shutdown" in str(
-            error
-        ):  # executors end before `atexit` calls `close`
+        # executors end before `atexit` calls `close`
+        if self._stopped.is_set() or "interpreter shutdown" in str(error):
             return
         problem = " ".join(str(error).split())[:200] or type(error).__name__
         if not self.problem:

@@ -112,8 +112,7 @@ def in_language(term: str, language: str) -> bool:
 
 
 def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm]:
-    """Return each distinct term of a query with its weight. `dates` contains additional terms for the days that the
-    query names."""
+    """Return each distinct term of a query with its weight. `dates` are terms for the days that the query names."""
     counts = Counter((field, term) for field in BOOSTS for term in getattr(terms, field))
     counts.update(("stems", term) for term in dates if term not in terms.stems)
     return [WeightedTerm(field, term, BOOSTS[field] * times) for (field, term), times in counts.items()]

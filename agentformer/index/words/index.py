@@ -280,8 +280,7 @@ class WordIndex:
 
 
 def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
-    """Read the entries with these numbers and return their terms by entry number. Entries that do not exist or are
-    never searched are left out."""
+    """Return the terms of the entries with these numbers, without entries that are missing or never searched."""
     return {
         num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
         for num, entry in records.by_num(connection, nums).items()

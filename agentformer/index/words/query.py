@@ -144,8 +144,7 @@ class Memtable:
         return Memtable().with_changes(changes, analyzed)
 
     def analyzed(self, change: Change) -> AnalyzedEntry | None:
-        """Return the terms that the entry has after this change. Return None if the memtable does not contain this
-        change."""
+        """Return the terms of the entry after this change, or None if the memtable does not contain the change."""
         entry = self.entries.get(change.num)
         return entry.analyzed if entry and entry.seq == change.seq else None
 
@@ -382,8 +381,7 @@ def without_common_terms(
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values in tantivy's explanation of a score. The key of a value is its description, up to the first
-    comma."""
+    """Return the values in an explanation of a score by tantivy, by their description up to the first comma."""
     values = {str(explained["description"]).partition(",")[0]: float(explained["value"])}
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)

@@ -47,14 +47,12 @@ _MAX_QUOTED = 200  # characters of a library's message
 
 
 def memtable_room(entries: int) -> int:
-    """Return how many changes may wait in memory before the index is written. `entries` is the number of entries in the
-    index."""
+    """Return how many changes may wait in memory for an index with this number of entries."""
     return min(_MAX_MEMTABLE, int(entries * _MEMTABLE_SHARE))
 
 
 def is_commit_due(waiting: int, room: int) -> bool:
-    """Return whether a commit in the background must start. `waiting` is the number of changes in memory, and `room` is
-    the result of `memtable_room`."""
+    """Return whether so many waiting changes start a commit; `room` is the result of `memtable_room`."""
     return waiting >= min(_COMMIT_AT, room // 2 + 1)
 
 

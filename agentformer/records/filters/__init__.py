@@ -60,14 +60,12 @@ FIELDS: Mapping[str, Field] = {
 
 
 def field_of(key: str) -> Field | None:
-    """Return the field of an entry that the key of a condition names, or None if the key names a key of the
-    metadata."""
+    """Return the field of an entry that the key of a condition names, or None for a key of the metadata."""
     return FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(_METADATA) else None
 
 
 def metadata_key(key: str) -> str:
-    """Return the name of the metadata value that a condition compares. The prefix "$metadata." is removed: "site" for
-    the condition key "site" or "$metadata.site"."""
+    """Return the name of the metadata value that a condition compares: "site" for "site" and "$metadata.site"."""
     return key.removeprefix(_METADATA)
 
 

@@ -33,8 +33,7 @@ class Findings:
     _repair: str = ""
 
     def add(self, text: str, *keys: Any) -> None:
-        """Add one finding. `text` describes the damage to users, and `keys` identify the damaged data for the
-        repair."""
+        """Add one finding. `text` describes the damage to users; `keys` identify the damaged data for the repair."""
         self.found += 1
         self.keys += keys
         if len(self._texts) < MAX_REPORTED:
@@ -45,8 +44,7 @@ class Findings:
         self._notes.append(text)
 
     def add_all(self, findings: Iterable[tuple[str, Any]]) -> Findings:
-        """Add several findings. Each finding is a pair of a text for users and a key that identifies the damaged
-        data."""
+        """Add several findings: pairs of a text for users and a key that identifies the damaged data."""
         for text, key in findings:
             self.add(text, key)
         return self

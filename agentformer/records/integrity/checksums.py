@@ -68,8 +68,7 @@ def _weights(length: int) -> NDArray[np.int64]:
 
 
 def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
-    """Return the error for a damaged row. `what` names the row, and `reason` says how the row differs from the row that
-    was written."""
+    """Return the error for the damaged row `what`. `reason` says how it differs from the row that was written."""
     return StoreDamaged(f"{what} is damaged: {reason}; {ADVICE}")
 
 

@@ -89,8 +89,7 @@ def wal_path(path: Path) -> Path:
 
 
 def file_identity(path: Path) -> FileIdentity | None:
-    """Return the device number and the inode number of the file at `path`, or None if there is no file. A different
-    file at the same path has a different identity."""
+    """Return device and inode of the file at `path`, which identify the file, or None if there is no file."""
     status = _stat(path)
     return (status.st_dev, status.st_ino) if status else None
 

@@ -69,8 +69,7 @@ def temporary_path(path: Path) -> Path:
 
 
 def delete(path: Path) -> None:
-    """Delete a file, or a folder with its content. A missing path is not an error. Raises `OSError` if it cannot be
-    deleted."""
+    """Delete a file, or a folder with its content, if it exists. Raises `OSError` if it cannot be deleted."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -170,8 +169,7 @@ class HashedFile:
 
     @property
     def digest(self) -> dict[str, Any]:
-        """Return a dict with the length in bytes and the SHA-256 of the written data, for the manifest of an export or
-        backup."""
+        """The length in bytes and the SHA-256 of the written data, for the manifest of an export or backup."""
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
 

@@ -90,8 +90,7 @@ class _Replacement:
         self._has_wal = bool(self._wal_header)  # also False if the log belongs to another file
 
     def run(self, quarantine: Quarantine) -> Recovered:
-        """Copy the readable rows into a new file, and replace the damaged file when all data of the new file are on
-        disk."""
+        """Copy the readable rows into a new file, and replace the damaged file when the new file is on disk."""
         try:
             _delete(self._new)
             self._create(self._new).close()
@@ -233,7 +232,9 @@ class _Copier:
         # `absent_documents` is not copied, because an original file may now be the only copy of a lost document.
         for queue in ("pending", "moving"):
             self._copy(source, target, queue, ("entry",), lambda row: row["entry"] in self._entries)
-        sequences = _sequences(source)
+        sequences: dict[str, int] = {}  # the highest row number that each table has ever used; none is used twice
+        with suppress(sqlite3.DatabaseError):
+            sequences = {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
         with target.writing() as connection:
             for name, last in sequences.items():
                 connection.execute("DELETE FROM sqlite_sequence WHERE name = ?", [name])
@@ -246,8 +247,7 @@ class _Copier:
     def _copy(
         self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
     ) -> None:
-        """Copy the rows of a table in order of the table's key. `accept` decides for each row whether the row is
-        copied."""
+        """Copy the rows of a table for which `accept` returns True, in order of the key of the table."""
 
         def readable() -> Iterator[Row]:
             for row in readable_rows(source, table, *key):
@@ -304,15 +304,6 @@ class _Copier:
     def _accept_window(self, row: Row) -> bool:
         complete = row["entry"] in self._entries and row["vector"] in self._vectors and row["space"] in self._spaces
         return complete and not window_damage(row)
-
-
-def _sequences(source: sqlite3.Connection) -> dict[str, int]:
-    """Return a dict with the highest row number that each table has ever used, by table name. The new database
-    continues after these row numbers, so that no row number is used twice."""
-    try:
-        return {row["name"]: row["seq"] for row in source.execute("SELECT name, seq FROM sqlite_sequence")}
-    except sqlite3.DatabaseError:
-        return {}
 
 
 @contextmanager

@@ -32,8 +32,6 @@ _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # greater than every row number
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
-
-
 SUPERSEDED = "each superseded entry leads to an entry that searches find, or that a summary replaces"
 
 
@@ -86,19 +84,14 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
 
 def entries(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of all entries. The keys of the findings are `DamagedRow` objects."""
-    return _check_rows(
-        connection, Findings("entries", "each entry has the correct checksum"), damaged_entries, "entries"
-    )
+    findings = Findings("entries", "each entry has the correct checksum")
+    return _check_rows(connection, findings, damaged_entries, "entries")
 
 
 def history(connection: sqlite3.Connection) -> Findings:
     """Check the checksums of all former versions of entries. The keys of the findings are `DamagedRow` objects."""
-    return _check_rows(
-        connection,
-        Findings("history", "each former version of an entry has the correct checksum"),
-        damaged_history,
-        "history",
-    )
+    findings = Findings("history", "each former version of an entry has the correct checksum")
+    return _check_rows(connection, findings, damaged_history, "history")
 
 
 def metadata(connection: sqlite3.Connection) -> Findings:
@@ -183,8 +176,9 @@ def leases(connection: sqlite3.Connection) -> Findings:
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
         rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK_TOLERANCE])
-        for row in rows:
-            findings.add(f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0])
+        findings.add_all(
+            (f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0]) for row in rows
+        )
     return findings
 
 
@@ -233,8 +227,7 @@ def _damaged_rows(
 
 
 def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
-    """Yield all readable rows in order of their key. For each range of row numbers that contains unreadable rows, yield
-    a `DamagedRow`."""
+    """Yield all readable rows in order of their key, and a `DamagedRow` for each range with unreadable rows."""
     order = ", ".join(key)
     query = f"SELECT * FROM {table} WHERE ({order}) >= ({', '.join('?' * len(key))}) ORDER BY {order} LIMIT {_PAGE}"
     start: list[Any] = [-_MAX_NUM] * len(key)
@@ -312,8 +305,7 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 
 
 def is_intact(entry: sqlite3.Row) -> bool:
-    """Return whether a row of the table `entries` is equal to the row that was written. The row must have been read
-    within `lenient_text`."""
+    """Return whether a row of `entries` is as it was written. It must have been read within `lenient_text`."""
     try:
         _check_entry(entry)
     except StoreDamaged:

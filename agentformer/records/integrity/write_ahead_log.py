@@ -40,8 +40,7 @@ def wal_header(wal: Path) -> str:
 
 
 def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
-    """Record in the new database the header of the write-ahead log of the damaged database, because this log may still
-    be in the folder."""
+    """Record in the new database the header of the log of the damaged one, which may still be in the folder."""
     meta.set_value(connection, _FORMER_WAL, header)
 
 
