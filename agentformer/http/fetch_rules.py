@@ -104,10 +104,7 @@ def parse_url(url: str) -> Target:
     if parts.scheme not in DEFAULT_PORTS or not port or not (":" in host or _HOST.fullmatch(host)):
         raise InvalidInput("url", "must be a URL such as https://example.org/report.pdf")
     if "@" in parts.netloc:
-        raise InvalidInput(
-            "url",
-            "contains a user name or a password, which are never sent; remove them",
-        )
+        raise InvalidInput("url", "contains a user name or a password, which are never sent; remove them")
     path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
     query = quote(parts.query, safe="/?%:@!$&'()*+,;=~[]")
     return Target(parts.scheme, host, port, f"{path}?{query}" if query else path)

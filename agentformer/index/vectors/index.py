@@ -22,15 +22,9 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf
 from agentformer.index.vectors.lists import MAP_BYTES, can_map
-from agentformer.index.vectors.nprobe import LatestQueries, tune_searches
+from agentformer.index.vectors.nprobe import LatestQueries, Tuner
 from agentformer.index.vectors.snapshot import Image, about_of, image_of, stage_of
-from agentformer.index.vectors.training import (
-    Interrupted,
-    ReadVectors,
-    Stopped,
-    put_vectors,
-    train_ivf,
-)
+from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, put_vectors, train_ivf
 from agentformer.types import Matrix, Vector
 
 # Dead rows slow down searches, and their removal from a flat index needs a copy of the index. They are removed if they
@@ -195,9 +189,8 @@ class VectorIndex:
         rows = start.rows
         trained = self._trained(rows.vectors, read_vectors, stopped)
         query_count = self.queries.count
-        trained.tuning = tune_searches(
-            trained, rows, self.queries, self._options.target_recall, read_vectors, stopped, nullcontext
-        )
+        tuner = Tuner(trained, rows, read_vectors, stopped, nullcontext)
+        trained.tuning = tuner.tune(list(self.queries.latest), self._options.target_recall)
         trained.remove(rows.drop(changed()))
         save(image_of(trained, rows))
         self._catch_up(trained, start, read_vectors)
@@ -231,9 +224,8 @@ class VectorIndex:
         with self._lock.read():
             rows = self._rows.take(np.arange(self._rows.size))
         self.queries.tuned_at = query_count
-        stage.tuning = tune_searches(
-            stage, rows, self.queries, self._options.target_recall, read_vectors, stopped, self._lock.read
-        )
+        tuner = Tuner(stage, rows, read_vectors, stopped, self._lock.read)
+        stage.tuning = tuner.tune(list(self.queries.latest), self._options.target_recall)
         self.queries.tune_after *= 2
 
     def is_large(self) -> bool:

@@ -6,13 +6,12 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.index.vectors.flat import IntArray, Mask, Nearest, Rows, limit_threads
+from agentformer.index.vectors.flat import IntArray, Nearest, Rows, limit_threads
 from agentformer.index.vectors.ivf import Ivf, Tuning
 from agentformer.index.vectors.lists import ListCodes
 from agentformer.index.vectors.training import TUNING_QUERIES, Interrupted, ReadVectors, Stopped
@@ -28,12 +27,7 @@ _CANDIDATES = (32, 64, 128, 256)
 _QUERY_COSINE = 0.6
 _TUNE_EVERY = 200  # queries of users after which the search effort is tuned again; doubled after each tuning
 
-# Receives a query, a number of rows and a number of lists. Returns the positions of the nearest rows in these lists, in
-# the order of their 8-bit scores.
-SearchLists = Callable[[Vector, int, int], IntArray]
-# Receives queries and a number of rows. Returns for each query the positions of the nearest of all rows, in the order
-# of their 8-bit scores.
-Scan = Callable[[Matrix, int], Sequence[IntArray]]
+Lock = Callable[[], AbstractContextManager[None]]
 
 
 class LatestQueries:
@@ -64,26 +58,24 @@ class _Truth(NamedTuple):
     tied: bool  # True if a row beyond the ten has the same cosine
 
 
-@dataclass(frozen=True)
 class Tuner:
     """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
-    reads. `search_lists` searches only some lists, and `scan` compares queries with every row. `vectors` contains the
-    vector number of each row."""
+    reads. `rows` are the rows of the index. `lock` is held while `stage` is used. The methods raise `Interrupted` if
+    `stopped` returns True."""
 
-    search_lists: SearchLists
-    scan: Scan
-    lists: int
-    vectors: IntArray
-    read_vectors: ReadVectors
-    stopped: Stopped
+    def __init__(self, stage: Ivf, rows: Rows, read_vectors: ReadVectors, stopped: Stopped, lock: Lock) -> None:
+        self._stage, self._rows, self._lock = stage, rows, lock
+        self._read_vectors, self._stopped = read_vectors, stopped
+        self._live = rows.entries >= 0
+        with lock():
+            self._selection = stage.select(rows, self._live, rows.dead)
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
         """Return the smallest number of lists with which searches reach the recall `target` (0..1). Each number is
         tried with one half of the queries: the recall must exceed the target by a margin for chance. The other half of
-        the queries must confirm the number, and gives the recall in the result. Raises `Interrupted` if `stopped`
-        returns True."""
+        the queries must confirm the number, and gives the recall in the result."""
         queries = self._queries(user_queries)
-        wide = self.scan(queries, 2 * _CANDIDATES[-1])
+        wide = self._scan(queries, 2 * _CANDIDATES[-1])
         truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]
         chosen, control = slice(0, None, 2), slice(1, None, 2)
         candidates = _candidates(truths, target)
@@ -92,7 +84,7 @@ class Tuner:
             pairs = zip(queries[half], truths[half], strict=True)
             return [self._recall(query, truth, candidates, probes) for query, truth in pairs if len(truth.best)]
 
-        for probes in [self.lists] if target >= 1 else _ladder(self.lists):
+        for probes in [self._stage.lists] if target >= 1 else _ladder(self._stage.lists):
             recall = recalls(chosen, probes)
             if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
                 continue
@@ -101,16 +93,16 @@ class Tuner:
             if not measured or np.mean(measured) >= target:
                 break
         else:
-            measured = recalls(control, self.lists)
+            measured = recalls(control, self._stage.lists)
         return Tuning(probes, candidates, round(float(np.mean(measured)), 4) if measured else 1.0, len(user_queries))
 
     def _queries(self, user_queries: Sequence[Vector]) -> Matrix:
         """Return the queries of users, in random order. If there are fewer than `TUNING_QUERIES`, add stored vectors
         with random noise."""
-        rng = np.random.default_rng(len(self.vectors))
-        count = min(len(self.vectors), TUNING_QUERIES - len(user_queries))
-        sample = self.vectors[rng.choice(len(self.vectors), count, replace=False)]
-        _, rows = self.read_vectors(np.unique(sample))
+        vectors = self._rows.vectors
+        rng = np.random.default_rng(len(vectors))
+        count = min(len(vectors), TUNING_QUERIES - len(user_queries))
+        _, rows = self._read_vectors(np.unique(vectors[rng.choice(len(vectors), count, replace=False)]))
         noise = rng.normal(size=rows.shape).astype(np.float32)
         noise /= np.linalg.norm(noise, axis=1, keepdims=True)
         rows = _QUERY_COSINE * rows + np.sqrt(1 - _QUERY_COSINE**2) * noise
@@ -120,7 +112,7 @@ class Tuner:
         return queries[rng.permutation(len(queries))]
 
     def _truth(self, query: Vector, positions: IntArray) -> _Truth:
-        if self.stopped():
+        if self._stopped():
             raise Interrupted
         wide, scores = self._scores(positions, query)
         order = np.argsort(-scores, kind="stable")
@@ -130,9 +122,11 @@ class Tuner:
     def _recall(self, query: Vector, truth: _Truth, candidates: int, probes: int) -> float:
         """Return the share of the exact best rows that are among the first `candidates` rows of a search. All these
         candidates get exact scores later, so their order does not matter."""
-        if self.stopped():
+        if self._stopped():
             raise Interrupted
-        positions = self.search_lists(query, candidates, probes)
+        with self._lock():
+            positions = self._stage.search(query, candidates, self._selection, probes).positions
+        positions = positions[positions < self._rows.size]
         if not truth.tied:
             return float(np.isin(truth.best, positions).mean())
         _, scores = self._scores(positions, query)  # all rows with the same cosine are equally good
@@ -141,10 +135,50 @@ class Tuner:
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
         """Return the positions whose vector is still stored, and the exact cosine of each of these vectors with the
         query."""
-        numbers, rows = self.read_vectors(np.unique(self.vectors[positions]))
-        positions = positions[np.isin(self.vectors[positions], numbers)]
-        scores: Vector = (rows @ query)[np.searchsorted(numbers, self.vectors[positions])]
-        return positions, scores
+        vectors = self._rows.vectors[positions]
+        numbers, rows = self._read_vectors(np.unique(vectors))
+        stored = np.isin(vectors, numbers)
+        scores: Vector = (rows @ query)[np.searchsorted(numbers, vectors[stored])]
+        return positions[stored], scores
+
+    def _scan(self, queries: Matrix, count: int) -> list[IntArray]:
+        """Return the positions of the `count` live rows that are nearest to each query, in the order of their 8-bit
+        scores. Every row is compared."""
+        import faiss
+
+        limit_threads()
+        stage = self._stage
+        scores: NDArray[np.float32] = np.zeros((len(queries), 0), np.float32)
+        positions: IntArray = np.zeros((len(queries), 0), np.int64)
+        number = 0
+        while number < stage.lists:
+            if self._stopped():
+                raise Interrupted
+            number, rows = self._read_many(number)
+            if len(rows.positions):
+                decoded, most = stage.index.sq.decode(rows.codes), min(count, len(rows.positions))
+                near, which = faiss.knn(queries, decoded, most, faiss.METRIC_INNER_PRODUCT)
+                scores = np.concatenate([scores, near], axis=1)
+                positions = np.concatenate([positions, rows.positions[which]], axis=1)
+                best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
+                scores, positions = np.take_along_axis(scores, best, 1), np.take_along_axis(positions, best, 1)
+        found = [Nearest(*pair) for pair in zip(positions, scores, strict=True)]
+        with self._lock():
+            if outliers := stage.outliers.select(self._live):
+                pairs = zip(found, queries, strict=True)
+                found = [stage.outliers.merge(near, query, count, outliers) for near, query in pairs]
+        return [near.positions for near in found]
+
+    def _read_many(self, number: int) -> tuple[int, ListCodes]:
+        """Read some lists, beginning with the list `number`. Return the number of the next list, and a copy of the rows
+        that were read."""
+        read, size = list[ListCodes](), 0
+        with self._lock():
+            while number < self._stage.lists and size < _SCANNED:
+                read.append(self._stage.read(number, self._live))
+                size += len(read[-1].positions)
+                number += 1
+            return number, ListCodes(*(np.concatenate(column) for column in zip(*read, strict=True)))
 
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
@@ -166,80 +200,3 @@ def _ladder(lists: int) -> list[int]:
         steps.append(int(probes))
         probes = max(probes + 1, probes * 1.2)
     return [*steps, lists]
-
-
-def tune_searches(
-    stage: Ivf,
-    rows: Rows,
-    queries: LatestQueries,
-    target: float,
-    read_vectors: ReadVectors,
-    stopped: Stopped,
-    lock: Callable[[], AbstractContextManager[None]],
-) -> Tuning:
-    """Return how many lists a search of `stage` must read to reach the recall `target` (0..1). `rows` are the rows of
-    the index, and `lock` is held while the stage is used. Raises `Interrupted` if `stopped` returns True."""
-    live = rows.entries >= 0
-    with lock():
-        selection = stage.select(rows, live, rows.dead)
-
-    def search_lists(query: Vector, count: int, probes: int) -> IntArray:
-        with lock():
-            positions = stage.search(query, count, selection, probes).positions
-        return positions[positions < rows.size]
-
-    def scan_all(queries: Matrix, count: int) -> list[IntArray]:
-        return scan(stage, queries, count, live, stopped, lock)
-
-    tuner = Tuner(search_lists, scan_all, stage.lists, rows.vectors, read_vectors, stopped)
-    return tuner.tune(list(queries.latest), target)
-
-
-def scan(
-    stage: Ivf,
-    queries: Matrix,
-    count: int,
-    live: Mask,
-    stopped: Stopped,
-    lock: Callable[[], AbstractContextManager[None]],
-) -> list[IntArray]:
-    """Return the positions of the `count` rows that are nearest to each query, in the order of their 8-bit scores.
-    Every row at a position that is True in `live` is compared. `lock` is held while rows are read. Raises `Interrupted`
-    if `stopped` returns True."""
-    import faiss
-
-    limit_threads()
-    scores: NDArray[np.float32] = np.zeros((len(queries), 0), np.float32)
-    positions: IntArray = np.zeros((len(queries), 0), np.int64)
-    number = 0
-    while number < stage.lists:
-        if stopped():
-            raise Interrupted
-        number, rows = _read_many(stage, number, live, lock)
-        if len(rows.positions):
-            decoded, most = stage.index.sq.decode(rows.codes), min(count, len(rows.positions))
-            near, which = faiss.knn(queries, decoded, most, faiss.METRIC_INNER_PRODUCT)
-            scores = np.concatenate([scores, near], axis=1)
-            positions = np.concatenate([positions, rows.positions[which]], axis=1)
-            best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-            scores, positions = np.take_along_axis(scores, best, 1), np.take_along_axis(positions, best, 1)
-    found = [Nearest(*pair) for pair in zip(positions, scores, strict=True)]
-    with lock():
-        if outliers := stage.outliers.select(live):
-            pairs = zip(found, queries, strict=True)
-            found = [stage.outliers.merge(near, query, count, outliers) for near, query in pairs]
-    return [near.positions for near in found]
-
-
-def _read_many(
-    stage: Ivf, number: int, live: Mask, lock: Callable[[], AbstractContextManager[None]]
-) -> tuple[int, ListCodes]:
-    """Read some lists, beginning with the list `number`. Return the number of the next list, and a copy of the rows
-    that were read."""
-    read, size = list[ListCodes](), 0
-    with lock():
-        while number < stage.lists and size < _SCANNED:
-            read.append(stage.read(number, live))
-            size += len(read[-1].positions)
-            number += 1
-        return number, ListCodes(*(np.concatenate(column) for column in zip(*read, strict=True)))
