@@ -75,8 +75,7 @@ class Batcher(Generic[Item, Result]):
         return result
 
     def _lead(self, leader: _Waiter) -> None:
-        """Run a batch with the item of `leader` and the items of waiting calls, and store the result or the error of
-        each call."""
+        """Run a batch with the items of `leader` and of waiting calls, and store the result or the error of each."""
         with self._lock:
             leader.batch = [leader, *self._waiting[: self._most - 1]]
             del self._waiting[: self._most - 1]

@@ -24,8 +24,7 @@ _TRIGRAM_WEIGHT = 0.3  # less than the 1.0 of a word, so that an exact word scor
 
 
 class HashingEmbedder:
-    """The embedder with the name `hashing` or `hashing:DIMENSION` in the settings. The default dimension of its vectors
-    is 256."""
+    """The embedder `hashing` or `hashing:DIMENSION` in the settings. The default dimension is 256."""
 
     def __init__(self, dimension: int = 256) -> None:
         if not 8 <= dimension <= 65_536:

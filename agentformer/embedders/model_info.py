@@ -79,8 +79,7 @@ def model_card(model: str) -> ModelCard:
 
 
 def fingerprint(probe: Vector) -> str:
-    """Return the vector `probe` as text in base64. An `EmbeddingSpace` stores the fingerprint of its model, which is
-    the vector of the first probe text."""
+    """Return the vector of the first probe text as base64: the fingerprint of a model in its `EmbeddingSpace`."""
     return base64.b64encode(probe.astype("<f2").tobytes()).decode()
 
 

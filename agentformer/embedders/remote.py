@@ -84,8 +84,7 @@ class Vectors(NamedTuple):
 
 
 class TimedOut(Exception):
-    """Raised if a request timed out. The message of this exception continues a sentence that begins with
-    "PROVIDER:MODEL at ADDRESS"."""
+    """Raised if a request timed out. The message continues a sentence that begins with "PROVIDER:MODEL at ADDRESS"."""
 
 
 class RemoteEmbedder(ABC):
@@ -265,8 +264,7 @@ class RemoteEmbedder(ABC):
 
 
 class _RequestSize:
-    """Chooses the number of texts in a request. The number is halved after a timeout, and doubled after eight fast
-    responses in succession."""
+    """Chooses the number of texts in a request: halved after a timeout, doubled after eight fast responses in a row."""
 
     def __init__(self, largest: int, timeout: float) -> None:
         self.texts = largest

@@ -215,8 +215,7 @@ def _has_more(stream: Any, limit: _Limit) -> bool:
 
 
 def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> bytes:
-    """Return the body of a response, unpacked if it is compressed. Raises `FetchFailed` if it is too large or
-    damaged."""
+    """Return the unpacked body of a response. Raises `FetchFailed` if it is too large or damaged."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding not in _ENCODINGS:
         raise FetchFailed(f"{target.shown} compressed its answer in a way that was not requested")

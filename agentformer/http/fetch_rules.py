@@ -58,8 +58,7 @@ class Target(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The URL that identifies a document: without a fragment, and without parameters such as tokens and
-        signatures."""
+        """The URL that identifies a document: without a fragment, and without tokens, signatures and the like."""
         path, mark, query = self.path.partition("?")
         pairs = parse_qsl(query, keep_blank_values=True)
         kept = [(name, value) for name, value in pairs if not _SECRET.fullmatch(name)]

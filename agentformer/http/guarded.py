@@ -66,8 +66,7 @@ class Breaker:
 
 
 class Usage:
-    """Counts the calls, errors and tokens of a provider, and measures the time of the calls, since the process started.
-    Thread-safe."""
+    """Counts the calls, errors, tokens and seconds of a provider since the process started. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -81,8 +80,7 @@ class Usage:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Count one call and measure its time. If the call raises an exception, count the exception too, and raise it
-        again."""
+        """Count one call, and measure its time. An exception of the call is counted too, and raised again."""
         started = time.perf_counter()
         try:
             yield
@@ -188,12 +186,10 @@ class Guarded(Generic[T]):
         self._breaker.succeeded()
 
     def _check_loaded(self, provider: T) -> None:
-        """Raise `unavailable` if the provider was loaded but cannot be used here. This method accepts every provider; a
-        subclass can override it."""
+        """Raise `unavailable` if the loaded provider cannot be used here. A subclass can override this method."""
 
     def _failed(self, provider: T, error: AgentFormerError) -> None:
-        """Record a failed call, so that the next calls are refused for some time. A subclass can override this
-        method."""
+        """Record a failed call: the next calls are refused for some time. A subclass can override this method."""
         self._breaker.failed(str(error))
 
     def _check_breaker(self) -> None:

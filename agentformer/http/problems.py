@@ -42,8 +42,7 @@ _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """The response to a failed request: its HTTP status, the content of the problem document, and headers that the
-    response needs in addition."""
+    """The response to a failed request: HTTP status, content of the problem document, and additional headers."""
 
     status: int
     document: Mapping[str, Any]
@@ -79,8 +78,7 @@ def openai_error(problem: Problem) -> dict[str, Any]:
 
 def problem_of(error: errors.AgentFormerError) -> Problem:
     """Return the problem that describes this error. The class of the error determines the status, the type and the
-    headers. The error's message becomes part of the document only if the message cannot contain internal details of the
-    server."""
+    headers. The message is included only if it cannot contain internal details of the server."""
     status, kind = next((status, kind) for cls, status, kind, _ in _KINDS if isinstance(error, cls))
     members: dict[str, str] = {}
     headers: dict[str, str] = {}

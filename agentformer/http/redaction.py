@@ -42,8 +42,7 @@ def check_url(setting: str, url: str) -> str:
 
 
 def redact_url(url: str) -> str:
-    """Return the scheme, the host, the port and the path of the address. The user name, the password and the query are
-    removed, because they may be secret."""
+    """Return scheme, host, port and path of an address, without user name, password and query, which may be secret."""
     try:
         parts = urlsplit(url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""

@@ -17,8 +17,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ServerTimeouts:
-    """The time limits that a server sets for its clients, in seconds, and the lowest transfer rate, in bytes per
-    second."""
+    """The limits of a server for its clients: times in seconds, and the lowest transfer rate in bytes per second."""
 
     headers: float  # seconds for the headers of a request
     body: float  # seconds for the body, in addition to the time that `rate` gives for its length
@@ -185,8 +184,7 @@ class TimedSocket(socket.socket):
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Set the blocking mode of the socket. If the socket is closed, do nothing: an error would make gunicorn close
-        the connection a second time."""
+        """Set the blocking mode, unless the socket is closed: after an error, gunicorn would close it a second time."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 

@@ -103,12 +103,10 @@ def _link(source: Path, target: Path) -> None:
 
 
 class SecureDelete:
-    """Deletes the index files after a removal of entries, because index files may still contain the removed text.
-    Thread-safe."""
+    """Deletes the index files after a removal of entries, because they may still contain the text. Thread-safe."""
 
     def __init__(self, database: Database, discard: Callable[[], None]) -> None:
-        """`discard` is a function that deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot
-        delete them."""
+        """`discard` deletes the index files. It raises `OSError` or `AgentFormerError` if it cannot delete them."""
         self._database = database
         self._discard = discard
         self._retry_at = math.inf  # time of the monotonic clock; infinite if no deletion has failed

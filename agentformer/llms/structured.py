@@ -52,14 +52,12 @@ class Schema:
 
     @property
     def is_object(self) -> bool:
-        """True if the schema allows only a JSON object. This matters because servers with the reply format
-        `json_object` return only objects."""
+        """True if only a JSON object is allowed: the reply format `json_object` of servers returns only objects."""
         return self.wire.get("type") == "object"
 
     @property
     def strict(self) -> bool:
-        """True if OpenAI's strict mode accepts the schema. In this mode, the server ensures that the reply is valid
-        under the schema."""
+        """True if OpenAI's strict mode accepts the schema; the server then ensures that the reply is valid."""
         return self.is_object and "anyOf" not in self.wire and all(_is_strict(part) for part in _parts(self.wire))
 
     @property

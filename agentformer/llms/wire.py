@@ -232,8 +232,7 @@ def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
 
 
 class _Object(dict[str, Any]):
-    """A JSON object whose members can be read as attributes, as in the package `openai`. A member that is missing has
-    the value None."""
+    """A JSON object whose members are attributes, as in the package `openai`. A missing member is None."""
 
     def __getattr__(self, name: str) -> Any:
         return self.get(name)
@@ -253,8 +252,7 @@ def check_length(chars: int, max_tokens: int, title: str) -> None:
 
 
 def check_text(text: str, finish: Finish, title: str) -> None:
-    """Raise `InvalidReply` if the text of a reply is empty. The message depends on `finish`, the reason why the reply
-    ended."""
+    """Raise `InvalidReply` if the text of a reply is empty. The message depends on the reason `finish`."""
     if text.strip():
         return
     if finish == "length":

@@ -61,8 +61,7 @@ _TIME_INDEXES = tuple(_INDEX[name] for name in TIMES)
 
 
 def to_micros(moment: datetime | None) -> int | None:
-    """Return the number of microseconds from 1970-01-01 UTC to `moment`, or None if `moment` is None. `moment` must
-    have a time zone."""
+    """Return the microseconds from 1970-01-01 UTC to `moment`, which has a time zone, or None for None."""
     return None if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 
@@ -182,8 +181,7 @@ def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
 
 
 def undecodable(what: str, error: Exception) -> StoreDamaged:
-    """Return the error for a row that cannot be decoded. The message does not contain the values of the row, because
-    these values may be private."""
+    """Return the error for a row that cannot be decoded. It does not show the values, which may be private."""
     return checksums.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
 
 

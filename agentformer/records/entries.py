@@ -89,8 +89,7 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries with few statements, because each statement may wait for a server. Return their row numbers in the
-    same order."""
+    """Insert entries with few statements, each of which may wait for a server. Return their row numbers in order."""
     if len(entries) == 1:
         row = connection.execute(_INSERT_ONE, to_row(entries[0])).fetchone()
         if row is None:
@@ -336,8 +335,7 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in alphabetical order. The query jumps in the index, because DISTINCT would read all of
-    it."""
+    """Return all namespaces in alphabetical order. The query jumps in the index: DISTINCT would read all of it."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "

@@ -227,8 +227,7 @@ def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPAC
 
 
 def entry_from_json(values: Mapping[str, Any]) -> MemoryEntry:
-    """Return the entry for a dict that `entry_to_json` returned. The values are not checked. An unknown key raises
-    `TypeError`."""
+    """Return the entry for a dict from `entry_to_json`, without checks. An unknown key raises `TypeError`."""
     decoded = dict(values)
     for name in TIMES:
         decoded[name] = datetime.fromisoformat(decoded[name]) if decoded.get(name) else None

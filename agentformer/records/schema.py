@@ -277,8 +277,7 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """Split an SQL script into statements. `executescript` cannot be used, because it would commit the open
-    transaction."""
+    """Split an SQL script into statements: `executescript` would commit the open transaction."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

@@ -59,10 +59,9 @@ def check_same_space(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
 
 
 def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
-    """Return an error message that says why the vectors of two embedding spaces cannot be compared, and what the user
-    can do. `stored` is the space of the store, and `given` is the space of the embedder. `difference` is the result of
-    `EmbeddingSpace.difference`: `swapped` if the models have the same name but compute different vectors, and `other`
-    for any other difference."""
+    """Return why the vectors of two embedding spaces cannot be compared, and what the user can do. `stored` is the
+    space of the store, and `given` that of the embedder. `difference` is the result of `EmbeddingSpace.difference`:
+    `swapped` if models of the same name compute different vectors, and `other` for any other difference."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
             f"another model is now installed under the name of {_name(stored)}: its files, or its vector for a fixed "

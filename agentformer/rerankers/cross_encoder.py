@@ -47,8 +47,7 @@ _TRUE = {"1", "on", "true", "yes"}
 
 
 class _Window(NamedTuple):
-    """A part of a passage. `text_index` is the index of the passage in the list of passages, and `tokens` is the number
-    of tokens in this part."""
+    """A part of a passage, with the index of the passage in the list of passages and the number of its tokens."""
 
     text_index: int
     text: str
@@ -164,8 +163,7 @@ class CrossEncoderReranker:
 
 
 def _evenly_spaced(items: Sequence[_T], count: int) -> Sequence[_T]:
-    """Return at most `count` of the items: the first item, the last item, and items at equal distances between these
-    two."""
+    """Return at most `count` items: the first, the last, and items at equal distances between these two."""
     last = len(items) - 1
     return items if last < count else [items[n * last // (count - 1)] for n in range(count)]
 

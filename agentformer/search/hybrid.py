@@ -61,8 +61,7 @@ _VECTORS_ALONE = "only vectors were searched, because the word index is unavaila
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A search request: the query with its analyzed words and dates, and the state of the records when the search
-    began."""
+    """A search request: the query with its words and dates, and the state of the records when the search began."""
 
     query: Query
     terms: QueryTerms

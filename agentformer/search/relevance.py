@@ -134,8 +134,7 @@ def _in_language(query: QueryTerms, language: str) -> _LanguageQuery:
 
 
 def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
-    """Return the terms of a query without function words. Parts of compound names, such as `type` in `TypeScript`, are
-    left out too."""
+    """Return the terms of a query without function words, and without parts of names (`type` in `TypeScript`)."""
     whole = set(query.as_text(language).stems)
     return tuple(term for term in dict.fromkeys(query.terms([language]).stems) if term in whole)
 

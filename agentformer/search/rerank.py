@@ -27,8 +27,7 @@ class Reranking:
         self._hits = hits
 
     def search(self, search: Callable[[Query], Hits], query: Query) -> Hits:
-        """Call the function `search` and rerank its best hits. A search that uses only vectors or only words is not
-        reranked."""
+        """Call `search` and rerank its best hits, unless the search uses only vectors or only words."""
         if query.mode != "hybrid" or query.limit < 1:
             return search(query)
         found = search(replace(query, limit=max(query.limit, self._hits)))

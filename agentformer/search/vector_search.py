@@ -50,8 +50,7 @@ class VectorSide(Protocol):
 
 
 class VectorSearch:
-    """Searches the vector index of a store. The query is embedded with the model that made the vectors of the index.
-    Thread-safe."""
+    """Searches the vector index of a store, with queries embedded by the model of its vectors. Thread-safe."""
 
     def __init__(self, index: VectorSide, database: RecordStore, embedder: Embedder) -> None:
         self._index = index
@@ -105,9 +104,8 @@ class VectorSearch:
 
 
 class QueryVectorCache:
-    """A cache of the vectors of recent queries. The key of a vector is the pair of the number of the embedding space
-    and the text of the query. A store never uses the number of a space again, so the cache never returns a vector of
-    another model. Thread-safe."""
+    """A cache of the vectors of recent queries, by the number of the embedding space and the text. A store never uses
+    the number of a space again, so the cache never returns a vector of another model. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -191,8 +189,7 @@ def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArr
 
 
 class HelperThread:
-    """A thread that runs one task at a time, and starts with the first task. A forked process gets a thread of its own.
-    Thread-safe."""
+    """A thread for one task at a time, which starts with the first task. A forked process gets its own. Thread-safe."""
 
     def __init__(self) -> None:
         self._idle = threading.Lock()

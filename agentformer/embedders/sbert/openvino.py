@@ -321,8 +321,7 @@ def _import_converter(name: str) -> Any:
 
 @contextmanager
 def _hidden(*names: str) -> Iterator[None]:
-    """Make the import of these packages fail inside the `with` block. Packages that are already imported are not
-    affected."""
+    """Make the import of these packages fail inside the `with` block, unless they are already imported."""
     hidden = [name for name in names if name not in sys.modules]
     for name in hidden:
         sys.modules[name] = None  # type: ignore[assignment]

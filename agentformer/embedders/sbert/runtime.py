@@ -365,8 +365,7 @@ def package_version(package: str) -> str:
 
 @functools.cache
 def has_bf16() -> bool:
-    """Return True if the processor has instructions for the number format bf16. On other processors, bf16 is slower
-    than float32."""
+    """Return True if the processor has instructions for bf16. On other processors, bf16 is slower than float32."""
     try:
         text = _FLAGS.read_text()
     except OSError:

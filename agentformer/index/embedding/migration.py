@@ -215,9 +215,8 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the numbers of the nearest entries for each query vector. The distance of an entry is that of its nearest
-    window. `excluded` is empty, or contains for each query the entry that must not be a result. The vectors are read in
-    batches, so that memory stays small."""
+    """Return the nearest entries for each query vector, by the nearest window of each. `excluded` is empty, or contains
+    for each query the entry that must not be a result. Vectors are read in batches, so that memory stays small."""
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(
         "SELECT w.entry, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.space = ?", [space]

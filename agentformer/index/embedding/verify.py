@@ -287,8 +287,7 @@ def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
 def _searched_entries(
     connection: sqlite3.Connection, damaged: Collection[int]
 ) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
-    """Yield all searchable entries in batches, in order of their number. Only id, content and context of the entries
-    are read."""
+    """Yield all searchable entries in batches, in order of their number, with id, content and context only."""
     marks = ", ".join("?" * len(UNSEARCHED_KINDS))
     query = (
         "SELECT num, id, content, context FROM entries "

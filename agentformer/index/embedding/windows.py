@@ -42,8 +42,7 @@ SHARES = (1.0, 0.5, 0.25, 0.125)
 
 
 class Refused(NamedTuple):
-    """The reason why the model refuses an entry. It is stored in a `WindowTable` instead of the windows of the
-    entry."""
+    """The reason why the model refuses an entry. In a `WindowTable`, it replaces the windows of the entry."""
 
     reason: str
 
@@ -191,8 +190,7 @@ class WindowCutter:
 
 
 def _is_long(entry: MemoryEntry, limit: int) -> bool:
-    """Return whether the content may have more than `limit` tokens, without counting them. The limit is 0 for entries
-    without windows."""
+    """Return whether the content may have more than `limit` tokens. The limit is 0 for entries without windows."""
     fits = len(entry.content) <= limit - _OWN_TOKENS and entry.content.isascii()  # a token has at least one character
     return bool(limit) and not fits
 

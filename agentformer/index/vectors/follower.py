@@ -131,8 +131,7 @@ class _SavedIndex:
 
 
 class VectorFollower:
-    """The vector index of a store. A search by cosine sees every change that was committed before the search.
-    Thread-safe."""
+    """The vector index of a store. A search sees every change that was committed before it. Thread-safe."""
 
     def __init__(self, folder: Path, store_id: str, options: IndexOptions | None = None) -> None:
         self._folder = folder
@@ -193,9 +192,8 @@ class VectorFollower:
                 saved.set_written(self._applied)
 
     def discard(self) -> None:
-        """Delete the snapshot, because it may contain vectors of removed entries. Raises `OSError` if the files cannot
-        be deleted, and `Timeout` (a subclass of `OSError`) if another process is training the index or writing a
-        snapshot."""
+        """Delete the snapshot, which may contain vectors of removed entries. Raises `OSError` if the files cannot be
+        deleted, and its subclass `Timeout` if another process is training the index or writing a snapshot."""
         with self._following:
             self._saved.seq = -1
             snapshots.discard(self._folder)

@@ -210,8 +210,7 @@ class VectorIndex:
         return train_ivf(vectors, read_vectors, self.dimension, self._options.exact_rows, spill, stopped)
 
     def needs_tuning(self) -> bool:
-        """Return whether a trained index should be tuned: it was never tuned, or it was searched many times since the
-        last tuning."""
+        """Return whether a trained index was never tuned, or was searched many times since its last tuning."""
         stage = self._stage
         return isinstance(stage, Ivf) and (stage.tuning.recall is None or self.queries.suffice())
 
@@ -255,8 +254,7 @@ class VectorIndex:
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
 
     def frozen(self) -> Image:
-        """Return a copy of a trained index for a snapshot. Searches and changes can continue while the caller writes
-        it."""
+        """Return a copy of a trained index for a snapshot. Searches and changes continue while the caller writes it."""
         with self._lock.write():
             self._sweep()
             stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))

@@ -85,8 +85,7 @@ class Outliers:
         return Outliers(self._flat.index.d, self.codes())
 
     def select(self, inside: Mask) -> Selection | None:
-        """Return the outliers at the positions that are True in `inside`, as a `Selection` for `merge`. Return None if
-        there are none."""
+        """Return the outliers at the positions that are True in `inside`, as a `Selection` for `merge`, or None."""
         if not self.size:
             return None
         selected = inside[self._positions]
@@ -172,8 +171,7 @@ class Ivf:
         return sum(part.size for part in self.parts if part.mapped)
 
     def encode(self, rows: Matrix) -> AssignedRows:
-        """Return the vectors, each with the number of its nearest list. No lock is needed, because the centroids never
-        change."""
+        """Return the vectors with the numbers of their nearest lists. No lock is needed: the centroids never change."""
         rows = np.ascontiguousarray(rows, np.float32)
         limit_threads()
         return AssignedRows(rows, self._quantizer.assign(rows, 1).reshape(-1))
@@ -183,8 +181,7 @@ class Ivf:
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add the rows that `encode` has returned. `positions` contains the position of each row in the index; all of
-        them belong to the last part."""
+        """Add the rows that `encode` has returned at these positions of the index, which belong to the last part."""
         if len(positions) == 0:
             return
         self._open_part().put(assigned, positions)
@@ -199,8 +196,7 @@ class Ivf:
 
     def spill(self, path: Path, above: int) -> None:
         """Move the rows of the last part to a mapped file, if their codes have more than `above` bytes. The file is
-        deleted immediately, but stays readable while it is mapped. If the file cannot be written, the rows stay in
-        memory."""
+        deleted at once, but stays readable while it is mapped. If it cannot be written, the rows stay in memory."""
         last = self.parts[-1]
         if last.fixed or last.code_bytes <= above or not can_map():
             return

@@ -97,8 +97,7 @@ class Lists:
         self.index.add_core(len(ids), *(faiss.swig_ptr(array) for array in (assigned.rows, ids, lists)))
 
     def reserve(self, end: int) -> None:
-        """Enlarge the lists to all positions below `end`, before rows are put at some of them. A position may stay
-        without a row."""
+        """Enlarge the lists to all positions below `end`. A position may stay without a row."""
         size = end - self.first
         if size > self._places.shape[1]:
             larger = np.zeros((2, max(size, self.size + self.size // 4)), np.int32)
@@ -148,8 +147,7 @@ class Lists:
         return np.bincount(self.list_of[: len(places)][places], minlength=self.lists)
 
     def search(self, row: Matrix, count: int, lists: IntArray, selector: Any) -> Nearest:
-        """Return the `count` rows in these lists that are nearest to the query `row`, among the rows that the selector
-        allows."""
+        """Return the `count` rows in these lists that are nearest to the query `row` and that the selector allows."""
         import faiss
 
         lists = np.ascontiguousarray(lists, np.int64)
@@ -247,8 +245,7 @@ def map_index(path: Path) -> Any:
 
 
 def joined(parts: Iterable[Lists], number: int, live: Mask | None) -> ListCodes:
-    """Return the rows of one list, collected from all parts. Rows at positions that are False in `live` are left
-    out."""
+    """Return the rows of one list from all parts, without rows at positions that are False in `live`."""
     found = [part.read(number) for part in parts]
     rows = found[0] if len(found) == 1 else ListCodes(*(np.concatenate(column) for column in zip(*found, strict=True)))
     if live is None or not len(rows.positions):

@@ -133,8 +133,7 @@ class Tuner:
         return min(1.0, float((scores >= truth.least - _EQUAL).sum()) / len(truth.best))
 
     def _scores(self, positions: IntArray, query: Vector) -> tuple[IntArray, Vector]:
-        """Return the positions whose vector is still stored, and the exact cosine of each of these vectors with the
-        query."""
+        """Return the positions whose vector is still stored, and the exact cosines of these vectors with the query."""
         vectors = self._rows.vectors[positions]
         numbers, rows = self._read_vectors(np.unique(vectors))
         stored = np.isin(vectors, numbers)
@@ -170,8 +169,7 @@ class Tuner:
         return [near.positions for near in found]
 
     def _read_many(self, number: int) -> tuple[int, ListCodes]:
-        """Read some lists, beginning with the list `number`. Return the number of the next list, and a copy of the rows
-        that were read."""
+        """Read some lists from the list `number` on. Return the number of the next list, and a copy of the rows."""
         read, size = list[ListCodes](), 0
         with self._lock():
             while number < self._stage.lists and size < _SCANNED:
@@ -193,8 +191,7 @@ def _candidates(truths: Sequence[_Truth], target: float) -> int:
 
 
 def _ladder(lists: int) -> list[int]:
-    """Return the numbers of lists to try, in ascending order. Each number is about a fifth larger than the number
-    before."""
+    """Return the numbers of lists to try, ascending. Each is about a fifth larger than the one before."""
     steps, probes = [], 1.0
     while probes < lists:
         steps.append(int(probes))

@@ -69,8 +69,7 @@ class ImageCodes(NamedTuple):
 
 
 class Image(NamedTuple):
-    """The content of a snapshot file: the FAISS index, its rows (the window, entry and vector number of each), and its
-    state (`about`)."""
+    """The content of a snapshot file: the FAISS index, the numbers of its rows, and its state (`about`)."""
 
     index: Any  # a FAISS index
     rows: Rows
@@ -160,8 +159,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
-    """Return the snapshot of this store and embedding space, or None if there is none. If the snapshot is invalid,
-    rename its files and return None."""
+    """Return the snapshot of this store and space, or None. The files of an invalid snapshot are renamed."""
     try:
         files = read(folder, store=store_id, space=space, dimension=dimension)
     except READ_ERRORS:
@@ -268,8 +266,7 @@ class _HashingWriter:
         return {_SUMS: self._sums} if self._hash is None else {_HASH: self._hash.hexdigest()}
 
     def write_index(self, index: Any) -> None:
-        """Write a FAISS index to the file. If writing fails, raise the original `OSError` instead of the `RuntimeError`
-        of FAISS."""
+        """Write a FAISS index. If this fails, raise the original `OSError` instead of the `RuntimeError` of FAISS."""
         faiss: Any = importlib.import_module("faiss")  # its stubs lack the callbacks
         try:
             faiss.write_index(index, faiss.PyCallbackIOWriter(self._write_block, _BLOCK))
@@ -359,6 +356,5 @@ def _array(file: BufferedReader, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Return the checksum of the description. Without it, a damaged `seq` could make the index miss changes of the
-    records."""
+    """Return the checksum of the description. A damaged `seq` could make the index miss changes of the records."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

@@ -106,8 +106,7 @@ class WordIndex:
                 delete(folder)
 
     def close(self, database: RecordStore) -> None:
-        """Wait for the background thread, and write the changes that are still in memory. After this call, no
-        background thread is started."""
+        """Wait for the background thread, write the changes in memory, and start no background thread from now on."""
         with self._lock:
             self._closed = True
             writer = self._writer
@@ -239,8 +238,7 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: RecordStore, outdated: Sequence[int]) -> None:
-        """Write the changes of the records, and write the entries `outdated` again. Many changes are written in several
-        steps, with one commit for each step."""
+        """Write the changes of the records, and the entries `outdated` again, in steps with one commit each."""
         newest = 0
         while True:
             delete_unlisted(self._folder)

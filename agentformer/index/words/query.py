@@ -137,8 +137,7 @@ class Memtable:
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
     def after(self, seq: int) -> Memtable:
-        """Return a new memtable that contains only the changes after the change number `seq`. The index on disk already
-        contains the other changes."""
+        """Return a memtable with only the changes after the change `seq`; the index on disk contains the others."""
         changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
         analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
         return Memtable().with_changes(changes, analyzed)
@@ -283,8 +282,7 @@ class CommittedIndex:
         return [score for score, _ in hits]
 
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
-        """Return the tantivy query, and an estimate of the share of its results that the scope allows (above 0, at most
-        1)."""
+        """Return the tantivy query, and an estimate of the share of its results that the scope allows, at most 1."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         weighted = (tantivy.Query.boost_query(self._term(field, term, "freq"), weight) for field, term, weight in terms)
         scoring = tantivy.Query.boolean_query([(should, query) for query in weighted])

@@ -118,8 +118,7 @@ def _open_writer(index: Any, folder: Path, heap: int) -> Any:
 
 
 def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write the manifest with `state` and the checksums of all index files. Checksums of unchanged files are taken from
-    the former manifest."""
+    """Write the manifest with `state` and the checksums of all index files; those of unchanged files are taken over."""
     listed = _load_manifest(folder).get("files", {})
     names = [path.name for path in _index_files(folder)]
     files = {name: listed[name] if name in listed and name != _SEGMENTS_FILE else _crc(folder / name) for name in names}

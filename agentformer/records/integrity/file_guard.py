@@ -39,8 +39,7 @@ FileIdentity = tuple[int, int]  # device and inode; another file at the same pat
 
 
 class GuardedConnection(sqlite3.Connection):
-    """A connection that remembers which file it opened, so that it can detect that the file was removed, replaced or
-    moved."""
+    """A connection that can detect that the file it has opened was removed, replaced or moved."""
 
     path: Path
     read_only = False
@@ -57,8 +56,7 @@ class GuardedConnection(sqlite3.Connection):
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 
     def check_file(self) -> None:
-        """Raise `StoreError` if the file at the recorded path is missing or is not the file that this connection has
-        opened."""
+        """Raise `StoreError` if the file at the recorded path is not the file that this connection has opened."""
         if self.identity is None or self.identity != file_identity(self.path):
             raise StoreError(f"{self.path} {MOVED}")
         if self._state is not None:

@@ -85,8 +85,7 @@ def rebuild_sqlite_indexes(database: Database) -> bool:
 
 
 def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Delete rows that refer to missing rows of other tables. Rows of the history are copied to the quarantine file
-    before they are deleted."""
+    """Delete rows that refer to missing rows of other tables; rows of the history are quarantined first."""
     for table in sorted(set(REFERRING_TABLES) & set(findings.keys)):
         column, other, key = ("space", "spaces", "id") if table == "vectors" else ("entry", "entries", "num")
         condition = f"{column} NOT IN (SELECT {key} FROM {other})"
@@ -137,8 +136,7 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, str]:
-    """Restore an entry, or move the entry to the quarantine file. Return whether the entry was restored, and the kind
-    of the entry."""
+    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and its kind."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
@@ -251,8 +249,7 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def leases(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """End the leases (exclusive rights until an end time) that a process with a wrong clock took, because they would
-    last too long."""
+    """End the leases that a process with a wrong clock took, because they would last too long."""
     with database.writing() as connection:
         connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "the lease was ended")

@@ -214,8 +214,7 @@ def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 def _damaged_rows(
     connection: sqlite3.Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
 ) -> Iterator[DamagedRow]:
-    """Yield each row for which `check` raises `StoreDamaged`, and each range of row numbers that contains unreadable
-    rows."""
+    """Yield each row for which `check` raises `StoreDamaged`, and each range of numbers with unreadable rows."""
     for row in readable_rows(connection, table, *key):
         if isinstance(row, DamagedRow):
             yield row
@@ -272,8 +271,7 @@ def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: 
 
 
 def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows of a query that come before the first unreadable row, and the message of the error. The message
-    is "" if all rows could be read."""
+    """Return the rows of a query before the first unreadable row, and the message of the error, or ""."""
     rows: list[sqlite3.Row] = []
     with lenient_text(connection):
         try:
