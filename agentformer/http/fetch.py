@@ -31,6 +31,12 @@ _HEADER_BYTES = 1 << 20  # bytes of all headers and redirects, in addition to th
 _SILENCE = 20.0  # seconds without a byte
 _REST_SECONDS = 0.3  # wait for bytes after the announced length, if the server keeps the connection open
 _ENCODINGS = {"identity": 0, "gzip": 31, "x-gzip": 31, "deflate": 15}  # with the window bits of zlib; 0: none
+_HEADERS = {
+    "User-Agent": f"agentformer/{__version__}",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+    "Connection": "close",
+}
 _NAMED = re.compile(r"\.\w{1,8}$")
 _SUFFIXES = {"text/csv": ".csv", "text/markdown": ".md", "text/tab-separated-values": ".tsv"}
 _Address = tuple[socket.AddressFamily, Any]  # family, and the address for `connect`
@@ -100,7 +106,7 @@ def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit:
         with _connected(target, addresses, limit) as sock:
             connection = http.client.HTTPConnection(target.host)
             connection.sock = bounded_socket(sock, limit)
-            connection.request("GET", target.path, headers=_headers(target))
+            connection.request("GET", target.path, headers={"Host": target.place, **_HEADERS})
             response = connection.getresponse()
             if response.status in _REDIRECTS and (location := response.getheader("Location")):
                 return _Answer(location, b"", "")
@@ -119,16 +125,6 @@ def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit:
         raise FetchFailed(f"{target.shown} refused the connection") from None
     except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
         raise FetchFailed(f"{target.shown} sent no complete answer ({type(error).__name__})") from None
-
-
-def _headers(target: Target) -> dict[str, str]:
-    return {
-        "Host": target.place,
-        "User-Agent": f"agentformer/{__version__}",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Connection": "close",
-    }
 
 
 @contextmanager

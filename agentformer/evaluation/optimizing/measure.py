@@ -27,7 +27,7 @@ from agentformer.evaluation.optimizing.space import (
     key,
     present,
 )
-from agentformer.search.rerank import NOT_RERANKED
+from agentformer.rerankers import NOT_RERANKED
 
 Verdict = Literal["keep", "better", "unproven", "worse"]
 

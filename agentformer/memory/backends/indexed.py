@@ -18,7 +18,7 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
 from agentformer.records.entry_json import check_settable
 from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
-from agentformer.search.rerank import Reranking
+from agentformer.rerankers import Reranking
 from agentformer.types import (
     AbsentDocument,
     Check,

@@ -12,8 +12,8 @@ from typing import TypeVar
 from agentformer.index.vectors import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
+from agentformer.rerankers import Reranking
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.rerank import Reranking
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import EmbeddingSpace
 

@@ -21,9 +21,8 @@ from agentformer.memory.backends.indexed import IndexedBackend
 from agentformer.records import change_feed, spaces
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.rerankers import named_reranker
+from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
 from agentformer.types import (

@@ -20,9 +20,8 @@ from agentformer.records import change_feed, spaces
 from agentformer.records import entries as records
 from agentformer.records.codec import check_texts
 from agentformer.records.database import Database
-from agentformer.rerankers import named_reranker
+from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.rerank import Reranking
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
 from agentformer.types import Embedder, Hits, MemoryEntry, Query, Use

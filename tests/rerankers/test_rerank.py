@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.rerankers import GuardedReranker
-from agentformer.search.rerank import Reranking, passage, rerank
+from agentformer.rerankers import GuardedReranker, Reranking, passage, rerank
 from agentformer.testing import OverlapReranker, make_entry
 from agentformer.types import Hit, Hits, Query, Span, Vector, Vote
 
