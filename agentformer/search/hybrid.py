@@ -105,7 +105,7 @@ class WordView(Protocol):
 
 
 class WordSide(Protocol):
-    """The interface of a word index, which a store can implement in its own way; see `index.words.index.WordIndex`."""
+    """The interface of a word index, which a store can implement in its own way; see `index.words.WordIndex`."""
 
     def view(self, database: RecordStore, newest: int = -1) -> WordView: ...
 

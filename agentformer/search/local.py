@@ -8,7 +8,7 @@ from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.scope_masks import ScopeCache
 from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.follower import VectorFollower
-from agentformer.index.words.index import WordIndex
+from agentformer.index.words import WordIndex
 from agentformer.records import change_feed
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch, SearchIndexes
