@@ -148,8 +148,7 @@ class CallResult:
 
 
 class Calls:
-    """Runs the tool calls of one turn. If a call is refused or fails, the result for the model contains the reason, and
-    no error is raised."""
+    """Runs the tool calls of one turn. If a call is refused or fails, its result contains the reason."""
 
     def __init__(
         self, toolbox: Toolbox, caller: Caller, permission: Permission, workers: Workers, on_event: OnEvent
@@ -208,8 +207,7 @@ class Calls:
         return CheckedCall(valid, repeated or self._permission.refusal(valid))
 
     def _id(self, given: object) -> str:
-        """Return the id that the model gave to the call. If the id is invalid or if another call has the same id,
-        return a new id."""
+        """Return the id that the model gave to the call, or a new id if it is invalid or used already."""
         usable = isinstance(given, str) and 0 < len(given) <= _MAX_ID and given not in self._ids
         call_id = str(given) if usable else f"call_{uuid4().hex}"
         self._ids.add(call_id)
@@ -268,8 +266,7 @@ class Workers:
         self._lock = threading.Lock()
 
     def start(self, *tasks: Callable[[], T]) -> list[Future[T]]:
-        """Run the tasks one after another in a new thread, and return a future for each task. A task whose future was
-        cancelled is skipped."""
+        """Run the tasks one after another in a new thread, and return their futures. Cancelled tasks are skipped."""
         futures: list[Future[T]] = [Future() for _ in tasks]
         with self._lock:
             self._open |= set(futures)
@@ -278,8 +275,7 @@ class Workers:
         return futures
 
     def close(self, seconds: float) -> bool:
-        """Cancel the tasks that have not started, and wait at most `seconds` for the running tasks. Return True if all
-        tasks have finished."""
+        """Cancel tasks that have not started, wait at most `seconds` for the others, and return whether all ended."""
         with self._lock:
             running = [future for future in self._open if not future.cancel()]
         return not wait(running, seconds).not_done

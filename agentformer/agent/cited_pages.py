@@ -107,8 +107,7 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:
-    """Return the page numbers and page labels that the answer names for the document `name`. Return None if the answer
-    does not name the document."""
+    """Return the page numbers and labels that the answer names for a document, or None if it does not name it."""
     patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
     bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
     if not bracketed and not (plain and len(name) >= _MIN_NAME):
@@ -148,7 +147,6 @@ def _of_memories(entries: Iterable[MemoryEntry]) -> Iterator[tuple[Cited, str]]:
 
 
 def excerpt(text: str, limit: int = _EXCERPT) -> str:
-    """Return the beginning of a text on one line, with at most `limit` characters and an ellipsis if the text is
-    longer."""
+    """Return the beginning of a text on one line: at most `limit` characters, and an ellipsis if it is longer."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"

@@ -185,8 +185,7 @@ class Conversation:
         return min(self._max_tokens // 2, left // long) if long else self._max_tokens // 2
 
     def _cut(self, text: str, limit: int) -> str:
-        """Return a text of at most `limit` tokens unchanged. Of a longer text, return only the beginning, with a note
-        about the missing characters."""
+        """Return a text of at most `limit` tokens unchanged, and of a longer text the beginning, with a note."""
         tokens = self._count_tokens(text)
         if tokens <= limit:
             return text

@@ -39,8 +39,7 @@ _REASONS = {
 
 
 class ToolsRefused(Exception):
-    """Raised if the model does not support tools. The text of the error is the message of the model server. No tool has
-    run in this turn."""
+    """Raised with the message of the model server if the model does not support tools. No tool has run in the turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +116,7 @@ class Loop:
                 self.conversation.ask(EMPTY_REPLY)
 
     def _call(self, reply: Reply) -> bool:
-        """Run the tool calls of a reply, and add the results to the conversation. Return True if at least one call
-        succeeded."""
+        """Run the tool calls of a reply, and add the results to the conversation. Return whether a call succeeded."""
         with self.meter.paused():  # the time while a person decides does not count
             checked = self.calls.check(reply.tool_calls)
         results = self.calls.run(checked, self.meter.seconds_for_tools)
@@ -132,8 +130,7 @@ class Loop:
         return Outcome(_STOPPED.format(reason=reason), finish, from_model=False)
 
     def _final_answer(self, finish: Finish, otherwise: Outcome) -> Outcome:
-        """Ask the model for an answer without tools, because the limit `finish` was reached. If there is no answer,
-        return `otherwise`."""
+        """Ask for an answer without tools, because the limit `finish` was reached. Without one, return `otherwise`."""
         if not self.meter.may_ask:
             return otherwise
         self.conversation.ask(FINAL_ANSWER)
@@ -167,7 +164,10 @@ class Loop:
         complete = partial(model.language_model.complete, messages, tools=tools)
         request = partial(complete, temperature=model.temperature, max_tokens=model.max_tokens)
         reply = result(self.workers.start(request)[0], self.meter.seconds_left)
-        self.meter.count(reply, _estimate([*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]))
+        shown = [*messages, ChatMessage("assistant", reply.text, reply.tool_calls)]
+        texts = [message.content for message in shown]
+        texts += [arguments_json(call.arguments) for message in shown for call in message.tool_calls]
+        self.meter.count(reply, sum(len(estimated_spans(text)) for text in texts))
         return reply
 
     def _length_warnings(self, reply: Reply) -> tuple[str, ...]:
@@ -180,11 +180,6 @@ class Loop:
 
 def _failure(text: str) -> Outcome:
     return Outcome(text, "failed", from_model=False)
-
-
-def _estimate(messages: Sequence[ChatMessage]) -> int:
-    calls = (arguments_json(call.arguments) for message in messages for call in message.tool_calls)
-    return sum(len(estimated_spans(text)) for text in (*(message.content for message in messages), *calls))
 
 
 def _sentence(error: Exception) -> str:

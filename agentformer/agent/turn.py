@@ -139,8 +139,7 @@ class Meter:
         return self.seconds_left >= _MIN_SECONDS
 
     def count(self, reply: Reply, estimate: int) -> None:
-        """Add the tokens of a reply. If the model server does not count tokens, `estimate` counts against the limit
-        instead."""
+        """Add the tokens of a reply. If the model server does not count them, `estimate` counts for the limit."""
         self.tokens_in += reply.tokens_in
         self.tokens_out += reply.tokens_out
         self._last = reply.tokens_in + reply.tokens_out or estimate

@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
+from functools import partial
 from threading import BoundedSemaphore
-from typing import Any
 
 from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
 from agentformer.api.auth import Guard
-from agentformer.api.endpoints import (
-    checks,
-    console,
-    docs,
-    documents,
-    entries,
-    jobs,
-    keys,
-    memory,
-    server,
-    tools,
-    uploads,
-)
+from agentformer.api.endpoints import console, documents, entries, jobs, keys, memory, openapi, server, tools, uploads
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
-from agentformer.api.openai import chat, embeddings, files, store_files, vector_stores
-from agentformer.api.openapi import openapi_document
+from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors
 from agentformer.builders import build_forwarder, once
-from agentformer.console.checks import CheckRuns
+from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
@@ -52,13 +38,11 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     tools.router,
     files.router,
     vector_stores.router,
-    store_files.router,
     embeddings.router,
     chat.router,
     server.router,
-    checks.router,
     keys.router,
-    docs.router,
+    openapi.router,
 )
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)
 
@@ -83,7 +67,9 @@ def init_app(
     and error handlers. `authorize` is called for each request and returns a `Grant` (the rights of the client), or
     raises `Unauthenticated`. If `authorize` is None, the keys of the memory are checked. Raises `InvalidInput` for an
     invalid prefix, and for invalid hosts or origins in the settings."""
-    _mount(app, memory, Guard(memory, authorize=authorize), _checked_prefix(url_prefix), whole=False)
+    if url_prefix.strip("/") and (not url_prefix.startswith("/") or "<" in url_prefix):
+        raise InvalidInput("url_prefix", f"must be a path such as /memory, got {url_prefix[:80]!r}")
+    _mount(app, memory, Guard(memory, authorize=authorize), url_prefix.rstrip("/"), whole=False)
 
 
 def stop_jobs(app: Flask) -> None:
@@ -94,8 +80,7 @@ def stop_jobs(app: Flask) -> None:
 
 
 def close_app(app: Flask) -> None:
-    """Stop the upload jobs of every memory that the application serves, and close these memories. Unfinished jobs
-    continue after the next start."""
+    """Stop the upload jobs of all memories of the application, and close them. Unfinished jobs continue later."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.removals.close()
         service.jobs.close()
@@ -149,7 +134,7 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         ),
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
         readiness=server.ReadinessChecks(af).parts,
-        document=_document,
+        document=partial(openapi.openapi_document, _OPERATIONS),
         chat=once(lambda: build_forwarder(settings)),
         prefix=prefix,
         keys=guard.keys,
@@ -157,15 +142,3 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         maps=Maps(af.backend),
         removals=Removals(af.backend, lambda document, version: af.rag.remove(document, expected_version=version)),
     )
-
-
-@functools.cache
-def _document() -> dict[str, Any]:
-    return openapi_document(_OPERATIONS)
-
-
-def _checked_prefix(prefix: str) -> str:
-    """Return the prefix without slashes at its end. Raises `InvalidInput` if the prefix is not a path."""
-    if prefix.strip("/") and (not prefix.startswith("/") or "<" in prefix):
-        raise InvalidInput("url_prefix", f"must be a path such as /memory, got {prefix[:80]!r}")
-    return prefix.rstrip("/")

@@ -1,5 +1,4 @@
-"""Checks of every request (key, header Host, header Origin, length of the body), headers of every response, and the
-access log."""
+"""Checks of every request (key, Host, Origin, length of the body), headers of every response, and the access log."""
 
 from __future__ import annotations
 
@@ -102,9 +101,8 @@ class Guard:
         return self._keys if self._authorize is None else None
 
     def protect(self, target: Flask | Blueprint) -> None:
-        """Check every request to `target` before the view runs, and add headers to every response. If `target` is an
-        application, requests for unknown paths are checked too. If `target` is a blueprint, only requests for its
-        endpoints are checked."""
+        """Check every request to `target` before the view runs, and add headers to every response. Requests for unknown
+        paths are checked too if `target` is an application, but not if it is a blueprint."""
         target.before_request(self._before)
         target.after_request(self._after)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
@@ -119,7 +117,8 @@ class Guard:
         if self._authorize is None and not self._is_allowed_host(host_of(request.headers.get("Host"))):
             detail = "this host name is not allowed; add the name to the setting allowed_hosts"
             return problem(421, "misdirected-request", detail, title="Misdirected Request")
-        if self._is_from_other_origin() and not self._requires_key():
+        # A browser never adds a key by itself, but it adds the cookies that a host application may use.
+        if self._is_from_other_origin() and (self._authorize or not self._keys.ever_made):
             raise Forbidden(
                 "requests from web pages of this origin are not allowed; add the origin to the setting cors_origins"
             )
@@ -128,17 +127,10 @@ class Guard:
 
     def _is_allowed_host(self, host: Host) -> bool:
         """Return True if the header Host names this machine or an allowed host, or if it is an IP address and the
-        server requires keys. This check prevents DNS rebinding, an attack in which a foreign host name points to this
-        server."""
+        server requires keys. This prevents DNS rebinding: a foreign host name that points to this server."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made
-
-    def _requires_key(self) -> bool:
-        """Return True if every request needs a key of this memory. Then requests from web pages of other origins are
-        harmless, because a browser never adds a key by itself. Return False if no key was ever made, or if a host
-        application authenticates the requests: it may use cookies, which a browser adds by itself."""
-        return self._authorize is None and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
         """Return True if a web page sent the request, and the origin of this page is neither the origin of this server
@@ -208,8 +200,7 @@ def _request_info(request_id: str = "") -> _RequestInfo:
 
 
 def _log_request(response: Response, log_format: str) -> None:
-    """Write a line about the current request to the access log. For a streamed response, the line is written at the end
-    of the stream."""
+    """Write a line about the current request to the access log, for a streamed response at the end of the stream."""
     if not log.isEnabledFor(logging.INFO):
         return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")

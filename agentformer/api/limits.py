@@ -65,9 +65,8 @@ class ThreadLimit:
         self._changed = threading.Condition()
 
     def held(self) -> ExitStack:
-        """Reserve a thread, and return an `ExitStack` whose `close` releases the thread. A second call of `close` does
-        nothing, because a server may close a response twice. Raises `Busy` if no thread becomes free in time, or if
-        too many requests wait already."""
+        """Reserve a thread, and return an `ExitStack` whose `close` releases it. A second `close` does nothing, because
+        a server may close a response twice. Raises `Busy` as `_wait` does."""
         with self._changed:
             if self._used >= self._threads or self._waiting:
                 self._wait()
@@ -136,9 +135,8 @@ class ConnectionCounts:
         self._counts[slot] = _UNUSED
 
     def should_defer(self, slot: int) -> bool:
-        """Return True if the worker in this slot should leave a new connection to another worker that has fewer active
-        connections. Return False if the connection was not accepted within 50 ms, because the other worker may be
-        blocked."""
+        """Return True if the worker in this slot should leave a new connection to another worker with fewer active
+        connections. Return False after 50 ms, because the other worker may be blocked."""
         counts = self._counts
         own = counts[slot]
         if not any(_UNUSED < count < own for count in counts):

@@ -18,7 +18,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, form_of, is_arriving, query_of
-from agentformer.console.checks import CheckRuns
+from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs

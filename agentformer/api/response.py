@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from agentformer.access.permissions import Grant
 from agentformer.errors import AgentFormerError
 from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 from agentformer.tools.result_json import event_json
@@ -42,12 +41,6 @@ def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str
     except UnicodeEncodeError:  # half of a surrogate pair, from a model or a file name
         body = json.dumps(value, allow_nan=False).encode()
     return Response(body, status, headers, content_type="application/json")
-
-
-def reply_to_reader(grant: Grant, value: Mapping[str, Any]) -> Response:
-    """Return a response with the value as JSON and status 200. If the grant has no right to read, the response is 204
-    without content."""
-    return reply(value) if grant.may("read") else Response(status=204)
 
 
 def reply_page(name: str, items: Sequence[Mapping[str, Any]], limit: int) -> Response:

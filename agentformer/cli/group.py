@@ -20,7 +20,7 @@ from click.shell_completion import CompletionItem
 from agentformer._version import __version__
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
-from agentformer.types import DEFAULT_NAMESPACE
+from agentformer.types import DEFAULT_NAMESPACE, TIERS
 
 Command = Callable[..., Any]
 
@@ -104,6 +104,13 @@ where = click.option(
     help="Use only entries with this value in their metadata. VALUE is JSON, or a text. The option can be repeated. "
     """Instead of KEY=VALUE, give a filter: '{"type": "gte", "key": "year", "value": 2026}' (docs/MEMORY.md).""",
 )
+_tiers = click.option(
+    "--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Use only this tier. The option can be repeated."
+)
+_kinds = click.option(
+    "--kind", "kinds", metavar="WORD", multiple=True, help="Use only this kind. The option can be repeated."
+)
+_archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
 _document = click.option(
     "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
 )
@@ -129,6 +136,17 @@ def filters(command: Command) -> Command:
 def memory_filters(command: Command) -> Command:
     """Add the options that select memories for a search: --where, --since and --until."""
     return with_options(command, where, _since, _until)
+
+
+def selection(command: Command) -> Command:
+    """Add the options that select stored memories: --tier, --kind and --archived."""
+    return with_options(command, _tiers, _kinds, _archived)
+
+
+def limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:
+    """Return the option --limit, with this default and this maximum. `noun` names the items in the help."""
+    text = f"Show at most this many {noun} [default: {default}]."
+    return click.option("--limit", metavar="N", type=click.IntRange(1, most), default=default, help=text)
 
 
 class Described(click.Command):

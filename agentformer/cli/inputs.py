@@ -142,6 +142,14 @@ def source_of(text: str) -> dict[str, str]:
     return {"source_type": source_type, "source_id": source_id}
 
 
+def selection_of(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
+    --tier, --kind and --archived, which are removed from `given`."""
+    archived = given.pop("archived")
+    kept = {"include_archived": archived, "or_nobody": True}
+    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
+
+
 def filters_of(options: dict[str, Any]) -> dict[str, Any]:
     """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `where`, `since`
     and `until`. Raises `InvalidInput` if a value is not valid."""

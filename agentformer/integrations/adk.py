@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, owned
+from agentformer.integrations import missing, owned
 from agentformer.types import DEFAULT_NAMESPACE
 
 try:

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, Conflict
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, owned
+from agentformer.integrations import missing, owned
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
 
@@ -193,7 +193,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
 
 
 class AsyncAgentFormerMemoryTool(BetaAsyncAbstractMemoryTool):
-    """The memory tool for an asynchronous client. Each command runs in a thread."""
+    """The memory tool for an asynchronous client. Each command runs in a thread; see `AgentFormerMemoryTool`."""
 
     def __init__(self, af: AgentFormer, **place: Any) -> None:
         super().__init__()
@@ -203,29 +203,7 @@ class AsyncAgentFormerMemoryTool(BetaAsyncAbstractMemoryTool):
         """Run a command in a thread."""
         return await asyncio.to_thread(self._tool.execute, command)
 
-    async def view(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.view`."""
-        return await self.execute(command)
-
-    async def create(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.create`."""
-        return await self.execute(command)
-
-    async def str_replace(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.str_replace`."""
-        return await self.execute(command)
-
-    async def insert(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.insert`."""
-        return await self.execute(command)
-
-    async def delete(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.delete`."""
-        return await self.execute(command)
-
-    async def rename(self, command: Any) -> Any:
-        """See `AgentFormerMemoryTool.rename`."""
-        return await self.execute(command)
+    view = create = str_replace = insert = delete = rename = execute  # a command has its own name
 
     async def clear_all_memory(self) -> Any:
         """Delete all files."""

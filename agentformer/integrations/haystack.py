@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
-from agentformer.integrations.common import hit_metadata, missing, owned, readable, records
+from agentformer.integrations import hit_metadata, missing, owned, readable, records
 from agentformer.memory.backends import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope
 
@@ -24,6 +25,7 @@ try:
 except ImportError as error:
     raise missing("haystack", error) from error
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _EVERYTHING = -1.0  # the noise floor of a search that returns every document
@@ -34,6 +36,16 @@ _TIME = "time."  # before the path of a date: seconds since 1970
 _ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
 _LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}
 _NOTHING = {"type": "exists", "key": "$id", "value": False}
+
+
+def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Awaitable[T]]:
+    """Return the asynchronous form of a method, which runs the method in a thread."""
+
+    @functools.wraps(method)
+    async def run(self: Any, *arguments: P.args, **named: P.kwargs) -> T:
+        return await asyncio.to_thread(getattr(self, method.__name__), *arguments, **named)
+
+    return run
 
 
 class AgentFormerDocumentStore:
@@ -133,39 +145,14 @@ class AgentFormerDocumentStore:
         """Return the number of documents that match the filters."""
         return self.af.memory.count(**self._within(filters))
 
-    async def count_documents_async(self) -> int:
-        """See `count_documents`."""
-        return await _threaded(self.count_documents)
-
-    async def filter_documents_async(self, filters: dict[str, Any] | None = None) -> list[Document]:
-        """See `filter_documents`."""
-        return await _threaded(self.filter_documents, filters)
-
-    async def write_documents_async(
-        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
-    ) -> int:
-        """See `write_documents`."""
-        return await _threaded(self.write_documents, documents, policy)
-
-    async def delete_documents_async(self, document_ids: list[str]) -> None:
-        """See `delete_documents`."""
-        await _threaded(self.delete_documents, document_ids)
-
-    async def delete_all_documents_async(self) -> None:
-        """See `delete_all_documents`."""
-        await _threaded(self.delete_all_documents)
-
-    async def delete_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """See `delete_by_filter`."""
-        return await _threaded(self.delete_by_filter, filters)
-
-    async def update_by_filter_async(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """See `update_by_filter`."""
-        return await _threaded(self.update_by_filter, filters, meta)
-
-    async def count_documents_by_filter_async(self, filters: dict[str, Any]) -> int:
-        """See `count_documents_by_filter`."""
-        return await _threaded(self.count_documents_by_filter, filters)
+    count_documents_async = _in_thread(count_documents)
+    filter_documents_async = _in_thread(filter_documents)
+    write_documents_async = _in_thread(write_documents)
+    delete_documents_async = _in_thread(delete_documents)
+    delete_all_documents_async = _in_thread(delete_all_documents)
+    delete_by_filter_async = _in_thread(delete_by_filter)
+    update_by_filter_async = _in_thread(update_by_filter)
+    count_documents_by_filter_async = _in_thread(count_documents_by_filter)
 
     def search(self, query: str, *, top_k: int, mode: str, filters: dict[str, Any] | None) -> list[Document]:
         """Return the documents that match a query best, with scores in 0..1. `mode` is `hybrid`, `dense` or
@@ -237,7 +224,7 @@ class AgentFormerRetriever:
         self, query: str, top_k: int | None = None, filters: dict[str, Any] | None = None
     ) -> dict[str, Any]:
         """Return the documents that match the query best. The search runs in a thread."""
-        return await _threaded(self.run, query, top_k, filters)
+        return await asyncio.to_thread(self.run, query, top_k, filters)
 
 
 @component
@@ -268,11 +255,7 @@ class AgentFormerMemoryRetriever:
     @component.output_types(documents=list[Document])
     async def run_async(self, query: str, top_k: int | None = None) -> dict[str, Any]:
         """Return the passages and memories that match the query best. The search runs in a thread."""
-        return await _threaded(self.run, query, top_k)
-
-
-async def _threaded(call: Callable[..., T], *arguments: Any) -> T:
-    return await asyncio.to_thread(call, *arguments)
+        return await asyncio.to_thread(self.run, query, top_k)
 
 
 def _new(document: Document) -> dict[str, Any]:

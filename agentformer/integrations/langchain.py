@@ -12,7 +12,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import hit_metadata, missing, owned, readable, recalled, records
+from agentformer.integrations import hit_metadata, missing, owned, readable, recalled, records
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Scope, Where
 
 try:

@@ -17,7 +17,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, owned, records
+from agentformer.integrations import missing, owned, records
 from agentformer.memory.backends import all_entries
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 
@@ -158,8 +158,7 @@ def _lines(value: Any, name: str = "") -> list[str]:
 
 
 def _is_item(entry: MemoryEntry) -> bool:
-    """Return whether the entry is an item of LangGraph. Another program may have stored an entry with the same source
-    type."""
+    """Return whether the entry is an item. Another program may have stored an entry with the same source type."""
     path, key = entry.metadata.get("path"), entry.metadata.get("key")
     return isinstance(path, list) and all(isinstance(name, str) for name in path) and isinstance(key, str)
 

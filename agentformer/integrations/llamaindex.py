@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import hit_metadata, missing, readable, recalled
+from agentformer.integrations import hit_metadata, missing, readable, recalled
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, owned, tools_named
+from agentformer.integrations import TOOLS, missing, owned, tools_named
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.records import fields
@@ -24,7 +24,6 @@ except ImportError as error:
 
 _TYPE = "openai_agents"
 _FOREIGN = object()  # instead of the item of an entry that another program has stored
-TOOLS = ("memory_add", "memory_search", "memory_get", "memory_update", "memory_delete", "rag_query")
 
 
 class AgentFormerSession(SessionABC):
@@ -69,8 +68,7 @@ class AgentFormerSession(SessionABC):
         await asyncio.to_thread(self._clear)
 
     def _entries(self) -> list[tuple[MemoryEntry, Any]]:
-        """Return the entries of the session with their items. Entries of other programs, whose content is not JSON, are
-        left out."""
+        """Return the entries of the session with their items, without entries of others, whose content is no JSON."""
         scope = Scope(
             self._namespace,
             session_id=self.session_id,
@@ -158,8 +156,7 @@ def _decoded(content: str) -> Any:
 
 
 def _message(item: Any) -> dict[str, Any] | None:
-    """Return the message to remember that an item contains: its role (user or assistant) and its text. Return None if
-    it contains none."""
+    """Return the role (user or assistant) and the text of an item that is a message to remember, or else None."""
     if not isinstance(item, dict) or item.get("role") not in ("user", "assistant"):
         return None
     content = item.get("content")

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError
 from agentformer.factory import AgentFormer
-from agentformer.integrations.common import missing, tools_named
+from agentformer.integrations import TOOLS, missing, tools_named
 from agentformer.tools.caller import Caller
 
 try:
@@ -19,7 +19,6 @@ try:
 except ImportError as error:
     raise missing("pydantic_ai", error) from error
 
-TOOLS = ("memory_add", "memory_search", "memory_get", "memory_update", "memory_delete", "rag_query")
 _OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core_schema.any_schema()))
 
 

@@ -29,7 +29,7 @@ from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.http.slow_clients import MCP, TimeBudget
-from agentformer.mcp_server.server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
+from agentformer.mcp_server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -136,8 +136,7 @@ class AccessMiddleware:
         await _response(problem)(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Raises `Unauthenticated`, `StoreError`, `TooLarge` or `Busy`, but only before the
-        response has begun."""
+        """Handle one request. Raises errors (access, store, `TooLarge`, `Busy`) only before the response begins."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
         if problem is None:
@@ -271,8 +270,7 @@ class _TimeoutProtocol(H11Protocol):
         self.loop.call_later(MCP.idle, self.transport.abort)
 
     def shutdown(self) -> None:
-        """Prepare the connection for the end of the server. A running call may finish, but an incomplete request is
-        dropped."""
+        """Prepare for the end of the server. A running call may finish, but an incomplete request is dropped."""
         if self._ended or self._is_receiving():
             self._end_call()
             self.transport.abort()
@@ -287,8 +285,7 @@ class _TimeoutProtocol(H11Protocol):
         )
 
     def _update_timer(self, received: int) -> None:
-        """Restart the timer for the rest of the request. `received` is the number of bytes that the client has sent
-        since the last call."""
+        """Restart the timer for the rest of the request. `received` is the number of bytes since the last call."""
         self._cancel_timer()
         if self._ended or self.transport.is_closing() or not self._is_receiving():
             self._phase = None
@@ -312,8 +309,7 @@ class _TimeoutProtocol(H11Protocol):
         self._close_with(b"" if has_response else Problem(408, _TOO_SLOW, _SAFE_HEADERS).as_http())
 
     def _close_with(self, response: bytes) -> None:
-        """Send `response`, and close the connection a moment later. If the connection were closed at once, the client
-        could lose the response."""
+        """Send `response`, and close the connection a moment later, so that the client does not lose the response."""
         self._ended = True
         self._end_call()
         self._unset_keepalive_if_required()
@@ -358,8 +354,7 @@ def _header_problem(headers: Headers) -> Problem | None:
 
 def _body_error(body: bytes) -> JSONRPCError | None:
     """Return the JSON-RPC error for a body that is not a valid message, or None. Without this check, the SDK could
-    handle an invalid message as a notification. If the body is not JSON, return None, because the SDK itself reports
-    this error."""
+    handle an invalid message as a notification. The SDK itself reports a body that is not JSON."""
     try:
         return message_error(pydantic_core.from_json(body))
     except ValueError:

@@ -23,7 +23,7 @@ import pydantic_core
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
-from agentformer.mcp_server.server import LazyMemory, MemoryServer, exit_timer, message_error, rpc_error, usable_id
+from agentformer.mcp_server import LazyMemory, MemoryServer, exit_timer, message_error, rpc_error, usable_id
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -51,8 +51,7 @@ def serve(settings: Settings, caller: Caller) -> None:
 
 
 def line_error(line: str) -> types.JSONRPCError | None:
-    """Return the error response to a line that is not a valid message. Return None for a valid message. Never
-    raises."""
+    """Return the error response to a line that is not a valid message, or None for a valid one. Never raises."""
     try:
         message = pydantic_core.from_json(line)
     except ValueError as error:
@@ -172,8 +171,7 @@ class StandardPipes:
         return None
 
     def _read_line(self) -> str:
-        """Return the next line with its line break. The last line may have no line break. At the end of the input or
-        after a read error, return ""."""
+        """Return the next line with its line break, if it has one. Return "" at the end or after a read error."""
         while (end := self._buffer.find(b"\n", max(len(self._buffer) - _CHUNK, 0))) < 0:
             try:
                 data = os.read(self._in, _CHUNK)
@@ -189,8 +187,7 @@ class StandardPipes:
 
 
 class _DaemonThread:
-    """A thread that runs blocking calls one after another. If a call never returns, the process can still end, because
-    the thread is a daemon thread."""
+    """A daemon thread that runs blocking calls one after another. The process can end even if a call never returns."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]]] = queue.SimpleQueue()
@@ -235,8 +232,7 @@ def _take_over(stream: int) -> int:
 
 
 def _id_in(line: str) -> int | str | None:
-    """Return the id of a message that the JSON decoder rejects because of its numbers, nesting or characters. Return
-    None if no id is found."""
+    """Return the id, if found, of a message that the JSON decoder rejects for its numbers, nesting or characters."""
     depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
     for token in _TOKEN.finditer(line):
         if token[0] == '"':

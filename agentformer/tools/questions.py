@@ -1,5 +1,4 @@
-"""`Questions`: searches the chunks for a question, and returns an answer, or the passages that a language model needs
-to answer it."""
+"""`Questions`: searches for a question, and returns an answer, or the passages that a language model needs."""
 
 from __future__ import annotations
 
@@ -118,8 +117,7 @@ class Questions:
         self._limits = limits
 
     def ready(self) -> None:
-        """Build the objects that answer questions now, so that the first question does not wait. Raises an error if an
-        object cannot be built."""
+        """Build the objects that answer questions, so that the first question does not wait. Raises their errors."""
         self._answerer()
         self._contexts()
 
@@ -245,8 +243,7 @@ def _searched(filters: ChunkFilters) -> tuple[SourceName, ...]:
 
 
 def _checked_tokens(value: Any, most: int) -> int | None:
-    """Return `max_tokens` as the caller gave it, or None if the caller gave none. Raises `InvalidInput` for an invalid
-    limit."""
+    """Return `max_tokens` unchanged. Raises `InvalidInput` unless it is None or a whole number in 1..`most`."""
     if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
         return value
     raise InvalidInput("max_tokens", f"must be a whole number in 1..{most}, got {value!r:.80}")

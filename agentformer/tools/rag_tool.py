@@ -90,8 +90,7 @@ class StoredDocuments:
         return self._with_state(document_of(existing_document(self._backend, document_id, namespace)))
 
     def original(self, document_id: str, *, namespace: str | None = None) -> bytes:
-        """Return the uploaded bytes of a document. Raises `NotFound` if the document or its original file is
-        missing."""
+        """Return the uploaded bytes of a document. Raises `NotFound` if the document or its file is missing."""
         return self._originals.get(existing_document(self._backend, document_id, namespace).metadata["sha256"])
 
     def chunks(
@@ -110,16 +109,14 @@ class StoredDocuments:
         return [page_of(page) for page in all_entries(self._backend, scope)]
 
     def remove(self, document_id: str, *, namespace: str | None = None, expected_version: int | None = None) -> None:
-        """Delete a document, everything that was made from the document, and its original file. Raises `NotFound` if
-        there is no such document, and `Conflict` if `expected_version` is given and the document has another
-        version."""
+        """Delete a document, everything that was made from it, and its original file. Raises `NotFound` if there is no
+        such document, and `Conflict` if `expected_version` is given and the document has another version."""
         existing_document(self._backend, document_id, namespace)
         self._backend.remove([document_id], expected_version)
         self._originals.sweep()
 
     def _with_state(self, document: Document) -> Document:
-        """Return the document with its current status: `pending` if a part of the document still waits for the
-        embedder."""
+        """Return the document with its current status: `pending` if a part of it still waits for the embedder."""
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
         replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
@@ -172,8 +169,7 @@ class RAGTool(StoredDocuments):
         return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
 
     def ready(self) -> None:
-        """Build the objects that uploads and questions need, so that the first call does not wait. Raises an error if
-        an object cannot be built."""
+        """Build the objects for uploads and questions, so that the first call does not wait. Raises their errors."""
         self._ingest()
         self._questions.ready()
 
@@ -204,7 +200,8 @@ class RAGTool(StoredDocuments):
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
         path that is not a readable file."""
-        _check_names(options)
+        if unknown := options.keys() - UploadOptions.__annotations__.keys():
+            raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")
         namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
         metadata = options.get("metadata")
         stored, conflict = fields.stored_metadata(metadata), checked_on_conflict(options.get("on_conflict", "replace"))
@@ -380,8 +377,3 @@ class RAGTool(StoredDocuments):
         tokens are those of the embedding model. `scope` and the errors are those of `query`.
         """
         return self._questions.context(question, scope, max_tokens=max_tokens)
-
-
-def _check_names(options: UploadOptions) -> None:
-    if unknown := options.keys() - UploadOptions.__annotations__.keys():
-        raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")

@@ -103,8 +103,7 @@ class Removals:
         return both(where, both(Condition("nin", "$document_id", ids), Condition("nin", "$id", ids)))
 
     def delete_due(self) -> float:
-        """Delete each document whose time has come. Return the number of seconds until the next document is due, at
-        most `_LOOK_SECONDS`."""
+        """Delete the documents that are due. Return the seconds until the next one is, at most `_LOOK_SECONDS`."""
         now, wait = datetime.now(UTC), _LOOK_SECONDS
         for namespace in self._backend.namespaces():
             for removal in self._stored(namespace):
@@ -121,8 +120,10 @@ class Removals:
 
     def _stored(self, namespace: str) -> Iterator[Removal]:
         scope = Scope(namespace, kinds=("document",), include_archived=True, where=_ARCHIVED)
-        entries = all_entries(self._backend, scope)
-        return (_removal(entry) for entry in entries if REMOVE_AT in entry.metadata)
+        for entry in all_entries(self._backend, scope):
+            if REMOVE_AT in entry.metadata:
+                at = datetime.fromisoformat(entry.metadata[REMOVE_AT])
+                yield Removal(entry.id, entry.content, entry.namespace, at, entry.version)
 
     def _document(self, document_id: str) -> MemoryEntry:
         found = self._backend.get([document_id])
@@ -153,8 +154,3 @@ class Removals:
                 if not failed:  # once for a store that cannot be used, or whose memory was closed
                     log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
                 wait, failed = _LOOK_SECONDS, True
-
-
-def _removal(entry: MemoryEntry) -> Removal:
-    at = datetime.fromisoformat(entry.metadata[REMOVE_AT])
-    return Removal(entry.id, entry.content, entry.namespace, at, entry.version)

@@ -116,8 +116,7 @@ def sync_json(report: SyncReport, most: int | None = None) -> dict[str, Any]:
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
-    """Return the fields of an entry that a language model needs. Empty fields are left out. `content` is the text that
-    the language model gets."""
+    """Return the fields of an entry that a language model needs, without empty fields, and with this `content`."""
     moment = entry.occurred_at or entry.created_at
     values = {
         "id": entry.id,
@@ -154,14 +153,12 @@ def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, A
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
-    """Return the ranked lists that contain the hit. Each item has the name of the list, the rank of the hit in the list
-    (from 1), and the weight of the list."""
+    """Return the ranked lists that contain the hit: the name, the rank of the hit (from 1), and the weight of each."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
 def factors_json(hits: Hits) -> list[dict[str, Any]]:
-    """Return the factors whose product is the weight of the vectors in a search. Each item has the name and the value
-    of the factor."""
+    """Return the names and values of the factors whose product is the weight of the vectors in a search."""
     return [{"name": factor.name, "value": round(factor.value, 4)} for factor in hits.factors]
 
 
@@ -249,14 +246,12 @@ def space_json(state: SpaceState) -> dict[str, Any]:
 
 
 def move_json(moved: Reembedding) -> dict[str, Any]:
-    """Return as JSON the report about a move of a store from one embedding space (the vectors of one model) to
-    another."""
+    """Return the report about a move from one embedding space (the vectors of one model) to another as JSON."""
     return {**report_json(moved), "former": moved.former and _space(moved.former), "space": _space(moved.space)}
 
 
 def _space(space: EmbeddingSpace) -> dict[str, Any]:
-    """Return the description of an embedding space as JSON. The fingerprint is left empty, because it means nothing to
-    people."""
+    """Return an embedding space as JSON, with an empty fingerprint, because it means nothing to people."""
     return {"spec": space.spec, **dataclasses.asdict(dataclasses.replace(space, fingerprint=""))}
 
 

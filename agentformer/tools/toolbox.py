@@ -1,5 +1,4 @@
-"""`Toolbox`: the tools of an agent for its memory. Python, HTTP, MCP and language models use the same definitions of
-the tools."""
+"""`Toolbox`: the tools of an agent for its memory. Python, HTTP, MCP and language models use the same tools."""
 
 from __future__ import annotations
 
@@ -79,8 +78,7 @@ class Toolbox:
         return tool.run(caller, arguments)
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
-        """Run a tool that a language model has called. Never raises: an error becomes a message that explains how to
-        correct the call."""
+        """Run a tool that a language model has called. Never raises: an error becomes a message for the model."""
         try:
             value = self.call(call.name, call.arguments, caller)
             return ToolResult(json.dumps(value, ensure_ascii=False), value=value)

@@ -75,7 +75,7 @@ def test_a_home_is_watched_until_the_command_is_interrupted(
         if len(looks) == 5:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("agentformer.cli.home.time.sleep", sleep)
+    monkeypatch.setattr("agentformer.cli.commands.sync.time.sleep", sleep)
     done = run("sync", str(home), "--watch")
     assert done.exit_code == 130
     assert done.stdout.count("changed    decisions/") == 1 and done.stdout.count("unchanged") == 2

@@ -23,7 +23,7 @@ from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
 from agentformer.cli import output
 from agentformer.cli.commands import chat, doctor
 from agentformer.cli.commands.chat import Chat
-from agentformer.cli.files import names_of
+from agentformer.cli.commands.documents import names_of
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment, plural, table, width
 from agentformer.memory.summaries import OUTCOMES

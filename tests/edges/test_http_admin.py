@@ -13,7 +13,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access.keys import KeyStore
 from agentformer.api.app import close_app, create_app
-from agentformer.api.endpoints import checks, keys
+from agentformer.api.endpoints import keys, server
 from agentformer.api.endpoints.console import Map
 from agentformer.api.models.memory import Salience
 from agentformer.settings import load_settings
@@ -115,12 +115,12 @@ def test_an_administrator_of_some_namespaces_has_no_keys_checks_or_nodes(tmp_pat
 @pytest.mark.usefixtures("faiss_files")
 def test_a_check_reports_damage_with_what_to_do(app: Any, client: Any, tmp_path: Path) -> None:
     app.extensions["agentformer"].memory.store("Aino prefers tea.")
-    assert shaped(checks.Checked, client.get("/api/checks"))["state"] == "never"
+    assert shaped(server.Checked, client.get("/api/checks"))["state"] == "never"
 
     def run() -> Any:
-        shaped(checks.Checked, client.post("/api/checks"), 202)
+        shaped(server.Checked, client.post("/api/checks"), 202)
         wait_until(lambda: client.get("/api/checks").json["state"] != "running")
-        return shaped(checks.Checked, client.get("/api/checks"))
+        return shaped(server.Checked, client.get("/api/checks"))
 
     assert (run()["state"], run()["well"]) == ("done", True)
     with sqlite3.connect(tmp_path / "i/memory.sqlite3") as connection:
@@ -132,7 +132,7 @@ def test_a_check_reports_damage_with_what_to_do(app: Any, client: Any, tmp_path:
 
 @pytest.mark.usefixtures("faiss_files")
 def test_a_memory_of_one_machine_has_no_nodes(client: Any) -> None:
-    assert shaped(checks.Nodes, client.get("/api/nodes")) == {"nodes": [], "queue": None}
+    assert shaped(server.Nodes, client.get("/api/nodes")) == {"nodes": [], "queue": None}
 
 
 def test_the_map_names_the_place_of_each_point(app: Any, client: Any) -> None:

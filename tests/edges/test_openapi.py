@@ -25,7 +25,7 @@ from agentformer.access.keys import KeyStore  # noqa: E402
 from agentformer.access.permissions import RIGHTS  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
 from agentformer.api.app import close_app  # noqa: E402
-from agentformer.api.openapi import openapi_document  # noqa: E402
+from agentformer.api.endpoints.openapi import openapi_document  # noqa: E402
 from agentformer.settings import load_settings  # noqa: E402
 from tests.readers.conftest import make_pdf  # noqa: E402
 
@@ -224,7 +224,7 @@ def test_the_tools_are_named(served: Served, document: dict[str, Any]) -> None:
 
 
 def test_no_endpoint_makes_a_document_too() -> None:
-    assert openapi_document([])["paths"] == {}
+    assert openapi_document(())["paths"] == {}
 
 
 class _Read(HTMLParser):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.cli.explain import explain_ranks, explain_weight
+from agentformer.cli.commands.search import explain_ranks, explain_weight
 from agentformer.testing import make_entry
 from agentformer.tools.caller import Caller
 from agentformer.tools.result_json import brief_hit_json, hit_json, memory_hit_json

@@ -1,4 +1,4 @@
-"""Endpoints to answer questions from documents, to list documents, and to read or delete a document."""
+"""Endpoints to answer questions from documents, to list, read and delete documents, and to sync a folder."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import base64
 import unicodedata
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 from flask import Response
+from pydantic import Field
 
 from agentformer.access.permissions import Grant
+from agentformer.api.models import Namespace, ResponseModel
 from agentformer.api.models import documents as models
-from agentformer.api.models.sync import SyncReport, SyncRequest
+from agentformer.api.models.requests import Metadata
 from agentformer.api.operations import Router, Service
-from agentformer.api.request import arguments_of, check_length
+from agentformer.api.request import RequestModel, arguments_of, check_length
 from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events, reply, reply_page
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
@@ -37,6 +39,7 @@ _SAFE_TYPES = (
     "text/markdown",
     "text/plain",
 )
+_MAX_PATH = 4_096  # characters
 _LOCAL_EMBEDDERS = {"auto", "hashing", "minilm", "sbert"}
 _POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
@@ -237,9 +240,8 @@ def _parts(
 
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
-    """Return the document with this id. Raises `NotFound` if there is no such document, or if the grant does not allow
-    the namespace of the document. The two cases have the same message, so that a client cannot find out which ids
-    exist."""
+    """Return the document with this id. Raises `NotFound`, with one message, if there is no such document or if the
+    grant does not allow its namespace, so that a client cannot find out which ids exist."""
     within = None if namespace is None else grant.namespace(namespace)
     try:
         document = af.rag.document(document_id, namespace=within)
@@ -276,6 +278,49 @@ def _page_json(entry: MemoryEntry) -> dict[str, Any]:
     assert entry.source is not None  # `_parts` selects by the document of the source
     page = {"id": entry.id, "number": entry.source.page, "label": entry.source.label, "text": entry.content}
     return page | {name: entry.metadata[name] for name in ("status", "reason", "method")}
+
+
+class SyncRequest(RequestModel):
+    """A folder to sync."""
+
+    folder: Annotated[str, Field(min_length=1, max_length=_MAX_PATH)] = Field(
+        description="The absolute path of a folder on the server, below a folder of the setting `sync_roots`.",
+        examples=["/srv/notes"],
+    )
+    namespace: Namespace = None
+    metadata: Metadata | None = Field(
+        default=None, description="A JSON object that is stored with new and changed documents."
+    )
+    delete: bool = Field(
+        default=False, description="Remove documents even if the folder or more than half of its files are gone."
+    )
+    seconds: Annotated[float, Field(gt=0, le=60)] = Field(
+        default=20.0,
+        description="The number of seconds after which the sync pauses. Send the request again until `left` is 0.",
+    )
+
+
+class SyncProblem(ResponseModel):
+    """A file that is not read, and the reason."""
+
+    name: str
+    reason: str
+
+
+class SyncReport(ResponseModel):
+    """The result of a sync. The names are paths relative to the folder."""
+
+    folder: str
+    added: list[str]
+    changed: list[str]
+    removed: list[str]
+    renamed: list[list[str]] = Field(description="Pairs of the former and the new name.")
+    skipped: list[SyncProblem] = Field(description="Files that are left out, such as binary files.")
+    failed: list[SyncProblem] = Field(description="Files that cannot be read or have no usable text.")
+    unchanged: int
+    left: int = Field(description="The number of files that remain for the next request.")
+    counts: dict[str, int] = Field(description="The length of each list of this report.")
+    seconds: float
 
 
 @router.route("POST", "/api/rag/sync", "rag_sync", {200: SyncReport}, errors=(409, 429, 507), uses_model=True)

@@ -1,5 +1,4 @@
-"""Endpoints to store, list, read, change and delete single entries of the memory, and functions that build the
-responses."""
+"""Endpoints to store, list, read, change and delete single entries of the memory, and their responses."""
 
 from __future__ import annotations
 

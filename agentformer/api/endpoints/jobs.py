@@ -1,5 +1,4 @@
-"""Endpoints to list, follow and cancel jobs. A job is an upload that continues after the server has answered the
-request."""
+"""Endpoints to list, follow and cancel jobs. A job is an upload that continues after the response."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from agentformer.access.permissions import Grant
 from agentformer.api.models import Namespace, Next, ResponseModel
 from agentformer.api.models.documents import Document, DocumentsParameters
 from agentformer.api.operations import Router, Service
-from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, reply_to_reader, stream
+from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, stream
 from agentformer.errors import Busy, Conflict, NotFound
 from agentformer.jobs.queue import Jobs as JobQueue
 from agentformer.jobs.store import Job as UploadJob
@@ -115,7 +114,7 @@ def cancel_job(service: Service, grant: Grant, job_id: str) -> Response:
     except Conflict:
         if grant.may("read"):
             raise
-    return reply_to_reader(grant, job.as_json())
+    return reply(job.as_json()) if grant.may("read") else Response(status=204)
 
 
 def _find(jobs: JobQueue, grant: Grant, job_id: str) -> UploadJob:

@@ -1,7 +1,8 @@
-"""Endpoints about the server: health, readiness, the state of all parts, and metrics for Prometheus."""
+"""Endpoints about the server: health, readiness, state, metrics for Prometheus, checks of the stored data, nodes."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -76,6 +77,58 @@ class Namespaces(ResponseModel):
     rights: list[str] = Field(description="The rights of the caller. `admin` includes `read` and `write`.")
 
 
+class CheckResult(ResponseModel):
+    """The result of one check."""
+
+    name: str = Field(description="What was checked, such as `records`, `vectors` or `words`.")
+    asked: str = Field(description="The condition that was checked. It holds if `found` is 0.")
+    looked_at: int = Field(description="The number of checked items.")
+    found: int = Field(description="The number of wrong items.")
+    mended: int = Field(description="The number of repaired items. It is 0, because this check repairs nothing.")
+    findings: list[str] = Field(description="The first findings, each with what to do.")
+    lost: int
+
+
+class Checked(ResponseModel):
+    """The last check of the stored data by the server process that answers the request."""
+
+    state: Literal["never", "running", "done", "failed"]
+    started_at: str | None
+    finished_at: str | None
+    well: bool | None = Field(description="True if nothing wrong was found; null before the first check has ended.")
+    problem: str = Field(description="The reason why the check failed, or an empty text.")
+    checks: list[CheckResult] = Field(description="The results of the last check that has ended.")
+
+
+class Node(ResponseModel):
+    """A process, such as a server or a worker, that uses a memory which several machines share."""
+
+    id: str
+    name: str
+    role: str
+    alive: bool
+    seen: float = Field(description="Seconds since the last sign of life.")
+    claimed: int = Field(description="The number of entries that the node embeds now.")
+    embedded: int = Field(description="The number of entries that the node has embedded from the queue.")
+    leases: list[str]
+
+
+class Queue(ResponseModel):
+    """The entries that wait for vectors."""
+
+    waiting: int
+    claimed: int
+    refused: int
+    age: float = Field(description="The age in seconds of the oldest entry that waits, without refused entries.")
+
+
+class Nodes(ResponseModel):
+    """The nodes of a shared memory. If the memory is not shared, the list is empty and `queue` is null."""
+
+    nodes: list[Node]
+    queue: Queue | None
+
+
 @router.route("GET", "/healthz", None, {200: Alive})
 def healthz(service: Service) -> Response:
     """Check that the process answers requests."""
@@ -135,6 +188,39 @@ def metrics(service: Service, grant: Grant) -> Response:
     return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
+@router.route("GET", "/api/checks", "checks", {200: Checked})
+def checks(service: Service, grant: Grant) -> Response:
+    """Return the state of the last check of the stored data, and its results.
+
+    The check covers all namespaces. A key that is limited to namespaces is refused.
+    """
+    grant.require_all_namespaces()
+    return reply(service.checks.state())
+
+
+@router.route("POST", "/api/checks", "checks", {202: Checked})
+def check(service: Service, grant: Grant) -> Response:
+    """Start a check of the stored data, as the command `agentformer doctor` does, and do not wait for its end.
+
+    Nothing is changed. To repair what was found, run `agentformer doctor --repair` on the machine of the server. If a
+    check is running, no second one is started.
+    """
+    grant.require_all_namespaces()
+    service.checks.start()
+    return reply(service.checks.state(), 202)
+
+
+@router.route("GET", "/api/nodes", "checks", {200: Nodes})
+def nodes(service: Service, grant: Grant) -> Response:
+    """List the nodes of a memory that several machines share, and the state of the embedding queue."""
+    grant.require_all_namespaces()
+    memory = service.af.distributed
+    if memory is None:
+        return reply({"nodes": [], "queue": None})
+    found = [{**dataclasses.asdict(node), "leases": [*node.leases]} for node in memory.nodes()]
+    return reply({"nodes": found, "queue": dataclasses.asdict(memory.queue())})
+
+
 class ReadinessChecks:
     """Checks whether the parts of a memory can be used. No check loads a model or waits long. If a part hangs, only one
     thread is blocked, even if the part is checked many times. Thread-safe."""
@@ -152,8 +238,7 @@ class ReadinessChecks:
         return {"store": self._store.state(), "index": self._index.state(), "embedder": self._embedder_state()}
 
     def _search(self) -> None:
-        """Search by words, to check the index. The search updates the index from the stored records, and needs no
-        model."""
+        """Search by words, to check the index. The search updates the index, and needs no model."""
         for namespace in self._af.backend.namespaces()[:1]:
             self._af.backend.search(Query("ready", Scope(namespace), limit=1, mode="lexical"))
 
@@ -183,8 +268,7 @@ class _Check:
         self._last: Future[str] | None = None
 
     def state(self) -> str:
-        """Run the check and return its result. If the check is already running, wait for that run. Return `busy` if the
-        result takes too long."""
+        """Return the result of the check, which is started unless it is running. Return `busy` if it takes too long."""
         with self._lock:
             if self._last is None or self._last.done():
                 self._last = Future()
@@ -242,8 +326,7 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend by the name of the backend. A backend that also has a second name is listed
-    once."""
+    """Return the status of each backend by its name. A backend that also has a second name is listed once."""
     status = af.backend.status()
     backends = status.get("backends")
     if not backends:

@@ -16,13 +16,12 @@ from agentformer.types import DocumentStatus, PageStatus
 _MAX_TOKENS = 4096
 
 
-def _empty(value: Any) -> Any:
-    """Return the value, but "" for null, so that null is refused with the same message as an empty question."""
-    return "" if value is None else value
+# Null is refused with the same message as an empty question.
+_Question = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
 
 
 class _Asked(RequestModel):
-    question: Annotated[Text, BeforeValidator(_empty)] = Field(
+    question: _Question = Field(
         description="The question. The setting `max_question_chars` limits its length.",
         examples=["Who keeps the keys?"],
     )

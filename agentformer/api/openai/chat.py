@@ -118,8 +118,7 @@ class _Turn:
         self._stored = False
 
     def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
-        """Return the complete answer as a response, or an error response if the server refused the request. The turn is
-        stored first."""
+        """Store the turn, and return the answer as a response. If the server refused the request, return its error."""
         data = response.read()
         if isinstance(data, Refusal):
             return _error(data)
@@ -224,7 +223,8 @@ def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: C
     relevant to the last message of the user are added before its text, at most `place.tokens` tokens. Markers enclose
     the added text, so that the model can tell it from the words of the user. Raises `InvalidInput` if the core blocks
     alone have more than `place.tokens` tokens."""
-    asked = _last_user(messages)
+    of_user = (n for n, message in enumerate(messages) if message.get("role") == "user" and text_of(message))
+    asked = max(of_user, default=None)
     if asked is None or not place.tokens:
         return [*messages], 0
     earlier = [
@@ -327,11 +327,6 @@ def _parsed(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
-
-
-def _last_user(messages: Sequence[Mapping[str, Any]]) -> int | None:
-    found = (n for n in reversed(range(len(messages))) if messages[n].get("role") == "user" and text_of(messages[n]))
-    return next(found, None)
 
 
 def _before(content: Any, block: str) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from typing import Any
 
 from flask import Response
@@ -43,10 +42,12 @@ def embed(service: Service, grant: Grant, body: models.EmbeddingsRequest) -> Res
         raise InvalidInput("input", f"{error}; split the text") from None
     spans = token_spans(embedder)
     tokens = sum(len(spans(text)) for text in texts)
-    data = [
-        {"object": "embedding", "index": n, "embedding": _vector(row, body.encoding_format)}
-        for n, row in enumerate(rows)
-    ]
+    vectors: list[Any] = [row.astype("<f4") for row in rows]
+    if body.encoding_format == "base64":
+        vectors = [base64.b64encode(vector.tobytes()).decode() for vector in vectors]
+    else:
+        vectors = [vector.tolist() for vector in vectors]
+    data = [{"object": "embedding", "index": n, "embedding": vector} for n, vector in enumerate(vectors)]
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     return reply({"object": "list", "data": data, "model": _id(space), "usage": usage})
 
@@ -83,8 +84,7 @@ def _models(af: AgentFormer) -> list[dict[str, Any]]:
 
 
 def _id(space: EmbeddingSpace) -> str:
-    """Return the id of an embedding model, such as `PROVIDER:NAME`. For a model in a local folder, the name contains
-    only the last part of the path."""
+    """Return the id of an embedding model, `PROVIDER:NAME`. The path of a local model is cut to its last part."""
     name = space.model.replace("\\", "/")
     if name.startswith(("/", "~", ".")) or "\\" in space.model:
         name = name.rstrip("/").rpartition("/")[2]
@@ -93,9 +93,3 @@ def _id(space: EmbeddingSpace) -> str:
 
 def _no_model(name: str) -> NotFound:
     return NotFound(f"there is no model {name:.80}; use `{DEFAULT}`, or an id of GET /v1/models")
-
-
-def _vector(row: Any, encoding: str) -> Sequence[float] | str:
-    if encoding == "base64":
-        return base64.b64encode(row.astype("<f4").tobytes()).decode()
-    return [float(value) for value in row]

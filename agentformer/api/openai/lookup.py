@@ -39,9 +39,8 @@ _FILE = re.compile(r"file-([0-9a-f]{64})")
 
 
 def header(headers: Headers, name: str) -> str:
-    """Return the value of a header, which may be text in UTF-8. Return "" if the header is absent. Raises
-    `InvalidInput` if the value contains a comma: the header was possibly sent twice, because servers and proxies join
-    two values with a comma."""
+    """Return the value of a header, which may be text in UTF-8, or "" if it is absent. Raises `InvalidInput` for a
+    comma, because servers and proxies join the values of a repeated header with commas."""
     value = headers.get(name, "").strip()
     if "," in value:
         raise InvalidInput(name, "contains a comma, or is sent twice; send it once, with a value without a comma")
@@ -72,8 +71,7 @@ def documents(service: Service, namespace: str, digest: str | None = None, **mor
 
 def store_documents(service: Service, namespace: str, digest: str | None = None) -> list[MemoryEntry]:
     """Return the documents of a vector store, including those whose file could not be read. Files that were only
-    uploaded, and not added to the vector store, are left out. With `digest`, return only documents whose file has this
-    SHA-256."""
+    uploaded are left out. With `digest`, return only documents whose file has this SHA-256."""
     return [*documents(service, namespace, digest, where=_READ)]
 
 
@@ -145,17 +143,15 @@ def page_json(items: Sequence[dict[str, Any]], *, more: bool) -> dict[str, Any]:
 
 
 def store_id(namespace: str) -> str:
-    """Return the id of the vector store of a namespace: `vs_` and the name of the namespace. A name that is longer than
-    100 characters, or has other characters than ASCII letters, digits, ".", "_" and "-", is encoded in base64 after
-    `vs_~`."""
+    """Return the id of the vector store of a namespace: `vs_` and the name of the namespace. A name of more than
+    100 characters, or with others than ASCII letters, digits, ".", "_" and "-", is encoded in base64 after `vs_~`."""
     if _PLAIN.fullmatch(namespace):
         return f"{_STORE}{namespace}"
     return _ENCODED + base64.urlsafe_b64encode(namespace.encode()).decode().rstrip("=")
 
 
 def namespace_of(vector_store_id: str) -> str:
-    """Return the namespace of a vector store. Raises `NotFound` if the id does not have the form that `store_id`
-    returns."""
+    """Return the namespace of a vector store. Raises `NotFound` if `store_id` does not return this id."""
     namespace = vector_store_id.removeprefix(_STORE)
     if vector_store_id.startswith(_ENCODED):
         encoded = vector_store_id.removeprefix(_ENCODED)

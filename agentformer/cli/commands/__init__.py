@@ -43,12 +43,12 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.documents
     elif name == "sync":
         import agentformer.cli.commands.sync
-    elif name in ("search", "remember", "recall", "context", "memories"):
+    elif name in ("search", "recall", "context"):
+        import agentformer.cli.commands.search
+    elif name in ("remember", "memories", "update", "supersede", "history", "forget"):
         import agentformer.cli.commands.memory
     elif name == "core":
         import agentformer.cli.commands.core
-    elif name in ("update", "supersede", "history", "forget"):
-        import agentformer.cli.commands.edit
     elif name in ("status", "doctor"):
         import agentformer.cli.commands.doctor
     elif name in ("clean", "restore", "audit", "reindex", "reembed", "spaces"):

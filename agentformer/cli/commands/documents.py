@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from agentformer.cli.files import existing_files, names_of
 from agentformer.cli.group import common, examples, filters, main
-from agentformer.cli.inputs import (
-    document_id_of,
-    filters_of,
-    hint_namespaces,
-    id_of,
-    open_existing,
-    origin_text,
-)
+from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, id_of, open_existing, origin_text
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -110,7 +102,7 @@ def ingest(
     local = [path for path in paths if not is_url(path)]
     settings = load_settings({name: options[name] for name in ("index_dir", "upload_dir")})
     own = OwnFolders([settings.index_dir, settings.upload_dir])
-    files = existing_files(local, own) if local else []
+    files = _existing_files(local, own) if local else []
     with connect(**options) as af:
         results = []
         for result in _ingest_all(af, files, urls, given, allow_private=allow_private):
@@ -298,10 +290,10 @@ def _ingest_all(
     *,
     allow_private: bool,
 ) -> Iterator[dict[str, Any]]:
-    """Ingest the files and the URLs, show progress, and yield the result of each as JSON. `files` are pairs: a file,
-    and the folder that contains it or None (see `existing_files`). `given` are options of `RAGTool.upload`. An error of
-    one file becomes a result with the status `failed`, so that the other files are still ingested. Only
-    `SpaceMismatch`, after which no file can be stored, is raised."""
+    """Ingest the files and the URLs, show progress, and yield the result of each as JSON. `files` is a result of
+    `_existing_files`, and `given` are options of `RAGTool.upload`. An error of one file becomes a result with the
+    status `failed`, so that the other files are still ingested. Only `SpaceMismatch`, after which no file can be
+    stored, is raised."""
     uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
     for (file, root), name in zip(files, names_of(files), strict=True):
         uploads.append((str(file), safe(file.name), functools.partial(_upload_file, af, file, root, name=name)))
@@ -321,6 +313,58 @@ def _ingest_all(
 
 def _upload_file(af: AgentFormer, file: Path, root: Path | None, **options: Any) -> Document:
     return af.rag.upload(file, origin=Origin.of_file(file, root), **options)
+
+
+def _existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Path | None]]:
+    """Return the files to ingest at these paths. Each item is a pair: the file, and the folder that the user gave, or
+    None if the user gave the file itself. The folders `own`, which contain the data of the memory, are skipped. Raises
+    `InvalidInput` if a path is empty, or if there is no file."""
+    if not all(paths):
+        raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
+    if not any(Path(path).exists() for path in paths):
+        raise InvalidInput(
+            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
+        )
+    files = [item for path in paths for item in _files(Path(path), own)]
+    if not files:
+        raise InvalidInput("PATH", "contains no files to ingest")
+    return files
+
+
+def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tuple[Path, Path | None]]:
+    """Yield the files to ingest, sorted by name, each with the folder that the user gave (`root`), or None for a single
+    file. Hidden files, the folders `own`, and links to folders (which may form a cycle) are skipped. A folder that
+    cannot be read is yielded itself, so that the command reports the error when it ingests the folder."""
+    if path in own:
+        return
+    is_link = root is not None and path.is_symlink()
+    try:
+        children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
+    except OSError:
+        children = None
+    if children is None and not (is_link and path.is_dir()):
+        yield path, root
+    for child in children or ():
+        if not child.name.startswith("."):
+            yield from _files(child, own, root or path)
+
+
+def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
+    """Return the name for each file. For a file in a folder that the user gave, this is the path of the file in this
+    folder. For a single file, it is the file name. If several files would have the same name, each name begins with the
+    names of further folders that contain the file."""
+    paths = [file.absolute().parts for file, _ in files]
+    sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
+    while True:
+        names = ["/".join(path[-size:]) for path, size in zip(paths, sizes, strict=True)]
+        counts = Counter(name for name, _ in set(zip(names, paths, strict=True)))  # a file may be given twice
+        longer = [
+            size + 1 if counts[name] > 1 and size < len(path) - 1 else size
+            for name, path, size in zip(names, paths, sizes, strict=True)
+        ]
+        if longer == sizes:
+            return names
+        sizes = longer
 
 
 def _document_line(document: Mapping[str, Any]) -> str:

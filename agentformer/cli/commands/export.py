@@ -13,8 +13,8 @@ import click
 from agentformer.archive.backup import check_backup
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
+from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
-from agentformer.cli.home import export_home
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, safe, say, watching
 from agentformer.errors import InvalidInput

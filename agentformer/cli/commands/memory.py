@@ -1,34 +1,33 @@
-"""The commands that store and search memories: remember, recall, search, context, memories."""
+"""The commands that store, list, change and delete memories: remember, memories, update, supersede, forget, history."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import click
 
-from agentformer.cli.explain import explain_ranks, explain_weight
-from agentformer.cli.group import Command, category, common, examples, filters, in_place, main, memory_filters, where
+from agentformer.cli.group import category, common, examples, in_place, limit, main, selection, where
 from agentformer.cli.inputs import (
-    document_id_of,
+    confirm,
     edit_hint,
-    filters_of,
+    entry_of,
     hint_namespaces,
     kinds_of,
     nothing_listed,
-    nothing_recalled,
     open_existing,
-    query_of,
+    selection_of,
     source_of,
     text_of,
     where_of,
 )
 from agentformer.cli.output import (
-    excerpt,
+    entry_cells,
+    entry_line,
     moment,
-    place_of,
     plural,
     print_entries,
     print_json,
@@ -37,35 +36,20 @@ from agentformer.cli.output import (
     print_warnings,
     say,
 )
-from agentformer.errors import Conflict, InvalidInput
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.context.messages import Context, ContextReport
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
-from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
-from agentformer.types import DOCUMENT_KINDS, TIERS, Decay, Hit, Hits, MemoryEntry, Original, Reference, Scope
+from agentformer.records.filters import both
+from agentformer.types import CONTAINER_KINDS, DOCUMENT_KINDS, TIERS, Condition, MemoryEntry, Scope
 
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
+_NEW_VERSION = "ingest a new version of the document with: agentformer ingest FILE"
+_QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
+_CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
 
-
-def _limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:
-    text = f"Show at most this many {noun} [default: {default}]."
-    return click.option("--limit", metavar="N", type=click.IntRange(1, most), default=default, help=text)
-
-
-_tiers = click.option(
-    "--tier", "tiers", multiple=True, type=click.Choice(TIERS), help="Use only this tier. The option can be repeated."
-)
-_kinds = click.option(
-    "--kind", "kinds", metavar="WORD", multiple=True, help="Use only this kind. The option can be repeated."
-)
-_archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
-_explain = click.option(
-    "--explain",
-    is_flag=True,
-    help="Explain the order of the hits: the rank of each hit in each ranked list, and the weight of each list.",
-)
+_yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @main.command(
@@ -123,139 +107,14 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
 
 @main.command(
     epilog=examples(
-        'agentformer recall "What does Aino drink?" --user aino',
-        'agentformer recall "Which database?" --kind decision --limit 3',
-        'agentformer recall "the move to Turku" --archived --all',
-        'agentformer recall "decisions" --since 2026-10-01 --until 2026-10-31 --where site=north',
-    )
-)
-@click.argument("query")
-@_limit("hits", 10, 10_000)
-@_tiers
-@_kinds
-@_archived
-@click.option(
-    "--min-salience",
-    metavar="NUMBER",
-    type=float,
-    default=0.0,
-    help="Show only entries whose importance after decay is at least this number, from 0 to 1.",
-)
-@click.option(
-    "--all",
-    "every",
-    is_flag=True,
-    help="Also show entries that the search found but that are not relevant to the query.",
-)
-@click.option("--references", is_flag=True, help="Show only the records of your application to which the hits belong.")
-@_explain
-@memory_filters
-@common
-@in_place
-def recall(
-    query: str, limit: int, every: bool, references: bool, explain: bool, place: Any, as_json: bool, **given: Any
-) -> None:
-    """Search the memories that are relevant to a query, and show the best hits first.
-
-    With --user or --project, the command also searches the memories that belong to no user or to no project.
-    """
-    query = query_of(query)
-    scope = _scope(place, given) | filters_of(given) | {"min_salience": given.pop("min_salience")}
-    search = {**scope, "limit": limit, "relevant_only": not every}
-    hits = Hits()
-    records: list[Reference] = []
-    nothing = "nothing found"
-    with open_existing(**given) as af:
-        if references:
-            records = af.memory.references(query, **search)
-        else:
-            hits = af.memory.search(query, **search)
-        if not (records or hits):
-            hint_namespaces(af, place["namespace"])
-        if not (records or hits or references or as_json):
-            nothing = nothing_recalled(af, query, Scope(**scope, decay=Decay(af.settings.decay_rates)), every=every)
-    if references:
-        _print_references(records, as_json)
-    else:
-        _print_hits(hits, memory_hit_json, as_json, nothing, explain=explain)
-
-
-@main.command(
-    epilog=examples(
-        'agentformer search "keys"',
-        'agentformer search "keys" --explain',
-        'agentformer search "kevätkokous" --limit 3 --json',
-        'agentformer search "fee" --document rules/2026.pdf --where year=2026',
-        'agentformer search "decisions of the board" --since 2026-10-01 --until 2026-10-31',
-    )
-)
-@click.argument("query")
-@_limit("hits", 10, 1000)
-@_explain
-@filters
-@common
-def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Search documents and memories, and show the best hits first."""
-    query = query_of(query)
-    scope, name = {"namespace": namespace, **filters_of(options)}, options.pop("document")
-    with open_existing(**options) as af:
-        hits = af.memory.search(query, limit=limit, document_id=document_id_of(af, name, namespace), **scope)
-        if not hits:
-            hint_namespaces(af, namespace)
-    _print_hits(hits, hit_json, as_json, explain=explain)
-
-
-@main.command(
-    epilog=examples(
-        'agentformer context "Write the release note" --session monday --max-tokens 1000',
-        "agentformer context - --json < task.txt",
-    )
-)
-@click.argument("task", metavar="TASK|-")
-@click.option(
-    "--max-tokens",
-    metavar="N",
-    type=click.IntRange(1),
-    default=4000,
-    help="Use at most this many tokens [default: 4000].",
-)
-@common
-@in_place
-def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: Any) -> None:
-    """Show the context that a model gets for a task.
-
-    The context contains the core blocks, the conversation, and the memories that are relevant to TASK. If TASK is `-`,
-    the task is read from standard input. The exit code is 1 if the task itself does not fit into the context.
-    """
-    text = text_of(task, "TASK")
-    with open_existing(**options) as af:
-        built = af.memory.build_context(text, max_tokens=max_tokens, **place)
-    fits = _contains_task(built, text)
-    if not fits:
-        print_warnings([f"the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten the task"])
-    if as_json:
-        print_json(context_json(built))
-    else:
-        print_warnings(built.report.warnings)
-        for message in built.messages:
-            say(f"--- {message.role}\n{message.content}")
-        _print_left_out(built.report)
-    if not fits:
-        sys.exit(1)
-
-
-@main.command(
-    epilog=examples(
         "agentformer memories --kind decision",
         "agentformer memories --session monday --archived",
         """agentformer memories --where '{"type": "exists", "key": "year", "value": true}'""",
         "agentformer memories --limit 1000 --after 01a20046-0087-7000-994b-d506d6655eb7 --json",
     )
 )
-@_tiers
-@_kinds
-@_archived
-@_limit("entries", 100, 10_000)
+@selection
+@limit("entries", 100, 10_000)
 @click.option("--after", metavar="ID", default="", help="Show only entries after this id.")
 @where
 @common
@@ -269,9 +128,10 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     Documents and their pages and chunks are not memories. They are listed only if --kind names them: document, page or
     chunk.
     """
-    scope = _scope(place, given) | where_of(given.pop("where"))
+    scope = selection_of(place, given) | where_of(given.pop("where"))
     with open_existing(**given) as af:
-        scope["kinds"] = scope["kinds"] or _remembered_kinds(af)
+        remembered = sorted(kinds_of(af.memory.status()).keys() - DOCUMENT_KINDS) if not scope["kinds"] else ()
+        scope["kinds"] = scope["kinds"] or tuple(remembered) or ("fact",)  # an empty tuple would select all entries
         entries = af.memory.list(limit=limit, after=after, **scope)
         nothing, following = "", None
         if len(entries) == limit and af.memory.list(limit=1, after=entries[-1].id, **scope):
@@ -289,18 +149,125 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
         say(nothing)
 
 
-def _remembered_kinds(af: AgentFormer) -> tuple[str, ...]:
-    """Return the kinds of all stored entries, except the kinds of documents and their parts. The result is never empty,
-    because an empty tuple would select all entries."""
-    return tuple(sorted(kinds_of(af.memory.status()).keys() - DOCUMENT_KINDS)) or ("fact",)
+@main.command(
+    epilog=examples(
+        'agentformer update ID --content "We chose PostgreSQL."',
+        """agentformer update ID --metadata '{"about": "home"}' --expected-version 2""",
+    )
+)
+@click.argument("entry_id", metavar="ID")
+@click.option("--content", metavar="TEXT|-", help="The new text. With `-`, the text is read from standard input.")
+@click.option("--kind", metavar="WORD", help="The kind: fact, decision, error, milestone, or a word that you choose.")
+@click.option("--title", metavar="TEXT", help="The new title. The title of a core block cannot be changed.")
+@category
+@click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1.")
+@click.option("--metadata", metavar="JSON", help="A JSON object that replaces the stored metadata.")
+@click.option(
+    "--expected-version", metavar="N", type=click.IntRange(1), help="Change the entry only if it has this version."
+)
+@common
+def update(entry_id: str, expected_version: int | None, namespace: str, as_json: bool, **given: Any) -> None:
+    """Change a memory; `history` shows its former versions.
+
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory.
+    """
+    options = {name: given.pop(name) for name in _CHANGED}
+    changes = {name: value for name, value in options.items() if value is not None}
+    if not changes:
+        raise InvalidInput(
+            "--content", f"give at least one of the options {', '.join(f'--{name}' for name in _CHANGED)}"
+        )
+    if "metadata" in changes:
+        changes["metadata"] = fields.json_object("--metadata", changes["metadata"])
+    if "content" in changes:
+        changes["content"] = text_of(changes["content"], "--content")
+    with open_existing(**given) as af:
+        entry_id = _memory_id(af, entry_id, namespace, _NEW_VERSION)
+        entry = af.memory.update(entry_id, expected_version=expected_version, **changes)
+    print_result(entry_to_json(entry), f"version {entry.version}  {entry_line(entry)}", as_json=as_json)
 
 
-def _scope(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
-    --tier, --kind and --archived, which are removed from `given`."""
-    archived = given.pop("archived")
-    kept = {"include_archived": archived, "or_nobody": True}
-    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
+@main.command(epilog=examples("agentformer supersede OLD NEW", "agentformer restore OLD"))
+@click.argument("old_id", metavar="OLD")
+@click.argument("new_id", metavar="NEW")
+@common
+def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
+    """Replace an older memory by a newer one.
+
+    OLD and NEW are ids, beginnings of ids (at least 4 characters), or titles of memories. A search finds OLD only with
+    the option --archived. `restore OLD` makes OLD current again.
+    """
+    with open_existing(**options) as af:
+        old_id, new_id = (_memory_id(af, argument, namespace, _NEW_VERSION) for argument in (old_id, new_id))
+        old = af.memory.supersede(old_id, new_id)
+    print_result(entry_to_json(old), f"superseded  {old_id}  by {new_id}", as_json=as_json)
+
+
+@main.command(
+    epilog=examples(
+        "agentformer forget 01a20046-07d3-7000-bf91-5489008c977a",
+        "agentformer forget --user aino",
+        "agentformer forget --where draft=true --yes",
+        "agentformer forget --namespace-all --namespace trial --yes",
+    )
+)
+@click.argument("ids", nargs=-1, metavar="[ID...]")
+@where
+@click.option("--namespace-all", is_flag=True, help="Delete everything in the namespace, including documents.")
+@_yes
+@common
+@in_place
+def forget(
+    ids: tuple[str, ...], namespace_all: bool, yes: bool, place: Mapping[str, Any], as_json: bool, **options: Any
+) -> None:
+    """Delete memories permanently.
+
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory. If an argument matches no
+    memory or several memories, nothing is deleted. Instead of ids, you can select all memories of a --session, --user,
+    --agent or --project, or those that match --where. The vectors, index terms, history and summaries of these memories
+    are deleted too. To delete documents, use `remove`. Backups, exports, and the files that `doctor --repair` wrote
+    (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete these files yourself.
+    """
+    filters = where_of(options.pop("where"))
+    if any(filters.values()):
+        filters["where"] = both(filters["where"], Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS))))
+    narrowed = any(value is not None for name, value in place.items() if name != "namespace")
+    narrowed = narrowed or any(filters.values())
+    if [bool(ids), narrowed, namespace_all].count(True) != 1:
+        raise InvalidInput(
+            "ID",
+            "give only ids, only --namespace-all, or only options among --session, --user, --agent, --project, --where",
+        )
+    with open_existing(**options) as af:
+        deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place, **filters), yes)
+        files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
+    if files:
+        advice = "delete these files if you do not need them"
+        print_warnings(
+            [f"files of an earlier repair may still contain the deleted entries: {', '.join(files)}; {advice}"]
+        )
+    print_result({"forgotten": deleted}, f"entries deleted: {deleted}", as_json=as_json)
+
+
+@main.command(epilog=examples("agentformer history ID", "agentformer history ID --json"))
+@click.argument("entry_id", metavar="ID")
+@common
+def history(entry_id: str, namespace: str, as_json: bool, **options: Any) -> None:
+    """Show the former versions of an entry and the current one.
+
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory.
+    """
+    with open_existing(**options) as af:
+        entry = entry_of(af, entry_id, namespace)
+        former = af.memory.history(entry.id)
+    if as_json:
+        print_json({"versions": [entry_to_json(version) for version in former], "current": entry_to_json(entry)})
+        return
+    rows = []
+    for version in (*former, entry):
+        _, kind, _, text = entry_cells(version)
+        rows.append((str(version.version), moment(version.updated_at), kind, text))
+    print_table(("VERSION", "SINCE (UTC)", "KIND", "TEXT"), rows, right=(0,))
 
 
 def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEntry:
@@ -324,61 +291,30 @@ def _check_message(values: Mapping[str, Any]) -> None:
             raise InvalidInput(f"--{name}", wanted)
 
 
-def _print_hits(
-    hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
-) -> None:
-    """Print hits, best first. With `as_json`, print the value that `to_json` returns for each hit. Otherwise, print
-    text lines. With `explain`, these also contain the ranks of each hit. Print the text `nothing` if there are no hits.
-    """
-    if as_json:
-        found = [to_json(hit) for hit in hits]
-        print_json({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
-        return
-    print_warnings(hits.warnings)
-    for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
-        say(f"{hit.score:.3f}  {place_of(hit.entry)}\n       {excerpt(hit.entry.content)}")
-        if hit.originals:
-            say(f"       best originals: {', '.join(map(_original, hit.originals))}")
-        if explain:
-            say(f"       {ranks}")
-    if not hits:
-        say(nothing)
-    elif explain and hits.factors:
-        say(explain_weight(hits.factors))
+def _forget_ids(af: AgentFormer, ids: Sequence[str], namespace: str) -> int:
+    """Delete the entries with these ids, and return the number of deleted entries. If one of the entries does not exist
+    or is a part of a document, nothing is deleted."""
+    ids = [_memory_id(af, argument, namespace, "delete it with: agentformer remove ID") for argument in ids]
+    deleted = 0
+    for entry_id in ids:
+        with suppress(NotFound):  # already deleted together with an earlier entry
+            deleted += af.memory.remove(entry_id)
+    return deleted
 
 
-def _original(original: Original) -> str:
-    place = ", ".join(filter(None, (original.speaker, original.session_id, moment(original.at))))
-    return f"{original.id} ({place})"
+def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
+    count = af.backend.count(dataclasses.replace(scope, include_archived=True))
+    if count and not yes:
+        confirm(plural(count, "entry"))
+    return af.memory.remove(scope)
 
 
-def _contains_task(built: Context, task: str) -> bool:
-    """Return whether the context contains the task: as the message of the task, or because the last message of the
-    conversation has the same text. A blank task counts as contained."""
-    if not task.strip() or built.report.tokens["task"]:
-        return True
-    last = built.messages[-1] if built.messages else None
-    return last is not None and last.role == "user" and last.content.split() == task.split()
-
-
-def _print_left_out(report: ContextReport) -> None:
-    shares = ", ".join(f"{share} {tokens}" for share, tokens in report.tokens.items())
-    reasons = Counter(left.reason.partition(":")[0] for left in report.left_out).most_common()
-    print_warnings(
-        [
-            f"{report.total} of {report.budget} tokens ({shares}); {len(report.left_out)} left out",
-            *(f"left out {plural(count, 'time')}: the entry {reason}" for reason, count in reasons),
-        ]
-    )
-
-
-def _print_references(references: Sequence[Reference], as_json: bool) -> None:
-    if as_json:
-        print_json({"references": [reference_json(reference) for reference in references]})
-        return
-    rows = [
-        (f"{record.score:.3f}", f"{record.source_type}:{record.source_id}", record.entry_id) for record in references
-    ]
-    print_table(("SCORE", "RECORD", "ID"), rows)
-    if not references:
-        say("nothing found")
+def _memory_id(af: AgentFormer, argument: str, namespace: str, instead: str) -> str:
+    """Return the id of the memory that the argument names. Raises the errors of `id_of`. Raises `InvalidInput` if the
+    entry is a document or a part of a document; its message ends with `instead`, which says how to change documents."""
+    entry = entry_of(af, argument, namespace)
+    if entry.source is not None:
+        raise InvalidInput("ID", f"{entry.id} is a part of the document {entry.source.document_id}; {instead}")
+    if entry.kind in CONTAINER_KINDS:
+        raise InvalidInput("ID", f"{entry.id} is a document; {instead}")
+    return entry.id

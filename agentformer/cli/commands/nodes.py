@@ -7,7 +7,6 @@ import dataclasses
 import logging
 import signal
 import threading
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -81,15 +80,9 @@ def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Eve
             pause = min(2 * pause, _MOST_PAUSE)
         else:
             pause = _SLICE_SECONDS
-            _first_true(lambda: stopped.is_set() or listener.wait(_SLICE_SECONDS, "pending"))
-
-
-def _first_true(look: Callable[[], bool]) -> None:
-    """Wait until `look` returns True, but at most `_POLL_SECONDS`. `look` is called repeatedly, and must itself wait
-    `_SLICE_SECONDS` before it returns False."""
-    for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
-        if look():
-            return
+            for _ in range(round(_POLL_SECONDS / _SLICE_SECONDS)):
+                if stopped.is_set() or listener.wait(_SLICE_SECONDS, "pending"):
+                    break
 
 
 @main.command(epilog=examples("agentformer nodes", "agentformer nodes --json"))

@@ -1,18 +1,20 @@
-"""The command sync, which keeps the documents of a folder equal to its files."""
+"""The command sync, for a folder of documents and for a memory home, which is a folder of Markdown files."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from agentformer.archive.markdown.writer import HomeReport
 from agentformer.cli.group import common, examples, explicit_namespace, main
-from agentformer.cli.home import sync_home
+from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import bar, clip, plural, print_json, safe, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
@@ -21,7 +23,9 @@ from agentformer.rag.folder_sync import SyncReport
 from agentformer.records import fields
 from agentformer.tools.result_json import sync_json
 
-_SHOWN = 10  # the most skipped files that are printed
+_SHOWN = 10  # the most skipped files, and the most files of each kind of change in a memory home, that are printed
+_LOOK_SECONDS = 1.0  # seconds between two checks for changes of a memory home with --watch
+_CHANGES = ("added", "changed", "restored", "archived", "written", "deleted")  # lists of the report of a memory home
 _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
 
 
@@ -73,7 +77,7 @@ def sync(
         if metadata:
             raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
         how = {"delete": delete, "watch": watch, "adopt": adopt}
-        sync_home(folder, explicit_namespace(namespace), options, **how, as_json=as_json)
+        _sync_home(folder, explicit_namespace(namespace), options, **how, as_json=as_json)
         return
     stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored, "delete": delete}
@@ -173,3 +177,61 @@ def _restarted(start: Callable[[], Iterator[object]]) -> Iterator[object]:
     finally:
         yield True  # what changed before the watcher ran
     yield from found
+
+
+def export_home(af: AgentFormer, folder: Path, namespace: str, *, as_json: bool) -> None:
+    """Export a namespace into a memory home, and print the report. Exit with code 1 if the report has problems."""
+    hint_namespaces(af, namespace)
+    report = af.markdown.export(folder, namespace=namespace)
+    _show(report, as_json=as_json)
+    if not report.complete:
+        sys.exit(1)
+
+
+def _sync_home(
+    folder: str,
+    namespace: str | None,
+    options: Mapping[str, Any],
+    *,
+    delete: bool,
+    watch: bool,
+    adopt: bool,
+    as_json: bool,
+) -> None:
+    """Sync a memory home, a folder of Markdown files, and print the report. `namespace`, `delete` and `adopt` are
+    arguments of `MarkdownHomes.sync`. With `watch`, sync again after each change, until Ctrl-C. Exit with code 1 if the
+    report has problems."""
+    fields.optional_name("--namespace", namespace)
+    with connect(**options) as af:
+        report = af.markdown.sync(folder, namespace=namespace, delete=delete, adopt=adopt)
+        _show(report, as_json=as_json)
+        if watch:
+            follower = af.markdown.follow(folder)
+            while True:
+                time.sleep(_LOOK_SECONDS)
+                latest = follower.step()
+                if latest and (not latest.complete or any(getattr(latest, name) for name in _CHANGES)):
+                    _show(latest, as_json=as_json)
+    if not report.complete:
+        sys.exit(1)
+
+
+def _show(report: HomeReport, *, as_json: bool) -> None:
+    if as_json:
+        values = {**dataclasses.asdict(report), "seconds": round(report.seconds, 3)}
+        for name in ("conflicts", "pending", "skipped", "failed"):
+            values[name] = [problem._asdict() for problem in getattr(report, name)]
+        print_json(values, indent=None)
+        return
+    for state in ("skipped", "pending", "failed", "conflicts"):
+        for name, reason in getattr(report, state):
+            say(f"{state.removesuffix('s') if state == 'conflicts' else state:9}  {safe(name)}  ({safe(reason)})")
+    for state in _CHANGES:
+        names = getattr(report, state)
+        for name in names[:_SHOWN]:
+            say(f"{state:9}  {safe(name)}")
+        if len(names) > _SHOWN:
+            say(f"{state:9}  {plural(len(names) - _SHOWN, 'more file')} (--json lists all)")
+    counts = {name: len(getattr(report, name)) for name in (*_CHANGES, "conflicts", "failed")}
+    parts = [f"{count} {name}" for name, count in (*counts.items(), ("unchanged", report.unchanged)) if count]
+    say(", ".join(parts) or "the memory home is empty")
