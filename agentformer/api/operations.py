@@ -17,7 +17,7 @@ from werkzeug.exceptions import MethodNotAllowed
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
-from agentformer.api.request import body_of, check_no_query, form_of, is_arriving, query_of
+from agentformer.api.request import body_of, check_no_query, is_arriving, parameters_of
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
@@ -151,7 +151,7 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
         parameters["grant"] = grant = authorize()
         operation.permission.require(grant)
     if operation.query is not None:
-        parameters["query"] = query_of(operation.query)
+        parameters["query"] = parameters_of(operation.query, request.args, "query")
     elif operation.permission is not None:
         check_no_query()
     with operation.around(service):
@@ -159,7 +159,7 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
             with service.bodies.held() if is_arriving() else nullcontext():
                 parameters["body"] = body_of(operation.body)
         if operation.form is not None:
-            parameters["form"] = form_of(operation.form)
+            parameters["form"] = parameters_of(operation.form, request.form, "form")
         view = functools.partial(operation.view, service, **parameters)
         uses_model = operation.uses_model
         if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:

@@ -132,11 +132,6 @@ def client_left(environ: Mapping[str, Any]) -> bool:
     return isinstance(connection, TimedSocket) and connection.is_closed_by_client()
 
 
-def query_of(model: type[Model]) -> Model:
-    """Return the query string of the current request as a model. Raises `InvalidInput` for an invalid parameter."""
-    return _parameters_of(model, request.args, "query")
-
-
 def check_no_query() -> None:
     """Raise `InvalidInput` if the current request has a query string. Endpoints without parameters call this function,
     because the client could believe that an ignored parameter has an effect."""
@@ -160,11 +155,6 @@ def check_length(name: str, text: str, settings: Settings) -> None:
     limit = settings.max_question_chars
     if len(text) > limit:
         raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; shorten it to at most {limit}")
-
-
-def form_of(model: type[Model]) -> Model:
-    """Return the text fields of the current form as a model. Raises `InvalidInput` for an invalid field."""
-    return _parameters_of(model, request.form, "form")
 
 
 def _unusable_field(data: bytes) -> str | None:
@@ -200,7 +190,9 @@ def _is_usable(value: Any) -> bool:
     return True
 
 
-def _parameters_of(model: type[Model], parameters: MultiDict[str, str], place: str) -> Model:
+def parameters_of(model: type[Model], parameters: MultiDict[str, str], place: str) -> Model:
+    """Return the query string or the form of the current request as a model. `place` is `query` or `form`. Raises
+    `InvalidInput` for an invalid parameter."""
     arguments: dict[str, Any] = {}
     for name in parameters:
         values = parameters.getlist(name)

@@ -24,8 +24,8 @@ EVENT_STREAM = "text/event-stream"
 Event = tuple[str, Mapping[str, Any]]  # name and data
 T = TypeVar("T")
 
-_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
-_SILENCE_SECONDS = 3.0  # seconds without an event, after which a comment is sent to see if the client is still there
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
+SILENCE_SECONDS = 3.0  # seconds without an event, after which a comment is sent to see if the client is still there
 _COMMENT = ":\n\n"
 _INTERRUPTED = (
     "A server error interrupted the answer. The text that was sent before the error is valid. Ask the question again."
@@ -112,7 +112,9 @@ def stream(events: Generator[Event | None, None, None], interrupted: str) -> Res
     """Return a response that streams the events. An item None is sent as an empty comment, to check that the client is
     still connected. If a server error interrupts the stream, the last event is `error` with the text `interrupted`. If
     the client disconnects, `events` is closed as soon as it yields its next event."""
-    return Response(_encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=_HEADERS)
+    return Response(
+        _encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=STREAM_HEADERS
+    )
 
 
 def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
@@ -177,7 +179,7 @@ def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None,
 
 def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> Iterator[str]:
     try:
-        with closing(in_thread(events, _SILENCE_SECONDS)) as items:
+        with closing(in_thread(events, SILENCE_SECONDS)) as items:
             for event in items:
                 yield _event(*event) if event else _COMMENT
     except Exception:  # the status was sent already, so the error can only be an event

@@ -42,7 +42,7 @@ def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate
     """Return the asynchronous form of a method, which runs the method in a thread."""
 
     @functools.wraps(method)
-    async def run(self: Any, *arguments: P.args, **named: P.kwargs) -> T:
+    async def run(self: Any, /, *arguments: P.args, **named: P.kwargs) -> T:
         return await asyncio.to_thread(getattr(self, method.__name__), *arguments, **named)
 
     return run

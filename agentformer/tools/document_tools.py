@@ -6,7 +6,7 @@ import base64
 import binascii
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any
 
 from pydantic import AliasChoices, Field
 
@@ -29,7 +29,6 @@ from agentformer.tools.result_json import (
     passage_json,
     sync_json,
 )
-from agentformer.types import Answer
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
@@ -133,8 +132,7 @@ class DocumentTools:
         scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
         scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}
         scope |= {"every_user": True, "session_id": caller.session_id}
-        allowed = allowed_sources(caller.grant, sources)
-        scope |= {"sources": allowed["sources"], "messages": allowed["messages"]}
+        scope |= allowed_sources(caller.grant, sources)
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         if context_tokens is None:
             passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
@@ -142,7 +140,14 @@ class DocumentTools:
             context = self._rag.context(question, max_tokens=context_tokens, **scope)
             passages = [context_passage_json(passage) for passage in context.passages]
         no_quote = caller.extractive and answer.mode == "none" and answer.hits
-        return {**_answer_json(answer), "passages": passages} | ({"answer": _NO_QUOTE} if no_quote else {})
+        return {
+            "answer": _NO_QUOTE if no_quote else answer.text,
+            "mode": answer.mode,
+            "confidence": None if answer.confidence is None else round(answer.confidence, 2),
+            "citations": [citation_json(citation) for citation in answer.citations],
+            "passages": passages,
+            "warnings": list(answer.warnings),
+        }
 
     @tool("List documents", Hints(PERMISSIONS["rag_list"], idempotent=True))
     def rag_list(
@@ -158,26 +163,10 @@ class DocumentTools:
         return {"documents": [brief_document_json(document) for document in page], "next": following}
 
 
-def _answer_json(answer: Answer) -> dict[str, Any]:
-    return {
-        "answer": answer.text,
-        "mode": answer.mode,
-        "confidence": None if answer.confidence is None else round(answer.confidence, 2),
-        "citations": [citation_json(citation) for citation in answer.citations],
-        "passages": [],  # the caller of this function adds them
-        "warnings": list(answer.warnings),
-    }
-
-
-class _Allowed(TypedDict):
-    sources: Sequence[SourceName]
-    messages: bool
-
-
-def allowed_sources(grant: Grant, sources: Sequence[SourceName] | None) -> _Allowed:
-    """Return the sources from which a caller may get an answer. If the caller chose no `sources`, memories are used
-    only if the caller may search memories, and messages only if the caller may search conversations. Raises `Forbidden`
-    if the caller chose memories but may not search them."""
+def allowed_sources(grant: Grant, sources: Sequence[SourceName] | None) -> ChunkFilters:
+    """Return the filters for the sources from which a caller may get an answer. If the caller chose no `sources`,
+    memories are used only if the caller may search memories, and messages only if the caller may search conversations.
+    Raises `Forbidden` if the caller chose memories but may not search them."""
     needed = PERMISSIONS["rag_query from memories"]
     if sources is not None and "memories" in sources:
         needed.require(grant)

@@ -142,7 +142,7 @@ def test_a_silent_model_holds_neither_the_thread_of_a_client_that_left_nor_the_e
 ) -> None:
     monkeypatch.setenv("AGENTFORMER_THREADS", "1")
     impatient = "import agentformer.api.response as r, agentformer.api.serving.gunicorn as s\n"
-    alone = Server(tmp_path, talker, impatient + "r._SILENCE_SECONDS = 0.5; s.FINISH_SECONDS = 1")
+    alone = Server(tmp_path, talker, impatient + "r.SILENCE_SECONDS = 0.5; s.FINISH_SECONDS = 1")
     silence = threading.Event()
     try:
         alone.upload("keys.txt", KEYS)

@@ -166,10 +166,7 @@ def content(service: Service, grant: Grant, query: models.DocumentParameters, do
     execute, such as HTML, has the media type `application/octet-stream`.
     """
     document = _find(service.af, grant, document_id, query.namespace)
-    data = _original(service.af, document)
-    headers = {"Content-Disposition": attachment(document.name), "Content-Security-Policy": _POLICY}
-    media_type = document.media_type if document.media_type in _SAFE_TYPES else _BYTES
-    return Response(data, headers=headers, content_type=media_type)
+    return file_response(_original(service.af, document), document.name, document.media_type)
 
 
 @router.route("GET", f"{_DOCUMENT}/chunks", "document text", {200: models.Chunks})
@@ -218,6 +215,12 @@ def _original(af: AgentFormer, document: Document) -> bytes:
         return af.rag.original(document.id, namespace=document.namespace)
     except NotFound:
         raise NotFound("the original file of this document is not stored; upload the document again") from None
+
+
+def file_response(data: bytes, name: str, media_type: str = _BYTES) -> Response:
+    """Return a response with the bytes of a file. A browser saves the file and does not show or execute it."""
+    headers = {"Content-Disposition": attachment(name), "Content-Security-Policy": _POLICY}
+    return Response(data, headers=headers, content_type=media_type if media_type in _SAFE_TYPES else _BYTES)
 
 
 def attachment(name: str) -> str:

@@ -19,7 +19,7 @@ from agentformer.api.openai.embeddings import DEFAULT
 from agentformer.api.openai.lookup import NAMESPACE_HEADER, header, home
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import client_left
-from agentformer.api.response import EVENT_STREAM, in_thread, reply
+from agentformer.api.response import EVENT_STREAM, SILENCE_SECONDS, STREAM_HEADERS, in_thread, reply
 from agentformer.builders import model_spec
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
@@ -39,10 +39,8 @@ _HEADERS = {
     REMEMBER: "With `false`, the turn is not stored.",
     TOKENS: "The largest number of recalled tokens; 0 recalls nothing. The default is the setting `context_tokens`.",
 }
-_SILENCE_SECONDS = 3.0  # seconds without an event, after which a comment is sent to see if the client is still there
 _MAX_EVENT = 1024 * 1024  # bytes; longer events pass through in parts
 _COMMENT = b":\n\n"
-_STREAM = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _CUT = Refusal(
     502, "the language model's server ended the stream before the answer was complete; send the request again"
 )
@@ -98,7 +96,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     headers = {RECALLED: str(recalled)}
     if response.is_stream:
         pieces = turn.stream(response)
-        return Response(pieces, headers={**headers, **_STREAM}, content_type=response.content_type)
+        return Response(pieces, headers={**headers, **STREAM_HEADERS}, content_type=response.content_type)
     return turn.whole(response, headers)
 
 
@@ -132,7 +130,7 @@ class _Turn:
         events are yielded, so that this error does not follow a part of an event. A second thread receives the events,
         but the thread of the request stores the turn, because only this thread notices that the client has left."""
         rest = b""
-        with closing(in_thread(response.pieces(), _SILENCE_SECONDS)) as pieces:
+        with closing(in_thread(response.pieces(), SILENCE_SECONDS)) as pieces:
             for piece in pieces:
                 if piece is None:
                     yield _COMMENT

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 from flask import Response
 
 from agentformer.access.permissions import Grant
-from agentformer.api.endpoints.documents import attachment
+from agentformer.api.endpoints.documents import file_response
 from agentformer.api.endpoints.uploads import file_name, files_of_request, read_multipart
 from agentformer.api.openai import models
 from agentformer.api.openai.lookup import (
@@ -32,8 +32,6 @@ from agentformer.rag.uploads import Origin, read_upload
 from agentformer.types import MemoryEntry
 
 _FILE = "/v1/files/{file_id}"
-_BYTES = "application/octet-stream"
-_POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 router = Router("openai files")
 
@@ -100,7 +98,9 @@ def retrieve(service: Service, grant: Grant, file_id: str) -> Response:
     return reply(_file_json(copies(service, grant, file_id)[0]))
 
 
-@router.route("GET", f"{_FILE}/content", "document text", {200: (_BYTES,)}, headers=NAMESPACE_HEADER)
+@router.route(
+    "GET", f"{_FILE}/content", "document text", {200: ("application/octet-stream",)}, headers=NAMESPACE_HEADER
+)
 def content(service: Service, grant: Grant, file_id: str) -> Response:
     """Return the bytes of a file."""
     document = copies(service, grant, file_id)[0]
@@ -108,8 +108,7 @@ def content(service: Service, grant: Grant, file_id: str) -> Response:
         data = service.af.originals.get(document.metadata["sha256"])
     except NotFound:
         raise NotFound("the bytes of this file are not stored; upload the file again") from None
-    headers = {"Content-Disposition": attachment(document.metadata["name"]), "Content-Security-Policy": _POLICY}
-    return Response(data, headers=headers, content_type=_BYTES)
+    return file_response(data, document.metadata["name"])
 
 
 @router.route("DELETE", _FILE, "memory_delete", {200: models.Deleted}, headers=NAMESPACE_HEADER)
