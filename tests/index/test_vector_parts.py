@@ -16,8 +16,8 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors import flat, follower
 from agentformer.index.vectors.flat import CodeCopy, Rows, Selection, SelectionCache
 from agentformer.index.vectors.index import ReadWriteLock
-from agentformer.index.vectors.nprobe import _ladder
 from agentformer.index.vectors.training import list_count, positions_of
+from agentformer.index.vectors.tuning import _ladder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry

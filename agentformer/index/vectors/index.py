@@ -22,9 +22,9 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.flat import Flat, IntArray, Rows, Selection, SelectionCache
 from agentformer.index.vectors.ivf import Ivf
 from agentformer.index.vectors.lists import MAP_BYTES, can_map
-from agentformer.index.vectors.nprobe import LatestQueries, Tuner
 from agentformer.index.vectors.snapshot import Image, about_of, image_of, stage_of
 from agentformer.index.vectors.training import Interrupted, ReadVectors, Stopped, put_vectors, train_ivf
+from agentformer.index.vectors.tuning import LatestQueries, Tuner
 from agentformer.types import Matrix, Vector
 
 # Dead rows slow down searches, and their removal from a flat index needs a copy of the index. They are removed if they

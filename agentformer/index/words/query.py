@@ -83,10 +83,6 @@ class Scored(NamedTuple):
         inside = self.where(self.entries < len(allowed.mask))
         return inside.where(allowed.mask[inside.entries])
 
-    def with_others(self, others: Scored) -> Scored:
-        """Return the entries of the two objects together."""
-        return Scored(np.concatenate((self.entries, others.entries)), np.concatenate((self.scores, others.scores)))
-
 
 _NONE = Scored.of([], [])
 
@@ -322,7 +318,8 @@ class View:
         scored = committed.best(indexed, scope, limit, allowed, memtable.entries)
         if len(memtable) and terms:
             scores = memtable.scores(terms, frequencies, committed.statistics(terms))
-            scored = scored.with_others(Scored.of(list(scores), list(scores.values())).inside(allowed))
+            recent = Scored.of(list(scores), list(scores.values())).inside(allowed)
+            scored = Scored(*map(np.concatenate, zip(scored, recent, strict=True)))
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
         entries = scored.entries[best].tolist()
         if dates:  # words match the days of a query and vectors do not, so `covered` is 1
