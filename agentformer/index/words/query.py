@@ -319,7 +319,8 @@ class View:
         if len(memtable) and terms:
             scores = memtable.scores(terms, frequencies, committed.statistics(terms))
             recent = Scored.of(list(scores), list(scores.values())).inside(allowed)
-            scored = Scored(*map(np.concatenate, zip(scored, recent, strict=True)))
+            numbers = np.concatenate((scored.entries, recent.entries))
+            scored = Scored(numbers, np.concatenate((scored.scores, recent.scores)))
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
         entries = scored.entries[best].tolist()
         if dates:  # words match the days of a query and vectors do not, so `covered` is 1
