@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,9 +113,9 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     command = ["reembed", "--to", "hashing:64", "--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u"]
     slow = (
         "import time, agentformer.embedders.hashing as h\n"
-        "inner = h.HashingEmbedder.embed_documents\n"
+        "inner, pauses = h.HashingEmbedder.embed_documents, iter([0])\n"
         "def embed(self, texts):\n"
-        "    print('at work', flush=True); time.sleep(0.5)\n"
+        "    print('at work', flush=True); time.sleep(next(pauses, 60))\n"
         "    return inner(self, texts)\n"
         "h.HashingEmbedder.embed_documents = embed\n"
         f"from agentformer.cli import main; main({command})\n"
@@ -124,8 +123,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     child = start(slow, SERVE, cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE)
     assert child.stdout is not None
     child.stdout.readline()
-    child.stdout.readline()  # the first group is committed
-    time.sleep(0.1)
+    child.stdout.readline()  # the first group is committed, and the second one waits
     child.send_signal(signal.SIGINT)
     _, err = child.communicate(timeout=60)
     assert child.returncode == 130 and "to continue, run: agentformer reembed" in err, err

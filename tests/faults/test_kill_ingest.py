@@ -124,23 +124,24 @@ def test_an_ingest_killed_at_random_points_leaves_no_trace(world: World, tmp_pat
     print(f"seed {seed}, {KILLS} kills within {world.seconds:.1f} s")
     choose = random.Random(seed)
     killed = attempts = 0
-    while killed < KILLS and attempts < 3 * KILLS:
+    longest = world.seconds
+    while killed < KILLS:
         attempts += 1
         folder = tmp_path / str(attempts)
-        delay = choose.uniform(0, world.seconds)
+        delay = choose.uniform(0, longest)
         process = start(world.documents, folder)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=delay)
-            continue  # it was faster than the first one, and done
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
-        assert process.returncode == -signal.SIGKILL
+        process.kill()
+        process.communicate()
+        if process.returncode != -signal.SIGKILL:
+            assert process.returncode == 1
+            longest = delay  # it was faster than the first one, and done
+            continue
         killed += 1
         there = half_way(folder)
         check_recovery(world, folder)
         print(f"kill {killed} after {delay:.2f} s with {there} documents stored", flush=True)
-    assert killed == KILLS
 
 
 def half_way(folder: Path) -> int:
@@ -179,7 +180,7 @@ def test_a_killed_ingest_leaves_no_process(world: World, tmp_path: Path) -> None
     assert process.pid in family(tmp_path)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while (family(tmp_path) or running(readers)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert family(tmp_path) == [] == running(readers)

@@ -48,11 +48,12 @@ class Announced:
 
 
 def work(name: str, neighbour: Neighbour, announced: Announced, ends: float) -> None:
-    """Add and look for what has been added, by anybody, until the end; then look for all that is left."""
+    """Add and look for what has been added, by anybody, at least once and until the end; then look for all that is
+    left."""
     choose = random.Random(f"{name} {time.time_ns()}")
     seen = 0
     try:
-        while time.monotonic() < ends:
+        while not seen or time.monotonic() < ends:
             text = "".join(choose.choice(LETTERS) for _ in range(12))
             neighbour.add(text)
             announced.add(name, text)

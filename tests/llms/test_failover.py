@@ -41,7 +41,7 @@ def streams(*parts: bytes) -> list[bytes]:
 
 def model(one: Hostile, two: Hostile) -> OpenAIModel:
     given: dict[str, Any] = {"lmstudio_base_url": one.url, "ollama_base_url": two.url}
-    return OpenAIModel.from_settings("tiny", Settings(**given, llm_retries=0, llm_timeout=1.0))
+    return OpenAIModel.from_settings("tiny", Settings(**given, llm_retries=0, llm_timeout=30.0))
 
 
 def asked(server: Hostile) -> int:
@@ -130,7 +130,7 @@ def test_going_on_is_logged_without_secrets(serve: Serve, caplog: pytest.LogCapt
     key = "sk-canary-1234567890"
     one, two = serve(chats(refuses(503, json.dumps({"your key": key})))), serve(chats(completion("two")))
     settings = Settings(
-        lmstudio_base_url=one.url, ollama_base_url=two.url, llm_api_key=key, llm_retries=0, llm_timeout=1.0
+        lmstudio_base_url=one.url, ollama_base_url=two.url, llm_api_key=key, llm_retries=0, llm_timeout=30.0
     )
     OpenAIModel.from_settings("tiny", settings).complete(ASK)
     told = [record.getMessage() for record in caplog.records if record.name == "agentformer"]

@@ -29,7 +29,7 @@ POINT = {
 
 
 def model(server: Hostile, **more: Any) -> OpenAIModel:
-    settings = {"llm_base_url": server.url, "llm_api_key": "sk-test", "llm_retries": 0, "llm_timeout": 5.0, **more}
+    settings = {"llm_base_url": server.url, "llm_api_key": "sk-test", "llm_retries": 0, "llm_timeout": 30.0, **more}
     return OpenAIModel.from_settings("tiny", Settings(**settings))
 
 
