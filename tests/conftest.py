@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import platform
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.pathlib import import_path
 
 import bench.data  # noqa: F401 - reads AGENTFORMER_DATA, which is removed below: the commands under test warn of it
 
@@ -100,6 +102,18 @@ if not LONG and is_usable(MEMORY_DISK):
     os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY_DISK)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With several workers, import the test modules before they are collected; each worker begins at another one. The
+    first to import a module compiles it. In a fresh clone, that takes half a minute for all modules, and workers that
+    begin at the same one would compile all of them each."""
+    worker = getattr(session.config, "workerinput", {"workerid": "gw0", "workercount": 1})
+    files = [path for given in session.config.args for path in sorted(Path(given).rglob("test_*.py"))]
+    place = len(files) * int(worker["workerid"].removeprefix("gw")) // worker["workercount"]
+    for path in files[place:] if place else ():  # the first worker collects them in their order
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # the collection reports it
+            import_path(path, root=session.config.rootpath, consider_namespace_packages=False)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m unit`, do not import the tests in tests/faults, because all of them are marked as `fault`."""
     return True if collection_path == FAULTS and config.getoption("-m") == "unit" else None
@@ -107,7 +121,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`.
-    Files of unit tests alone run last: they are short, so that the workers end at the same time."""
+    The longest file runs first. Files of unit tests alone run last: they are short, so that the workers end at the same
+    time."""
     long = set()
     for item in items:
         marks = {mark.name for mark in item.iter_markers()} & KINDS
@@ -119,24 +134,57 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("unit")
         if item.get_closest_marker("unit") is None:
             long.add(item.path)
-    items.sort(key=lambda item: item.path not in long)
+    items.sort(key=lambda item: (item.path.name != "test_typing.py", item.path not in long))
 
 
-TORCH = ("tests/embedders/test_sbert", "tests/rerankers/test_cross_encoder")  # files whose tests import torch
+# Files that share what takes seconds to start, by its name: the import of torch, the servers of databases.
+TOGETHER = {
+    "torch": ("tests/embedders/test_sbert", "tests/rerankers/test_cross_encoder", "tests/rerankers/test_searching"),
+    "databases": (
+        "tests/backends/test_cosmos",
+        "tests/backends/test_distributed",
+        "tests/backends/test_postgres",
+        "tests/backends/test_tenants",
+        "tests/memory/test_state_machine",
+    ),
+}
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With `--dist loadfile`, let one worker run all files that import torch, because the import takes seconds."""
+    """With `--dist loadfile`, let one worker run all files that share something."""
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadFileScheduling
 
     class Scheduling(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "torch" if nodeid.startswith(TORCH) else str(super()._split_scope(nodeid))
+            shared = (name for name, files in TOGETHER.items() if nodeid.startswith(files))
+            return next(shared, "") or str(super()._split_scope(nodeid))
 
     return Scheduling(config, log)
+
+
+def _compile_routes_once() -> None:
+    """Keep the functions that werkzeug compiles for each route of an application: the tests make hundreds of
+    applications with the same sixty routes."""
+    try:
+        from werkzeug.routing.rules import Rule
+    except ImportError:
+        return
+    compiled: dict[object, Any] = {}
+    compiling = Rule._compile_builder
+
+    def kept(rule: Rule, append_unknown: bool = True) -> Any:
+        key = (*rule._trace, str(rule.defaults), append_unknown)
+        if key not in compiled:
+            compiled[key] = compiling(rule, append_unknown)
+        return compiled[key]
+
+    Rule._compile_builder = kept  # type: ignore[method-assign]
+
+
+_compile_routes_once()
 
 
 def pytest_collection_finish() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import importlib.metadata
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,7 +65,11 @@ def name_of(path: Path) -> str:
 
 @functools.cache
 def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+    gc.disable()  # it would look at all trees again and again: three times the work of the parser
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    finally:
+        gc.enable()
 
 
 @functools.cache
@@ -73,15 +78,16 @@ def imports(path: Path) -> list[tuple[str, bool]]:
     return list(_imports(path))
 
 
+def statements(node: ast.AST, in_function: bool = False) -> Iterator[tuple[ast.stmt, bool]]:
+    """Each statement, and whether it is inside a function."""
+    for field in ("body", "handlers", "orelse", "finalbody", "cases"):
+        for child in getattr(node, field, ()):
+            yield child, in_function
+            yield from statements(child, in_function or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)))
+
+
 def _imports(path: Path) -> Iterator[tuple[str, bool]]:
-    tree = parsed(path)
-    inner = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
+    for node, in_function in statements(parsed(path)):
         if isinstance(node, ast.Import):
             found = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -93,7 +99,7 @@ def _imports(path: Path) -> Iterator[tuple[str, bool]]:
             continue
         for name in found:
             if name.split(".")[0] == "agentformer":
-                yield name, id(node) in inner
+                yield name, in_function
 
 
 def folder_of(module: str) -> str:

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import agentformer
+from tests.test_house import parsed
 
 PACKAGE = Path(agentformer.__file__).parent
 ROOT = PACKAGE.parent
@@ -222,10 +223,7 @@ run([a, b], shell=False); "see http://127.0.0.1:8808"; self.exec(); yamlish()
 @functools.cache
 def modules() -> dict[str, ast.Module]:
     """Of the package, by their paths in it."""
-    return {
-        path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-        for path in sorted(PACKAGE.rglob("*.py"))
-    }
+    return {path.relative_to(PACKAGE).as_posix(): parsed(path) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def normal(name: str) -> str:

@@ -56,9 +56,21 @@ def postgres_url() -> Iterator[str]:
     folder.chmod(0o755)
     server = server_package.get_server(folder / "data", cleanup_mode="delete")
     _urls.append(server.get_uri())
+    _hurry(_urls[-1])
     try:
         yield _urls[-1]
     finally:
         _urls.pop()
         server.cleanup()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _hurry(url: str) -> None:
+    """Switch off what tests do not need: no test of this server stops it, and the schemas of tests are as many as
+    autovacuum has work for."""
+    import psycopg
+
+    with psycopg.connect(url, autocommit=True) as connection:
+        for setting in ("autovacuum", "fsync", "full_page_writes", "jit"):
+            connection.execute(f"ALTER SYSTEM SET {setting} = off")
+        connection.execute("SELECT pg_reload_conf()")
