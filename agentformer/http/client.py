@@ -211,7 +211,9 @@ class _Hooks:
             try:
                 response = send(request, **options)
             except Exception as error:
-                if not _is_lost(error) or not attempts.retry():
+                # A refused or broken connection took little time, so the request is sent again. A timeout took much.
+                lost = any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)
+                if not lost or not attempts.retry():
                     raise
                 continue
             message = ""
@@ -266,9 +268,3 @@ class _Hooks:
             return limit.read(partial(receive, max_bytes), timeout) if limit else receive(max_bytes, timeout)
 
         stream.read = read
-
-
-def _is_lost(error: BaseException) -> bool:
-    """Return True if the connection was refused or broken. A request that failed in this way may be sent again, because
-    such a failure takes little time. A timeout takes much time, so the result is False."""
-    return any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)

@@ -219,7 +219,9 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
             detail = ""
         message = f"{server.label} returned HTTP {status} {where}{_quoted(detail)}{advice}"
         return Failure(kind, message, status, detail)
-    if _is_connection(error):
+    # The package `openai` converts the errors of its HTTP library, except while the body of an error response is read.
+    library = type(error).__module__.partition(".")[0].startswith("httpx")
+    if library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__):
         root = _causes(error)[-1]
         reason = redact(getattr(root, "strerror", None) or str(root) or type(root).__name__, secrets)
         advice = f"check that the server runs, or set {prefix}_BASE_URL to its address"
@@ -247,14 +249,6 @@ def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:
 
 def _quoted(detail: str) -> str:
     return f': "{detail if len(detail) <= QUOTED else detail[: QUOTED - 1] + "…"}"' if detail else ""
-
-
-def _is_connection(error: BaseException) -> bool:
-    """Return True if the exception is a network error. The package `openai` converts most errors of its HTTP library to
-    its own classes, but not an error that occurs while the body of an error response is read. So the classes of the
-    HTTP library are checked too."""
-    library = type(error).__module__.partition(".")[0].startswith("httpx")
-    return library or any(kind.__name__ in ("APIConnectionError", "OSError") for kind in type(error).__mro__)
 
 
 def _causes(error: BaseException) -> list[BaseException]:

@@ -139,7 +139,9 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
         )
         return
     changed = np.array([*change_feed.entries_since(connection, words.seq), *damaged], np.int64)
-    expected = np.setdiff1d(_searched_entries(connection), changed)
+    # SQLite returns the numbers as one text, because one Python object for each number would be slow.
+    numbers = connection.execute(f"SELECT group_concat(num) FROM entries WHERE {SEARCHED}").fetchone()[0]
+    expected = np.setdiff1d(np.fromstring(numbers or "", dtype=np.int64, sep=","), changed)
     try:
         indexed = _indexed_entries(words)
         findings.looked_at = len(indexed)
@@ -159,13 +161,6 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
         if not is_index_failure(error):
             raise
         findings.add(f"the word index cannot be read: {_one_line(error)}")
-
-
-def _searched_entries(connection: sqlite3.Connection) -> IntArray:
-    """Return the numbers of all searchable entries. SQLite returns them as one text, because one Python object for each
-    number would be slow."""
-    numbers = connection.execute(f"SELECT group_concat(num) FROM entries WHERE {SEARCHED}").fetchone()[0]
-    return np.fromstring(numbers or "", dtype=np.int64, sep=",")
 
 
 def _indexed_entries(words: _Words) -> IntArray:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -50,7 +50,9 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
     """Return groups of indices into `hits`, with different values of one fact. Each hit is in at most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
-        for about, value in _facts(hit.entry, languages):
+        known = languages.known.get(hit.entry.id)  # the stored facts, which most entries have
+        stated = known.facts if known else ((about, value) for about, value, _ in statements(hit.entry, languages))
+        for about, value in stated:
             facts[*owner(hit.entry), about].setdefault(place, value)
     groups: list[list[int]] = []
     grouped: set[int] = set()
@@ -72,13 +74,6 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
     speaker = (entry.kind == "message", entry.role, entry.speaker)
     metadata = json.dumps(entry.metadata, sort_keys=True, default=str)
     return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)
-
-
-def _facts(entry: MemoryEntry, languages: EntryLanguages) -> Iterable[tuple[tuple[str, ...], tuple[str, ...]]]:
-    """Return the facts of an entry as pairs: the words that name the fact, and the words of its value. The facts of
-    most entries are stored already; the texts of the other entries are analyzed."""
-    known = languages.known.get(entry.id)
-    return known.facts if known else ((about, value) for about, value, _ in statements(entry, languages))
 
 
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:

@@ -16,6 +16,7 @@ Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its param
 _SIGNS = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}
 _SELECTIVE = frozenset({"id", "source_id", "parent_id", "document_id"})  # SQLite may use an index of these columns
 _NEVER = "1 = 0"
+_TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
 
 
 def filter_sql(filter: Filter) -> Sql:
@@ -85,7 +86,8 @@ def _field_sql(field: Field, condition: Condition) -> Sql:
     if condition.type == "exists":
         return f"{column} IS NOT NULL", []
     wanted = condition.value if condition.type == "in" else (condition.value,)
-    comparable = [_stored(value) for value in wanted if _is_of_type(value, field)]
+    kind = _TYPES[field.type]
+    comparable = [_stored(value) for value in wanted if isinstance(value, kind) and not isinstance(value, bool)]
     if condition.type in ORDERED:
         collation = " COLLATE BINARY" if field.type == "text" else ""
         parts = [(f"{column}{collation} {_SIGNS[condition.type]} ?", [value]) for value in comparable]
@@ -97,12 +99,6 @@ def _field_sql(field: Field, condition: Condition) -> Sql:
         parts = [(f"{column} = ?", [value]) for value in comparable]
     text, values = _or(parts)
     return f"({column} IS NOT NULL AND {text})", values
-
-
-def _is_of_type(value: Any, field: Field) -> bool:
-    if field.type == "number":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, str if field.type == "text" else datetime)
 
 
 def _stored(value: Any) -> Any:
