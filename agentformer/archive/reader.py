@@ -34,7 +34,7 @@ from agentformer.archive.format import (
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import document_of
 from agentformer.rag.uploads import identity
-from agentformer.records.history import history_problem
+from agentformer.records.entries import history_problem
 from agentformer.types import MemoryEntry, StoredVector
 
 _LONGEST_MANIFEST = 64 << 20  # bytes

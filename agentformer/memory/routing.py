@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, by_time
-from agentformer.records.history import Histories, check_histories
+from agentformer.records.entries import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.types import (

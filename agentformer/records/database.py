@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull
 from agentformer.records import change_feed, entries, meta
-from agentformer.records.history import versions_of
+from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
     FULL_WORDS,

@@ -1,14 +1,17 @@
-"""Detection of new entries that duplicate a stored entry."""
+"""Detection of new entries that duplicate a stored entry. Only `add_equal_texts` reads the database."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
 import unicodedata
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+from agentformer.records.codec import from_row
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
+from agentformer.records.scopes import in_groups, is_sqlite
 from agentformer.types import MemoryEntry
 
 # Entries of these kinds, and all entries of the tiers episodic and working, are stored again if their content is
@@ -20,14 +23,28 @@ _PLACE_FIELDS = (
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
+_MANY = 8  # from this number of texts on, one statement for all of them is faster
+# SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
+_SAME_START = (
+    "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
+    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
+    "AND archived_at IS NULL AND superseded_by IS NULL"
+)
+# The same query for many texts, which are given as a JSON list.
+_SAME_STARTS = (
+    "SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
+    "AND substr(e.content, 1, 100) = substr(t.value, 1, 100) AND e.content IS t.value "
+    f"AND e.kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
+    "AND e.archived_at IS NULL AND e.superseded_by IS NULL"
+)
 
 
 def comparable(content: str) -> str:
-    """Return the content in the Unicode form NFC, in which all spellings of a text are equal; see `normalized`."""
-    return normalized("NFC", content)
+    """Return the content in the Unicode form NFC, in which all spellings of a text are equal; see `_normalized`."""
+    return _normalized("NFC", content)
 
 
-def normalized(form: Literal["NFC", "NFD"], content: str) -> str:
+def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
     """Return the content in the Unicode form `form`, so that texts that differ only in their Unicode spelling become
     equal. A text of more than `_NORMALIZED` code points is returned unchanged, because its conversion could take too
     long."""
@@ -96,6 +113,38 @@ def is_repeatable(entry: MemoryEntry) -> bool:
 def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
     """Return whether no two of these entries have the same content, so that none of them can duplicate another one."""
     return len({comparable(entry.content) for entry in entries}) == len(entries)
+
+
+def add_equal_texts(
+    connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
+) -> int:
+    """Add to `known` the stored entries that have the same content as one of `entries`, in any Unicode spelling. Stored
+    entries whose row numbers are in `ignoring` are left out. Return the number of added entries."""
+    count = 0
+    texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
+    for entry in entries:
+        if not is_repeatable(entry):
+            content = entry.content
+            spellings = {content, *(_normalized(form, content) for form in ("NFC", "NFD"))}
+            texts[entry.namespace].update(dict.fromkeys(spellings))
+    for namespace, contents in texts.items():
+        for row in _with_texts(connection, namespace, [*contents]):
+            if row["num"] not in ignoring:
+                known.add(from_row(row))
+                count += 1
+    return count
+
+
+def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
+    """Yield the rows of the entries of a namespace whose content is one of these texts."""
+    if len(texts) < _MANY or not is_sqlite(connection):
+        plain, many = texts, list[str]()
+    else:  # SQLite's JSON functions end a text at its first NUL
+        plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]
+    for text in plain:
+        yield from connection.execute(_SAME_START, [namespace, text, text])
+    for _, group in in_groups(many):
+        yield from connection.execute(_SAME_STARTS, [json.dumps([*group], ensure_ascii=False), namespace])
 
 
 _encode = json.JSONEncoder(sort_keys=True).encode

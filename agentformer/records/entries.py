@@ -1,5 +1,6 @@
-"""Functions that store, read, change and remove entries. Each insertion, change and removal is added to the change
-feed, except changes of use counts. The row number of an entry is its integer key in the database.
+"""Functions that store, read, change and remove entries and their former versions. Each insertion, change and removal
+is added to the change feed, except changes of use counts. The row number of an entry is its integer key in the
+database. A former version is stored as JSON with a checksum.
 
 All functions take an open connection. A function that writes needs a write transaction, and the caller commits this
 transaction.
@@ -9,28 +10,24 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from agentformer.errors import Conflict, StoreDamaged
+from agentformer.errors import Conflict, InvalidInput, StoreDamaged
 from agentformer.records import change_feed
-from agentformer.records.codec import COLUMNS, from_row, from_rows, to_micros, to_row
-from agentformer.records.duplicates import (
-    REPEATABLE_KINDS,
-    KnownEntries,
-    have_distinct_texts,
-    is_repeatable,
-    normalized,
-)
-from agentformer.records.history import insert_version
-from agentformer.records.integrity.checksums import damage_error
-from agentformer.records.scopes import in_groups, is_selective, where
+from agentformer.records.codec import COLUMNS, from_row, from_rows, from_state, to_micros, to_row
+from agentformer.records.duplicates import KnownEntries, add_equal_texts, have_distinct_texts
+from agentformer.records.entry_json import entry_to_json
+from agentformer.records.integrity import checksums
+from agentformer.records.scopes import in_groups, is_selective, is_sqlite, where
 from agentformer.records.vectors import delete_windows
 from agentformer.types import MemoryEntry, Scope, Use
+
+Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
 _INSERT = (
     f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)}) "
@@ -40,25 +37,11 @@ _INSERT_ONE = f"{_INSERT} RETURNING num"
 _EXISTS = "entry {} already exists; update it, or store the new entry with another id"
 _INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
-_MANY = 8  # from this number of texts on, one statement for all of them is faster
 # From this number of entries on, a transaction changes more pages than the usual cache holds. SQLite would then write
 # some of them to the log several times.
 _LARGE = 500
 _LARGE_CACHE_KB = 65_536
 _OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
-# SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
-_SAME_START = (
-    "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
-    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
-    "AND archived_at IS NULL AND superseded_by IS NULL"
-)
-# The same query for many texts, which are given as a JSON list.
-_SAME_STARTS = (
-    "SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
-    "AND substr(e.content, 1, 100) = substr(t.value, 1, 100) AND e.content IS t.value "
-    f"AND e.kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
-    "AND e.archived_at IS NULL AND e.superseded_by IS NULL"
-)
 _PARTS = """
     WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
         SELECT num, id, namespace, user_id, project FROM entries WHERE num IN (SELECT value FROM json_each(?))
@@ -95,7 +78,7 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
         if row is None:
             raise Conflict(_EXISTS.format(entries[0].id))
         return [int(row[0])]
-    if _is_sqlite(connection):
+    if is_sqlite(connection):
         return _insert_numbered(connection, entries)
     rows = [to_row(entry) for entry in entries]
     ids = [entry.id for entry in entries]
@@ -106,11 +89,6 @@ def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) 
     connection.executemany(_INSERT, rows)
     nums = {row["id"]: int(row["num"]) for row in _select(connection, "id, num", "id", ids)}
     return [nums[name] for name in ids]
-
-
-def _is_sqlite(connection: object) -> bool:
-    """Return whether the connection is a connection to SQLite, and not to another database with the same methods."""
-    return isinstance(connection, sqlite3.Connection)
 
 
 def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
@@ -146,7 +124,7 @@ def insert_unique(
     stored = []
     entries = list(entries)
     known = KnownEntries()
-    if not _add_equal_texts(connection, known, entries, ignoring) and have_distinct_texts(entries):
+    if not add_equal_texts(connection, known, entries, ignoring) and have_distinct_texts(entries):
         return insert(connection, entries), entries, entries
     for entry in entries:
         duplicate = known.find(entry)
@@ -175,38 +153,6 @@ def _other_neighbors(
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
-
-
-def _add_equal_texts(
-    connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
-) -> int:
-    """Add to `known` the stored entries that have the same content as one of `entries`, in any Unicode spelling. Stored
-    entries whose row numbers are in `ignoring` are left out. Return the number of added entries."""
-    count = 0
-    texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
-    for entry in entries:
-        if not is_repeatable(entry):
-            content = entry.content
-            spellings = {content, *(normalized(form, content) for form in ("NFC", "NFD"))}
-            texts[entry.namespace].update(dict.fromkeys(spellings))
-    for namespace, contents in texts.items():
-        for row in _with_texts(connection, namespace, [*contents]):
-            if row["num"] not in ignoring:
-                known.add(from_row(row))
-                count += 1
-    return count
-
-
-def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
-    """Yield the rows of the entries of a namespace whose content is one of these texts."""
-    if len(texts) < _MANY or not _is_sqlite(connection):
-        plain, many = texts, list[str]()
-    else:  # SQLite's JSON functions end a text at its first NUL
-        plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]
-    for text in plain:
-        yield from connection.execute(_SAME_START, [namespace, text, text])
-    for _, group in in_groups(many):
-        yield from connection.execute(_SAME_STARTS, [json.dumps([*group], ensure_ascii=False), namespace])
 
 
 def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
@@ -296,6 +242,66 @@ def overwrite(connection: sqlite3.Connection, changed: MemoryEntry) -> None:
     connection.execute(_OVERWRITE, to_row(changed))
 
 
+def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
+    """Check the former versions that will be stored with `entries`, and return them without empty histories. Raises
+    `InvalidInput` if the versions cannot belong to these entries, or if versions are given although `unique` is true,
+    because a duplicate entry is not stored and has no history."""
+    checked = {entry_id: versions for entry_id, versions in (histories or {}).items() if versions}
+    if checked and unique:
+        raise InvalidInput(
+            "former", "cannot be given together with `unique`, because a duplicate is not stored and has no history"
+        )
+    current = {entry.id: entry.version for entry in entries}
+    for entry_id, versions in checked.items():
+        if entry_id not in current:
+            problem = f"contains versions of the entry {entry_id[:200]}, but `entries` does not contain this entry"
+            raise InvalidInput("former", problem)
+        if problem := history_problem(entry_id, current[entry_id], versions):
+            raise InvalidInput("former", problem)
+        for version in versions:
+            to_row(version)  # raises for metadata that is not JSON
+    return checked
+
+
+def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]) -> str:
+    """Return the reason why these versions cannot be the former versions of the entry `entry_id`, or "" if they can.
+    `current` is the version number of the entry."""
+    previous = 0
+    for version in versions:
+        if version.id != entry_id:
+            return f"a former version of {entry_id[:200]} has the id {version.id[:200]}"
+        if not previous < version.version < current:
+            return f"the version numbers in the history of {entry_id[:200]} must rise and be lower than {current}"
+        previous = version.version
+    return ""
+
+
+def insert_histories(
+    connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
+) -> None:
+    """Store the former versions of entries that were just inserted with the row numbers `nums`."""
+    for num, entry in zip(nums, entries, strict=True):
+        for version in histories.get(entry.id, ()):
+            insert_version(connection, num, version)
+
+
+def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
+    """Store `version` as a former version of the entry with the row number `num`."""
+    state = json.dumps(entry_to_json(version), ensure_ascii=False)
+    checksum = checksums.of_text(state, num, version.version)
+    connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])
+
+
+def versions_of(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
+    """Return the former versions of an entry, oldest first. Raises `StoreDamaged` if one of them is damaged."""
+    rows = connection.execute(
+        "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
+        "ORDER BY history.version",
+        [entry_id],
+    )
+    return [from_state(row, entry_id) for row in rows]
+
+
 def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
     """Return at most `limit` entries of the scope with an id that is greater than `after`, in order of id. Raises
     `StoreDamaged` if a row or an index is damaged."""
@@ -306,7 +312,7 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     ids = [after, *(entry.id for entry in entries)]
     if any(former >= following for former, following in pairwise(ids)):
         # otherwise a caller could read pages forever
-        raise damage_error("an index of the entries", "it is out of order")
+        raise checksums.damage_error("an index of the entries", "it is out of order")
     return entries
 
 

@@ -16,8 +16,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from agentformer.records.codec import now, to_micros
-from agentformer.records.filters import json_equal, parse
-from agentformer.records.filters.sql import filter_sql, json_equals
+from agentformer.records.filters import equals_sql, filter_sql, json_equal, parse
 from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
 
 if TYPE_CHECKING:
@@ -88,6 +87,11 @@ def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
     if not scope.include_archived:
         parts.append("archived_at IS NULL AND superseded_by IS NULL")
     return " AND ".join(parts), values
+
+
+def is_sqlite(connection: object) -> bool:
+    """Return whether the connection is a connection to SQLite, and not to another database with the same methods."""
+    return isinstance(connection, sqlite3.Connection)
 
 
 def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:
@@ -182,7 +186,7 @@ def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
 def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
     conditions: list[tuple[str, list[Any]]] = []
     for key, value in scope.metadata.items():
-        comparison, compared = json_equals(value)
+        comparison, compared = equals_sql(value)
         condition, values = f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND {comparison})", [key]
         values += compared
         # this first condition is redundant, but SQLite can use an index for it

@@ -18,8 +18,8 @@ from agentformer.factory import AgentFormer
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
+from agentformer.records.entries import versions_of
 from agentformer.records.entry_json import TIMES, entry_to_json
-from agentformer.records.history import versions_of
 from agentformer.records.schema import MIGRATIONS
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Query, Scope
 

@@ -21,7 +21,7 @@ from agentformer.records import change_feed, meta
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
 from agentformer.records.database import Database
-from agentformer.records.history import versions_of
+from agentformer.records.entries import versions_of
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
 from agentformer.search.row_cache import RankedRows

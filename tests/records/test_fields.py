@@ -13,7 +13,7 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.records import fields, meta
 from agentformer.records.codec import from_micros, to_micros
-from agentformer.records.history import check_histories, history_problem
+from agentformer.records.entries import check_histories, history_problem
 from agentformer.testing import make_entry
 
 

@@ -16,8 +16,8 @@ from agentformer.records import consolidation, meta, spaces, supersession
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
+from agentformer.records.entries import Histories, check_histories, insert_histories, versions_of
 from agentformer.records.entry_json import check_settable
-from agentformer.records.history import Histories, check_histories, insert_histories, versions_of
 from agentformer.rerankers import Reranking
 from agentformer.types import (
     AbsentDocument,

@@ -21,8 +21,8 @@ from agentformer.memory.backends.local_json.operations import Leases
 from agentformer.memory.backends.local_json.search import bm25_scores, scope_filter
 from agentformer.records import meta
 from agentformer.records.codec import now
+from agentformer.records.entries import Histories, check_histories
 from agentformer.records.entry_json import check_settable
-from agentformer.records.history import Histories, check_histories
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.integrity.repair import HOW_SUPERSEDED

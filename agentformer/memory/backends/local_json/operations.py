@@ -19,7 +19,7 @@ from agentformer.memory.backends.local_json.folder import Folder, write_error
 from agentformer.records import supersession
 from agentformer.records.consolidation import check_together, restore_error
 from agentformer.records.duplicates import KnownEntries, comparable
-from agentformer.records.history import history_problem
+from agentformer.records.entries import history_problem
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.records.integrity.verify import SUPERSEDED, lost_text
