@@ -25,6 +25,7 @@ from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import WordHits
 from agentformer.records import change_feed
 from agentformer.records import entries as records
+from agentformer.records.fields import MAX_LIMIT
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
@@ -45,7 +46,6 @@ from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, RecordStore, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
-MAX_LIMIT = 10_000  # hits of one search; `list` returns more
 _DERIVED = 200  # number of best entries whose derived rows are read; the boosts look at no other entries
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read

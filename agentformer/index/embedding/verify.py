@@ -22,6 +22,7 @@ from agentformer.records import change_feed
 from agentformer.records import vectors as store
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
+from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, RecordStore, Span
 
@@ -288,13 +289,9 @@ def _searched_entries(
     connection: sqlite3.Connection, damaged: Collection[int]
 ) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
     """Yield all searchable entries in batches, in order of their number, with id, content and context only."""
-    marks = ", ".join("?" * len(UNSEARCHED_KINDS))
-    query = (
-        "SELECT num, id, content, context FROM entries "
-        f"WHERE num > ? AND +kind NOT IN ({marks}) ORDER BY num LIMIT {_ENTRIES}"
-    )
+    query = f"SELECT num, id, content, context FROM entries WHERE num > ? AND +{SEARCHED} ORDER BY num LIMIT {_ENTRIES}"
     after = -1
-    while rows := connection.execute(query, [after, *sorted(UNSEARCHED_KINDS)]).fetchall():
+    while rows := connection.execute(query, [after]).fetchall():
         after = rows[-1][0]
         entries = [
             (row[0], MemoryEntry(row[1], row[2], context=row[3]))

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentformer.index.vectors.flat import IntArray, Rows
+from agentformer.records.scopes import in_groups
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Matrix
 
-_VARIABLES = 500  # numbers per statement; every SQLite build allows more bound variables
 _READ_ROWS = 4_096  # rows read at a time
 _READ_NUMBERS = 100_000  # rows read at a time if only their numbers are read
 _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w JOIN vectors AS v ON v.id = w.vector "
@@ -69,9 +69,7 @@ def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimen
     the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
     rows: list[tuple[int, bytes, int | None]] = []
     cursor = tuple_cursor(connection)
-    for start in range(0, len(vectors), _VARIABLES):
-        batch = vectors[start : start + _VARIABLES].tolist()
-        marks = ",".join("?" * len(batch))
+    for marks, batch in in_groups(vectors.tolist()):
         query = f"SELECT id, data, checksum FROM vectors WHERE id IN ({marks}) ORDER BY id"
         rows += cursor.execute(query, batch).fetchall()
     numbers, blobs, checksums = zip(*rows, strict=True) if rows else ((), (), ())

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import tantivy
 
+from agentformer.records.scopes import OWNERS
 from agentformer.text.analysis import Terms, stored_terms, text_terms
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
 from agentformer.text.dates.expressions import date_terms, day_terms
@@ -37,7 +38,6 @@ _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
 _PLACED = ("namespace", *_PLACES, *(name for name, _ in _KINDS))
 _placed: Callable[[MemoryEntry], tuple[str | None, ...]] = attrgetter(*_PLACED)
-_OWNERS = ("user_id", "project")
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
@@ -144,7 +144,7 @@ def required_places(scope: Scope) -> list[str]:
     terms = [_place("namespace", scope.namespace)]
     for name in (*_PLACES, "document_id"):
         value = getattr(scope, name)
-        if value is not None and not (scope.or_nobody and name in _OWNERS):
+        if value is not None and not (scope.or_nobody and name in OWNERS):
             terms.append(_place(name, value))
     for name, plural in _KINDS:
         values = getattr(scope, plural)
