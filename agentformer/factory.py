@@ -43,11 +43,11 @@ from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Ree
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
     from agentformer.archive.backup import BackedUp
-    from agentformer.archive.chats.importer import ChatsImported
+    from agentformer.archive.chats import ChatsImported
     from agentformer.archive.copy import Copied
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
-    from agentformer.archive.markdown.home import HomeKeeper, MarkdownHomes
+    from agentformer.archive.markdown import HomeKeeper, MarkdownHomes
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
@@ -218,8 +218,8 @@ class AgentFormer:
 
     def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
         """Store the conversations of a chat export as sessions, each message once.
-        `archive.chats.importer.import_chats` describes the `options`."""
-        from agentformer.archive.chats.importer import import_chats
+        `archive.chats.import_chats` describes the `options`."""
+        from agentformer.archive.chats import import_chats
 
         return import_chats(self.backend, path, **options)
 
@@ -227,7 +227,7 @@ class AgentFormer:
     def markdown(self) -> MarkdownHomes:
         """The export of memories to folders of Markdown files (`export`), and the synchronization of memories and files
         (`sync`, `follow`)."""
-        from agentformer.archive.markdown.home import MarkdownHomes
+        from agentformer.archive.markdown import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
 

@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentformer
-from agentformer.archive.chats import files, importer
+from agentformer.archive import chats
+from agentformer.archive.chats import files
 from agentformer.archive.chats.files import Unusable, read_values
 from agentformer.errors import InvalidInput
 from tests.faults.long_form import LONG
@@ -228,7 +229,7 @@ def test_an_import_starts_no_summaries_and_concurrent_imports_store_each_message
         return store(entries, **options)
 
     monkeypatch.setattr(af.backend, "store", racing)
-    monkeypatch.setattr(importer, "_BATCH", 10)
+    monkeypatch.setattr(chats, "_BATCH", 10)
     done = af.import_conversations(path)
     assert (done.messages, done.there_already) == (23, 7) and len(af.memory.transcript("many")) == 30
     assert af.memory.count(kinds=("summary",)) == 0

@@ -1,2 +1,232 @@
-"""Conversations of other programs: chat exports are read one conversation at a time, and stored as sessions, each
-message once (docs/ARCHIVE.md)."""
+"""Stores the conversations of a chat export as sessions, each message once.
+
+A message is recognised by its `source_type` (`chatgpt`, `claude` or `chat`) and its `source_id`, which contains the ids
+of the conversation and of the message. These two texts are called the record of the message.
+Messages are stored in batches, each in one transaction, so the next import continues an interrupted one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Unpack
+
+from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
+from agentformer.archive.chats.formats import PLAIN, Chat, ChatMessage, chat_of, digest_of, name_of
+from agentformer.errors import Conflict, InvalidInput
+from agentformer.memory.backends import all_entries
+from agentformer.memory.batches import source_scopes
+from agentformer.memory.validation import Place, new_message, place_from
+from agentformer.rag.folder_files import Problem
+from agentformer.records import fields
+from agentformer.types import MemoryBackend, MemoryEntry, Scope
+
+_BATCH = 500  # messages of one transaction
+_BATCH_CHARACTERS = 8 << 20
+_ATTEMPTS = 5  # at a batch whose messages another import stores at the same time
+_LISTED = 1_000  # problems in a report
+
+Progress = Callable[[int, int], None]  # bytes read, and bytes of all files
+
+
+@dataclass(slots=True)
+class ChatsImported:
+    """The result of an import. `conversations` and `messages` are the numbers of stored conversations and messages.
+    `there_already` is the number of messages that the memory had before. `skipped` is the number of messages that have
+    no text, or are not from a person or an assistant. `failures` is the number of conversations and messages that
+    cannot be used, and `failed` contains the first 1,000 of these, each with the reason."""
+
+    conversations: int = 0
+    messages: int = 0
+    there_already: int = 0
+    skipped: int = 0
+    failures: int = 0
+    failed: list[Problem] = field(default_factory=list)
+
+    def add_failure(self, name: str, reason: str) -> None:
+        """Add a conversation or a message that cannot be used."""
+        self.failures += 1
+        if len(self.failed) < _LISTED:
+            self.failed.append(Problem(name, reason))
+
+
+def import_chats(
+    backend: MemoryBackend,
+    path: str | os.PathLike[str],
+    *,
+    speaker: str = "",
+    progress: Progress | None = None,
+    **place: Unpack[Place],
+) -> ChatsImported:
+    """Store the conversations of a chat export of ChatGPT or Claude, or of JSON Lines with role, content and time, as
+    sessions. A message that was imported before is not stored again; docs/ARCHIVE.md describes the formats.
+
+    `place` contains the owner of the messages. A message without a session gets `session_id` of `place`, or else the
+    name of its file. `speaker` is the name of the user. `progress(read, total)` is called with the number of bytes that
+    were read and of all bytes. The result lists conversations that cannot be used. Raises `InvalidInput` if the file is
+    not a chat export, or if `speaker` or a value of `place` is not valid."""
+    if "\0" in str(path):
+        raise InvalidInput("path", "is not a path, because it contains a NUL character")
+    return _Import(backend, place_from(place), fields.text("speaker", speaker, fields.MAX_NAME)).run(
+        Path(path), progress
+    )
+
+
+class _Import:
+    """Imports the files of one chat export. `place` contains the owner of the messages, and the session for messages
+    that name no session. `speaker` is the name of the user."""
+
+    def __init__(self, backend: MemoryBackend, place: Mapping[str, Any], speaker: str) -> None:
+        self._backend = backend
+        self._place = place
+        self._speaker = speaker
+        self._batch: dict[tuple[str, str], MemoryEntry] = {}  # by the record
+        self._characters = 0
+        self._sessions: set[bytes] = set()  # hashes of the sessions of stored messages
+        self._timeless: tuple[str, dict[str, int]] = (
+            "",
+            {},
+        )  # a session, and how often each of its messages without a time occurred
+        self._done = ChatsImported()
+
+    def run(self, path: Path, progress: Progress | None = None) -> ChatsImported:
+        """Import a file, a folder or a ZIP archive. Raises `InvalidInput` if it is not a chat export."""
+        files = find_files(path)
+        total, before = sum(file.size for file in files), 0
+        for number, file in enumerate(files):
+            try:
+                for name, chat, position in self._chats(file):
+                    self._add(name, chat)
+                    if progress:
+                        progress(before + position, total)
+            except InvalidInput as error:
+                if not (number or self._done.messages or self._done.failures or self._batch):
+                    raise
+                self._done.add_failure(file.name, str(error).removeprefix("path: "))
+            before += file.size
+        self._flush()
+        self._done.conversations = len(self._sessions)
+        return self._done
+
+    def _chats(self, file: ChatFile) -> Iterator[tuple[str, Chat, int]]:
+        """Yield the name of each conversation of a file, the conversation, and the position in the file."""
+        for value, number, position in read_items(file):
+            name = f"{file.name}, {name_of(value, number)}"
+            if isinstance(value, Unusable):
+                self._done.add_failure(name, str(value))
+                continue
+            try:
+                chat = chat_of(value)
+            except InvalidInput as error:
+                self._done.add_failure(name, str(error))
+                continue
+            if chat.source == PLAIN and not chat.id:
+                chat = Chat(
+                    PLAIN,
+                    self._place["session_id"] or file.path.stem[: fields.MAX_NAME],
+                    "",
+                    chat.messages,
+                    chat.skipped,
+                )
+            yield name, chat, position
+
+    def _add(self, name: str, chat: Chat) -> None:
+        """Add the messages of a conversation to the batch, and store the batch if it is full."""
+        self._done.skipped += chat.skipped
+        for number, message in enumerate(chat.messages, 1):
+            try:
+                entry = self._entry(chat, message)
+            except InvalidInput as error:
+                self._done.add_failure(f"{name}, message {number}", str(error))
+                continue
+            record = (entry.source_type or "", entry.source_id or "")
+            if record in self._batch:
+                self._done.there_already += 1
+                continue
+            self._batch[record] = entry
+            self._characters += len(entry.content)
+            if len(self._batch) >= _BATCH or self._characters >= _BATCH_CHARACTERS:
+                self._flush()
+
+    def _entry(self, chat: Chat, message: ChatMessage) -> MemoryEntry:
+        session = chat.id if chat.source == PLAIN else f"{chat.source}:{chat.id}"
+        metadata: dict[str, Any] = {"conversation": chat.title[:500]} if chat.title else {}
+        if message.attachments:
+            metadata["attachments"] = [name[:200] for name in message.attachments[:100]]
+        return new_message(
+            {
+                **{**self._place, "session_id": _short(session, fields.MAX_NAME)},
+                **{"role": message.role, "content": message.text, "occurred_at": message.time},
+                "speaker": (message.speaker or (self._speaker if message.role == "user" else ""))[: fields.MAX_NAME],
+                "source_type": chat.source,
+                "source_id": _short(f"{chat.id}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
+                "metadata": metadata,
+            }
+        )
+
+    def _id(self, chat: Chat, message: ChatMessage) -> str:
+        if message.id:
+            return message.id
+        repeated = 0
+        if message.time is None:
+            if self._timeless[0] != chat.id:
+                self._timeless = (chat.id, {})
+            counts, key = self._timeless[1], digest_of(chat.id, message, 0)
+            repeated = counts[key] = counts.get(key, -1) + 1
+        return digest_of(chat.id, message, repeated)
+
+    def _flush(self) -> None:
+        """Store the messages of the batch that the memory does not have."""
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._store()
+            except _Stored:
+                continue
+        return self._store()
+
+    def _store(self) -> None:
+        known = {(e.source_type or "", e.source_id or "") for s in self._scopes(self._batch) for e in self._all(s)}
+        missing = {record: entry for record, entry in self._batch.items() if record not in known}
+        scopes = self._scopes(missing)
+
+        def check(ids: Callable[[Scope], Collection[str]]) -> None:
+            if any(ids(scope) for scope in scopes):
+                raise _Stored("another import stores the same messages")
+
+        if missing:
+            self._backend.store([*missing.values()], check=check)
+        for entry in missing.values():
+            self._sessions.add(hashlib.blake2b((entry.session_id or "").encode(), digest_size=8).digest())
+        self._done.messages += len(missing)
+        self._done.there_already += len(self._batch) - len(missing)
+        self._batch, self._characters = {}, 0
+
+    def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
+        """Return scopes to find the messages that the memory already has: entries of the owner with one of these
+        records, which are pairs (`source_type`, `source_id`). Archived entries are included."""
+        owner = (self._place["user_id"], self._place["project"])
+        kinds = sorted({kind for kind, _ in records})
+        by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}
+        return [
+            scope
+            for kind, ids in by_kind.items()
+            for scope in source_scopes(self._place["namespace"], kind, ids, owner=owner, archived=True)
+        ]
+
+    def _all(self, scope: Scope) -> Iterator[MemoryEntry]:
+        return all_entries(self._backend, scope)
+
+
+class _Stored(Conflict):
+    """Raised if another import has stored one of the messages of a batch meanwhile. The batch is then stored without
+    it."""
+
+
+def _short(text: str, most: int) -> str:
+    """Return a text that fits a field of at most `most` characters. The end of a longer text is replaced by a digest of
+    the text, so that different texts stay different."""
+    if len(text) <= most:
+        return text
+    return f"{text[: most - 33]}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"

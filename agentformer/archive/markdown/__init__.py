@@ -1,2 +1,190 @@
 """Memory homes. A memory home is a folder with a Markdown file for each entry, which people read and edit. A sync
 stores edited files as new versions of their entries, and writes changed entries into their files (docs/MARKDOWN.md)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from agentformer.archive.markdown.entries import scope_of
+from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.folder import HomeFolder
+from agentformer.archive.markdown.sync import HomeSync
+from agentformer.errors import AgentFormerError, InvalidInput
+from agentformer.memory.background import PeriodicThread
+from agentformer.memory.memory_manager import MemoryManager
+from agentformer.rag.folder_files import checked_folder, is_home
+from agentformer.records import fields
+from agentformer.records.codec import now
+from agentformer.types import DEFAULT_NAMESPACE, Condition, MemoryBackend
+
+log = logging.getLogger("agentformer")
+
+Place = str | os.PathLike[str]
+
+_FULL_SECONDS = 300.0  # after these seconds, sync without a sign of a change: clocks of other machines may be wrong
+_REST = 20  # a check or a sync is followed by a pause that is this many times as long
+
+
+@dataclass(frozen=True, slots=True)
+class MarkdownHomes:
+    """Exports and syncs the memory homes of one memory. `categories` are names of categories that exist although no
+    entry has them."""
+
+    memory: MemoryManager
+    backend: MemoryBackend
+    categories: Iterable[str]
+
+    def export(self, folder: Place, *, namespace: str = DEFAULT_NAMESPACE) -> HomeReport:
+        """Write the decisions, facts, summaries and core blocks of a namespace as Markdown files into a folder, which
+        becomes a home; docs/MARKDOWN.md describes the files. In an existing home, only files whose entry has changed
+        are written; files that a person has edited are `pending` in the report. Raises `InvalidInput` if the folder is
+        not empty and not a home, or is the home of another namespace, and `StoreFull` if the folder cannot be
+        written."""
+        path, namespace = checked_folder(folder), fields.name("namespace", namespace)
+        home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
+        _check_namespace(home, namespace)
+        return self._sync(home, take=False).run()
+
+    def sync(
+        self, folder: Place, *, namespace: str | None = None, delete: bool = False, adopt: bool = False
+    ) -> HomeReport:
+        """Sync a home with the memory: edited files become new versions of their entries, new files become new entries,
+        and the entries of deleted files are archived. Changes of the memory are written into the files. If a field was
+        changed in the file and in the memory, the value in the file is used, the other value stays in the history, and
+        the report names the field. The report also contains the problems of single files.
+
+        With `adopt`, the folder may come from another memory, or have no marker: its files are stored with their ids.
+        Raises `InvalidInput` if the folder is not a home, or if it is the home of another namespace than `namespace`.
+        Without `delete`, also raises `InvalidInput` if more than half of the files, or of the entries that have a file,
+        are gone."""
+        path, namespace = checked_folder(folder), fields.optional_name("namespace", namespace)
+        if not path.is_dir():
+            raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
+        if adopt and not is_home(path):
+            home = HomeFolder.create(path, namespace or DEFAULT_NAMESPACE, around=True)
+        else:
+            home = HomeFolder(path)
+        if namespace is not None:
+            _check_namespace(home, namespace)
+        return self._sync(home, take=True, adopt=adopt).run(delete=delete)
+
+    def follow(self, folder: Place) -> HomeFollower:
+        """Return an object whose method `step` syncs a home if it or the memory has changed. A missing or empty folder
+        becomes the home of the default namespace."""
+        return HomeFollower(self, checked_folder(folder))
+
+    def keep(self, folder: Place, seconds: float) -> HomeKeeper:
+        """Start a thread that syncs a home, and looks for changes every `seconds`."""
+        keeper = HomeKeeper(self.follow(folder), seconds)
+        keeper.start()
+        return keeper
+
+    def state(self, folder: Path, since: datetime) -> HomeState:
+        """Return the present state of the memory and the folder. Two states differ if something was changed between
+        them. `since` is the time of the last sync: `changed` counts the entries that were updated since then."""
+        home = HomeFolder(folder)
+        recent = Condition("gte", "$updated_at", since)
+        live, changed = scope_of(home.namespace), scope_of(home.namespace, archived=True, where=recent)
+        files = hash(tuple((file.name, file.key) for file in home.files()))
+        return HomeState(self.backend.count(live), self.backend.count(changed), files)
+
+    def _sync(self, home: HomeFolder, *, take: bool, adopt: bool = False) -> HomeSync:
+        categories = (*self.categories, *home.categories)
+        return HomeSync(self.memory, self.backend, home, categories, take=take, adopt=adopt)
+
+
+class HomeState(NamedTuple):
+    """A state of a memory and its home, to find out whether a sync is needed: the number of live entries (those that
+    are not archived or superseded), the number of entries changed since a time, and a hash of the list of files."""
+
+    live: int
+    changed: int
+    files: int
+
+
+class HomeFollower:
+    """Syncs a home when it or its memory has changed. The folder is created if it is missing or empty."""
+
+    def __init__(self, homes: MarkdownHomes, folder: Path) -> None:
+        self._homes = homes
+        self.folder = folder
+        self._since = now()
+        self._state: HomeState | None = None
+        self._synced = 0.0
+        self._known = False  # whether the home was synced before
+
+    def step(self) -> HomeReport | None:
+        """Sync if something has changed since the last step, and return the report, or None."""
+        if not is_home(self.folder):
+            if self._known:
+                raise InvalidInput("folder", f"{self.folder} is gone; check whether the disk is mounted")
+            self._homes.export(self.folder)
+        elif self._is_quiet():
+            return None
+        since = now()
+        state = self._homes.state(self.folder, since)
+        report = self._homes.sync(self.folder)
+        self._since, self._synced = since, time.monotonic()
+        # After a sync that changed something, the next step looks again: a change during this sync is then seen.
+        self._state = None if report.changes_anything else state
+        self._known = True
+        return report
+
+    def _is_quiet(self) -> bool:
+        if self._state is None or time.monotonic() > self._synced + _FULL_SECONDS:
+            return False
+        state = self._homes.state(self.folder, self._since)
+        return state.changed == 0 and (state.live, state.files) == (self._state.live, self._state.files)
+
+
+class HomeKeeper(PeriodicThread):
+    """A thread that syncs a home while a server or a worker runs. Problems are logged, each once."""
+
+    name = "agentformer-markdown"
+
+    def __init__(self, follower: HomeFollower, seconds: float) -> None:
+        super().__init__(seconds)
+        self._follower = follower
+        self._logged: set[str] = set()
+        self._rest_until = 0.0
+
+    def tick(self) -> bool:
+        """Sync if something has changed. Return True after an error, so that the next wait is longer."""
+        started = time.monotonic()
+        if started < self._rest_until:
+            return False
+        try:
+            self._log(self._follower.step())
+        except AgentFormerError as error:
+            self._warn(f"the memory home {self._follower.folder} was not synced: {error}")
+            return True
+        except Exception:
+            log.exception("the memory home %s could not be synced", self._follower.folder)
+            return True
+        finally:
+            ended = time.monotonic()
+            self._rest_until = ended + _REST * (ended - started)
+        return False
+
+    def _log(self, report: HomeReport | None) -> None:
+        if report is None:
+            return
+        for name, reason in (*report.conflicts, *report.failed):
+            self._warn(f"{report.folder}/{name}: {reason}")
+
+    def _warn(self, message: str) -> None:
+        if message not in self._logged:
+            self._logged.add(message)
+            log.warning("%s", message)
+
+
+def _check_namespace(home: HomeFolder, namespace: str) -> None:
+    if namespace != home.namespace:
+        raise InvalidInput("namespace", f"{home.root} is the home of namespace {home.namespace}, not of {namespace}")

@@ -21,10 +21,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from agentformer.archive.markdown.entries import Categories, adopted, belongs, created, scope_of, why_not_live
+from agentformer.archive.markdown.files import Found, HomeReport, HomeWriter, Scan, scan
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
 from agentformer.archive.markdown.pages import EDITABLE, Page, is_same, render, values_of
-from agentformer.archive.markdown.scan import Found, Scan, scan
-from agentformer.archive.markdown.writer import HomeReport, HomeWriter
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
 from agentformer.memory.backends import all_entries
 from agentformer.memory.memory_manager import MemoryManager

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from agentformer.archive.markdown.writer import HomeReport
+from agentformer.archive.markdown.files import HomeReport
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.inputs import hint_namespaces
 from agentformer.cli.output import bar, clip, plural, print_json, safe, say
