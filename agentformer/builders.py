@@ -350,19 +350,14 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
     if space is None or settings.embedder in ("auto", space.spec):
         embedder.follow_store()
         return
-    if _likely_same(settings.embedder, space):
+    # The same embedder, as far as its names tell without loading it. No model means the default model of the provider.
+    provider, _, model = settings.embedder.partition(":")
+    if provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}")):
         return
     try:
         embedder.for_space(space)
     except EmbedderUnavailable as error:
         log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
-
-
-def _likely_same(spec: str, space: EmbeddingSpace) -> bool:
-    """Return whether the embedder `spec` probably made the vectors of `space`. Only the names are compared, so that the
-    embedder is not loaded. A `spec` without a model means the default model of its provider."""
-    provider, _, model = spec.partition(":")
-    return provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}"))
 
 
 def _automatic(settings: Settings) -> Embedder:

@@ -7,16 +7,18 @@ the copy."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from itertools import groupby, repeat
+from typing import Any, NamedTuple
 
+from agentformer.archive import batches
 from agentformer.archive.format import entries_in, entry_lines
 from agentformer.errors import Conflict
 from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Use
 
-T = TypeVar("T")
 _BATCH = 500  # entries of one transaction; entries that belong together are never separated
 _COUNTED = ("access_count", "match_count", "read_count", "last_accessed")
 
@@ -72,29 +74,6 @@ def copy_entries(
     return done
 
 
-@dataclass(slots=True)
-class _Plan:
-    """The differences between a snapshot of the source and the target."""
-
-    entries: int = 0
-    source: Any = field(default_factory=hashlib.sha256)
-    target: Any = field(default_factory=hashlib.sha256)
-    surplus: list[str] = field(default_factory=list)  # ids that only the target has
-    missing: set[str] = field(default_factory=set)  # ids that only the source has
-    changed: set[str] = field(default_factory=set)  # ids whose entries differ
-    uses: list[Use] = field(default_factory=list)  # of entries that differ in their use counts only
-    groups: _Groups = field(default_factory=lambda: _Groups())
-
-
-class _Stated(NamedTuple):
-    """An entry and its former versions. `text` contains their lines in an export. Two entries are equal if their texts
-    are equal."""
-
-    entry: MemoryEntry
-    history: Sequence[MemoryEntry]
-    text: str
-
-
 class _Groups:
     """Entries that must be stored in one transaction: a document with its parts, a summary with its originals, and an
     entry with its successor. A group is named by one of its ids (union-find: Tarjan and van Leeuwen 1984)."""
@@ -116,6 +95,29 @@ class _Groups:
         while (parent := above.get(entry_id, entry_id)) != entry_id:
             above[entry_id] = entry_id = above.get(parent, parent)
         return entry_id
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The differences between a snapshot of the source and the target."""
+
+    entries: int = 0
+    source: Any = field(default_factory=hashlib.sha256)
+    target: Any = field(default_factory=hashlib.sha256)
+    surplus: list[str] = field(default_factory=list)  # ids that only the target has
+    missing: set[str] = field(default_factory=set)  # ids that only the source has
+    changed: set[str] = field(default_factory=set)  # ids whose entries differ
+    uses: list[Use] = field(default_factory=list)  # of entries that differ in their use counts only
+    groups: _Groups = field(default_factory=_Groups)
+
+
+class _Stated(NamedTuple):
+    """An entry and its former versions. `text` contains their lines in an export. Two entries are equal if their texts
+    are equal."""
+
+    entry: MemoryEntry
+    history: Sequence[MemoryEntry]
+    text: str
 
 
 def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
@@ -151,12 +153,9 @@ def _apply(
     """Remove the entries of the target that differ from the snapshot, and store the entries of the snapshot in their
     place. Entries are removed before any entry is stored, because an id may have moved to another namespace."""
     needed = {plan.groups.of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
-    members = {
-        entry.id
-        for entry in entries_in(snapshot, snapshot.namespaces())
-        if needed and plan.groups.of(entry.id) in needed
-    }
-    for batch in _batches([*plan.surplus, *(members - plan.missing)]):
+    entries = entries_in(snapshot, snapshot.namespaces()) if needed else ()
+    members = {entry.id for entry in entries if plan.groups.of(entry.id) in needed}
+    for batch in batches([*plan.surplus, *(members - plan.missing)], _BATCH):
         target.remove(batch)
         target.forget_absent(target.absent_documents())  # the original files belong to the source
     done.removed += len(plan.surplus)
@@ -171,7 +170,7 @@ def _apply(
             progress(stored, len(members))
     done.stored += stored
     uses = [use for use in plan.uses if use.id not in members]
-    for uses_batch in _batches(uses):
+    for uses_batch in batches(uses, _BATCH):
         target.touch(uses_batch)
     done.counted += len(uses)
 
@@ -179,9 +178,7 @@ def _apply(
 def _transactions(snapshot: MemorySnapshot, groups: _Groups, members: set[str]) -> Iterator[list[_Stated]]:
     """Yield lists of the entries of the snapshot whose ids are in `members`. Each list except the last has at least
     `_BATCH` entries. The entries of a group are always in the same list."""
-    left: dict[str, int] = {}  # members of each group that did not come yet
-    for entry_id in members:
-        left[groups.of(entry_id)] = left.get(groups.of(entry_id), 0) + 1
+    left = Counter(map(groups.of, members))  # members of each group that did not come yet
     waiting: dict[str, list[_Stated]] = {}
     batch: list[_Stated] = []
     for namespace in snapshot.namespaces() if members else ():
@@ -212,17 +209,14 @@ def _stated(
 def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple[_Stated | None, _Stated | None]]:
     """Yield pairs of an entry of the source and the entry of the target with the same id. If one of the two has no
     entry with this id, its place in the pair is None. Both iterators must be in order of id."""
-    left, right = next(ours, None), next(theirs, None)
-    while left or right:
-        if right is None or (left and left.entry.id < right.entry.id):
-            yield left, None
-            left = next(ours, None)
-        elif left is None or right.entry.id < left.entry.id:
-            yield None, right
-            right = next(theirs, None)
-        else:
-            yield left, right
-            left, right = next(ours, None), next(theirs, None)
+
+    def entry_id(item: tuple[int, _Stated]) -> str:
+        return item[1].entry.id
+
+    numbered = (zip(repeat(side), stated, strict=False) for side, stated in enumerate((ours, theirs)))
+    for _, group in groupby(heapq.merge(*numbered, key=entry_id), entry_id):
+        pair = dict(group)
+        yield pair.get(0), pair.get(1)
 
 
 def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
@@ -237,9 +231,3 @@ def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
     if min(matches, reads, others) < 0 or (former.last_accessed and former.last_accessed > entry.last_accessed):
         return None
     return Use(entry.id, entry.last_accessed, matches, reads, others)
-
-
-def _batches(items: Iterable[T]) -> Iterator[list[T]]:
-    iterator = iter(items)
-    while batch := list(islice(iterator, _BATCH)):
-        yield batch

@@ -115,10 +115,10 @@ class _Writer:
                 history = self._snapshot.history(entry.id)
                 for line in map(str.encode, entry_lines(entry, history)):
                     if len(line) > LONGEST_LINE:
-                        problem = (
-                            f"needs {len(line)} bytes in an export, but the limit is {LONGEST_LINE}; shorten the entry"
+                        raise StoreError(
+                            f"entry {entry.id} needs {len(line)} bytes in an export, but the limit is {LONGEST_LINE}; "
+                            "shorten the entry"
                         )
-                        raise StoreError(f"entry {entry.id} {problem}")
                     file.write(line)
                 count += 1
                 self.done.former += len(history)

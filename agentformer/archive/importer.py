@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agentformer.archive import batches
 from agentformer.archive.reader import Archive, ArchivedEntry, block_key
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.backends import all_entries
@@ -77,8 +78,7 @@ def _missing_entries(backend: MemoryBackend, archive: Archive) -> list[int]:
         return list(range(len(archive)))
     missing: list[int] = []
     different: list[str] = []
-    for start in range(0, len(archive), _BATCH):
-        numbers = range(start, min(start + _BATCH, len(archive)))
+    for numbers in batches(range(len(archive)), _BATCH):
         stored = {entry.id: entry for entry in backend.get([archive.ids[number] for number in numbers])}
         missing += [number for number in numbers if archive.ids[number] not in stored]
         for entry, _ in archive.read(number for number in numbers if archive.ids[number] in stored):
@@ -107,8 +107,7 @@ def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequenc
     namespace. `missing` are the positions of the entries to import."""
     new = {archive.ids[number] for number in missing}
     references = [reference for reference in archive.outside_references if reference.entry_id in new]
-    for start in range(0, len(references), _BATCH):
-        group = references[start : start + _BATCH]
+    for group in batches(references, _BATCH):
         namespaces = {entry.id: entry.namespace for entry in backend.get([reference.target for reference in group])}
         for reference in group:
             if namespaces.get(reference.target, reference.namespace) != reference.namespace:

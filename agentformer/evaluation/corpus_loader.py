@@ -62,8 +62,8 @@ class Loader:
     """Stores corpora in a memory. The memory must have no cleaner (`clean_every=0`), because a cleaner replaces
     passages by summaries."""
 
-    memory: MemoryManager
     backend: MemoryBackend
+    memory: MemoryManager
     embedder: Embedder
     settings: Settings  # with the sizes of chunks
 

@@ -11,28 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.corpus_loader import Loader, Progress
+from agentformer.evaluation.corpus_loader import Loader
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.run import Evaluation, EvaluationOptions, evaluate
-from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records import fields
-from agentformer.settings import Settings
-from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Embedder, Hit, MemoryBackend, Scope
+from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Hit, MemoryBackend, Scope
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """The parts of a temporary memory that a measurement needs. `factory.trial` creates this object."""
-
-    backend: MemoryBackend
-    memory: MemoryManager
-    embedder: Embedder
-    settings: Settings
-
-    def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
-        """Store the passages of a dataset in this memory; see `Loader.load`. Raises `InvalidInput` if a passage cannot
-        be stored."""
-        Loader(self.memory, self.backend, self.embedder, self.settings).load(dataset, progress)
+class Trial(Loader):
+    """A temporary memory that stores the corpus of a dataset and answers its questions. `factory.trial` creates this
+    object."""
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
         """Ask the questions of a dataset whose passages are stored in this memory. `options` are the fields of

@@ -84,6 +84,10 @@ class Interval(NamedTuple):
         significant."""
         return self.low > 0 or self.high < 0
 
+    def as_json(self) -> list[float]:
+        """Return `[value, low, high]`, rounded to four digits."""
+        return [round(each, 4) for each in self]
+
 
 def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: int = RESAMPLES) -> list[Interval]:
     """Return the mean of each column, with its confidence interval. A column has one value for each question, and all

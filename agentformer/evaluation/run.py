@@ -239,7 +239,4 @@ def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str]
 
 
 def _rounded(figures: Mapping[str, Mapping[str, Interval]]) -> dict[str, dict[str, list[float]]]:
-    return {
-        mode: {name: [round(value, 4) for value in interval] for name, interval in named.items()}
-        for mode, named in figures.items()
-    }
+    return {mode: {name: each.as_json() for name, each in named.items()} for mode, named in figures.items()}

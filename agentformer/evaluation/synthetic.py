@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from agentformer.errors import InvalidInput, InvalidReply, PromptTooLong
 from agentformer.evaluation import corpus_loader
-from agentformer.evaluation.corpus_loader import LANGUAGE, text_value
+from agentformer.evaluation.corpus_loader import CONVERSATION, LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.memory_evaluation import page_name
 from agentformer.llms.reasoning import strip_reasoning
@@ -212,11 +212,12 @@ def corpus_sources(dataset: Dataset) -> Iterator[Source]:
 def with_questions(dataset: Dataset, built: Built) -> Dataset:
     """Return the dataset with the generated questions. A question about a conversation gets the name of this
     conversation, so that only this conversation is searched."""
-    meta = {passage.id: passage.meta for passage in dataset.passages}
-    questions = [
-        replace(question, meta={**question.meta, **_place_of(meta[question.relevant[0]])})
-        for question in built.questions
-    ]
+    conversations = {passage.id: text_value(passage.meta, CONVERSATION) for passage in dataset.passages}
+    questions = []
+    for question in built.questions:
+        if name := conversations[question.relevant[0]]:
+            question = replace(question, meta={**question.meta, CONVERSATION[0]: name})
+        questions.append(question)
     return replace(dataset, questions=tuple(questions), notes=(*dataset.notes, *built.notes))
 
 
@@ -328,13 +329,6 @@ def _plain(text: str) -> list[str]:
 def _question(source: Source, text: str, sentence: str) -> Question:
     meta = {"language": source.language, SENTENCE: sentence, PAGE: source.page}
     return Question("", text, (source.id,), {name: value for name, value in meta.items() if value})
-
-
-def _place_of(meta: object) -> dict[str, str]:
-    """Return the conversation in the `meta` of a passage as `{"conversation": name}`, or an empty mapping. The question
-    about this passage gets the same conversation."""
-    conversation = text_value(meta, corpus_loader.CONVERSATION) if isinstance(meta, dict) else ""
-    return {corpus_loader.CONVERSATION[0]: conversation} if conversation else {}
 
 
 def _place(text: str, seed: int) -> bytes:

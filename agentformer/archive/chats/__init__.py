@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -69,9 +69,8 @@ def import_chats(
     not a chat export, or if `speaker` or a value of `place` is not valid."""
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
-    return _Import(backend, place_from(place), fields.text("speaker", speaker, fields.MAX_NAME)).run(
-        Path(path), progress
-    )
+    name = fields.text("speaker", speaker, fields.MAX_NAME)
+    return _Import(backend, place_from(place), name).run(Path(path), progress)
 
 
 class _Import:
@@ -85,10 +84,8 @@ class _Import:
         self._batch: dict[tuple[str, str], MemoryEntry] = {}  # by the record
         self._characters = 0
         self._sessions: set[bytes] = set()  # hashes of the sessions of stored messages
-        self._timeless: tuple[str, dict[str, int]] = (
-            "",
-            {},
-        )  # a session, and how often each of its messages without a time occurred
+        # A conversation, and how often each of its messages without a time occurred.
+        self._timeless: tuple[str, dict[str, int]] = ("", {})
         self._done = ChatsImported()
 
     def run(self, path: Path, progress: Progress | None = None) -> ChatsImported:
@@ -123,13 +120,7 @@ class _Import:
                 self._done.add_failure(name, str(error))
                 continue
             if chat.source == PLAIN and not chat.id:
-                chat = Chat(
-                    PLAIN,
-                    self._place["session_id"] or file.path.stem[: fields.MAX_NAME],
-                    "",
-                    chat.messages,
-                    chat.skipped,
-                )
+                chat = replace(chat, id=self._place["session_id"] or file.path.stem[: fields.MAX_NAME])
             yield name, chat, position
 
     def _add(self, name: str, chat: Chat) -> None:
@@ -187,7 +178,8 @@ class _Import:
         return self._store()
 
     def _store(self) -> None:
-        known = {(e.source_type or "", e.source_id or "") for s in self._scopes(self._batch) for e in self._all(s)}
+        stored = (entry for scope in self._scopes(self._batch) for entry in all_entries(self._backend, scope))
+        known = {(entry.source_type or "", entry.source_id or "") for entry in stored}
         missing = {record: entry for record, entry in self._batch.items() if record not in known}
         scopes = self._scopes(missing)
 
@@ -214,9 +206,6 @@ class _Import:
             for kind, ids in by_kind.items()
             for scope in source_scopes(self._place["namespace"], kind, ids, owner=owner, archived=True)
         ]
-
-    def _all(self, scope: Scope) -> Iterator[MemoryEntry]:
-        return all_entries(self._backend, scope)
 
 
 class _Stored(Conflict):

@@ -98,7 +98,11 @@ def read_items(file: ChatFile) -> Iterator[Item]:
         with _opened(file) as opened:
             if opened.peek(3)[:3] == _BOM:
                 opened.read(3)
-            yield from (_lines(opened) if _is_lines(opened, file) else _values(opened))
+            if _is_lines(opened, file):
+                yield from _lines(opened)
+            else:
+                for number, value in enumerate(read_values(cast(BinaryIO, opened)), 1):
+                    yield Item(value, number, opened.tell())
     except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, unknown
         raise InvalidInput("path", f"{file.name} cannot be read: {str(error)[:200]}") from None
     except TextTooLong as error:
@@ -110,11 +114,6 @@ def read_items(file: ChatFile) -> Iterator[Item]:
         if isinstance(error, InvalidInput):
             raise
         raise InvalidInput("path", f"{file.name} is damaged, and was read up to the damage: {error}") from None
-
-
-def _values(opened: io.BufferedReader) -> Iterator[Item]:
-    for number, value in enumerate(read_values(cast(BinaryIO, opened)), 1):
-        yield Item(value, number, opened.tell())
 
 
 def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:

@@ -82,8 +82,7 @@ def name_of(value: Any, number: int) -> str:
 def _chatgpt(value: Mapping[str, Any]) -> Chat:
     started = _time(value.get("create_time"))
     chat_id = _text(value, "conversation_id") or _text(value, "id")
-    chat = Chat(CHATGPT, _required("conversation_id", chat_id), _text(value, "title"))
-    messages, skipped = [], 0
+    chat_id, messages, skipped = _required("conversation_id", chat_id), [], 0
     for node_id, message in _branch(value):
         role = _ROLES.get(_text(_object(message, "author"), "role").lower(), "")
         text = _chatgpt_text(message.get("content"))
@@ -95,7 +94,7 @@ def _chatgpt(value: Mapping[str, Any]) -> Chat:
         started = _time(message.get("create_time")) or started
         speaker = _text(_object(message, "author"), "name") or (_SPEAKERS[CHATGPT] if role == "assistant" else "")
         messages.append(ChatMessage(_text(message, "id") or node_id, role, text, started, speaker))
-    return Chat(chat.source, chat.id, chat.title, messages, skipped)
+    return Chat(CHATGPT, chat_id, _text(value, "title"), messages, skipped)
 
 
 def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:

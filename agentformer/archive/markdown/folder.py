@@ -78,10 +78,11 @@ class HomeFolder:
         if self._private.is_symlink():
             raise InvalidInput("folder", f"{self._private} is a link; a memory home needs a folder of its own there")
         marker = _read_json(self._private / MARKER)
-        self.namespace = _namespace(marker)
-        self.categories = fields.names(
-            "categories", marker.get("categories", ())
-        )  # categories that a person has added to the marker
+        if not isinstance(marker, dict) or marker.get("format") != FORMAT:
+            raise InvalidInput("folder", f"the marker {PRIVATE}/{MARKER} is not of the format {FORMAT}; export again")
+        self.namespace = fields.name("namespace", marker.get("namespace"))
+        # Categories that a person has added to the marker.
+        self.categories = fields.names("categories", marker.get("categories", ()))
         self.records: dict[str, Record] = {}
         self.failed: list[Problem] = []  # files that cannot be listed
         self.skipped: list[Problem] = []
@@ -235,11 +236,6 @@ class HomeFolder:
         reason = error.strerror or error
         return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
 
-    def forget(self) -> None:
-        """Discard the record of the last sync, because it may describe another memory with which the folder was
-        synced."""
-        self.records = {}
-
     def _state(self) -> str:
         records = {entry_id: asdict(record) for entry_id, record in sorted(self.records.items())}
         lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in records.items())
@@ -322,9 +318,3 @@ def _read_json(path: Path) -> Any:
             return json.loads(file.read(_LONGEST_PRIVATE).decode())
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{path} cannot be read ({type(error).__name__}); export again") from None
-
-
-def _namespace(marker: Any) -> str:
-    if not isinstance(marker, dict) or marker.get("format") != FORMAT:
-        raise InvalidInput("folder", f"the marker {PRIVATE}/{MARKER} is not of the format {FORMAT}; export again")
-    return fields.name("namespace", marker.get("namespace"))

@@ -116,7 +116,11 @@ def render(entry: MemoryEntry) -> bytes:
             values[name] = _Plain(values[name])
     kept = (name for name in _FIELDS if name in values and (name in _ALWAYS or values[name] != _DEFAULTS.get(name)))
     lines = [(name, values[name]) for name in kept]
-    shown = {key: value for key, value in values["metadata"].items() if _is_shown(key) and _is_flow(value)}
+    shown = {
+        key: value
+        for key, value in values["metadata"].items()
+        if key not in _KNOWN and len(key) <= MAX_TITLE // 5 and _METADATA_KEY.fullmatch(key) and _is_flow(value)
+    }
     hidden = {key: value for key, value in values["metadata"].items() if key not in shown}
     lines += [*sorted(shown.items()), *([("metadata", hidden)] if hidden else [])]
     header = "".join(f"{key}: {_yaml(value)}\n" for key, value in lines)
@@ -133,7 +137,8 @@ def parse(data: bytes) -> Page:
         reason = f"is not UTF-8: byte {error.start + 1} is 0x{data[error.start]:02x}; save the file as UTF-8"
         raise InvalidInput("encoding", reason) from None
     header, content = split_header(text)
-    values = {name: _value(name, node) for name, node in load_header(header or "").items()}
+    nodes = load_header(header)
+    values = {name: _READERS[name](name, node) if name in _READERS else as_json(node) for name, node in nodes.items()}
     inner = values.pop("metadata", None) or {}
     if not isinstance(inner, dict):
         raise InvalidInput("metadata", "must be a mapping")
@@ -154,16 +159,15 @@ def id_in(data: bytes) -> str:
     return match[1].decode("utf-8", "replace") if match else ""
 
 
-def split_header(text: str) -> tuple[str | None, str]:
-    """Return two values: the front matter of a file, or None if the file has none; and the body. One empty line at the
-    start of the body and one line end at its end are removed. A byte order mark is left out. If the first line ends
-    with CRLF, an editor has converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter
-    has no end."""
+def split_header(text: str) -> tuple[str, str]:
+    """Return the front matter of a file ("" if it has none) and the body. One empty line at the start of the body and
+    one line end at its end are removed. A byte order mark is left out. If the first line ends with CRLF, an editor has
+    converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter has no end."""
     text = text.removeprefix("\ufeff")
     if text.startswith(f"{_FENCE}\r\n"):
         text = text.replace("\r\n", "\n")
     if not text.startswith(f"{_FENCE}\n"):
-        return None, text.removesuffix("\n")
+        return "", text.removesuffix("\n")
     end = text.find(f"\n{_FENCE}\n", len(_FENCE))
     if end < 0 and not text.endswith(f"\n{_FENCE}"):
         raise InvalidInput(_FIELD, "begins with --- but has no line --- at its end; add it, or remove the first line")
@@ -252,7 +256,7 @@ def as_object(name: str, node: Node) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value)
+        return json.loads(value) if value else None
     except (ValueError, RecursionError):
         raise InvalidInput(name, "must be a list or a mapping, or a text that contains JSON") from None
 
@@ -290,15 +294,6 @@ def _is_flow(value: Any, depth: int = _MAX_DEPTH) -> bool:
     return True
 
 
-def _is_shown(key: str) -> bool:
-    return key not in _KNOWN and len(key) <= MAX_TITLE // 5 and bool(_METADATA_KEY.fullmatch(key))
-
-
-def _value(name: str, node: Node) -> Any:
-    """Return the JSON value of a key of the front matter. Raises `InvalidInput` if the value has a wrong type."""
-    return _READERS[name](name, node) if name in _READERS else as_json(node)
-
-
 def _time(name: str, node: Node) -> str | None:
     text = as_text(name, node)
     if _DAY.fullmatch(text):
@@ -319,7 +314,8 @@ def _version(name: str, node: Node) -> int:
 
 
 def _links(name: str, node: Node) -> list[dict[str, str]]:
-    value = as_object(name, node) if as_json(node) not in (None, "") else []
+    if (value := as_object(name, node)) is None:
+        return []
     if not isinstance(value, list) or not all(
         isinstance(link, dict) and {*link} == {"id", "type"} and all(isinstance(part, str) for part in link.values())
         for link in value
@@ -332,10 +328,6 @@ def _optional(name: str, node: Node) -> str | None:
     return as_text(name, node) or None
 
 
-def _object(name: str, node: Node) -> Any:
-    return as_object(name, node) if as_json(node) not in (None, "") else {}
-
-
 _READERS: dict[str, Callable[[str, Node], Any]] = {
     **dict.fromkeys(("id", "title", "category", "kind", "tier", "speaker", "role", "context"), as_text),
     **dict.fromkeys(
@@ -346,5 +338,5 @@ _READERS: dict[str, Callable[[str, Node], Any]] = {
     "salience": _number,
     "version": _version,
     "links": _links,
-    "metadata": _object,
+    "metadata": as_object,
 }

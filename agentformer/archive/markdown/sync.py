@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
+from agentformer.archive import batches
 from agentformer.archive.markdown.entries import Categories, adopted, belongs, created, scope_of, why_not_live
 from agentformer.archive.markdown.files import Found, HomeReport, HomeWriter, Scan, scan
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
@@ -34,8 +35,7 @@ from agentformer.types import MemoryBackend, MemoryEntry, new_id
 _ATTEMPTS = 5  # of a change, while other callers change the same entry
 _EXPORTED = "was changed in the folder; `agentformer sync` takes the change"
 _RESTORED = "was removed from the memory and edited in the folder"
-T = TypeVar("T")
-_PAGE = 500  # entries of one transaction
+_BATCH = 500  # entries that the backend reads or stores in one call
 _New = tuple[MemoryEntry, Found]
 
 
@@ -61,8 +61,9 @@ class HomeSync:
         self._live: dict[str, int] = {}  # versions of the live entries
         self._report = HomeReport(str(folder.root), folder.namespace)
         self._writer = HomeWriter(folder, self._report)
-        known = Categories(categories)
-        self._new_files = NewFiles(memory, backend, self._writer, known, self._live, self._reporting)
+        self._new_files = NewFiles(
+            memory, backend, self._writer, Categories(categories), self._live, self._reporting
+        )
 
     def run(self, *, delete: bool = False) -> HomeReport:
         """Sync, and return the report. Raises `InvalidInput` if more than half of the files or of their entries are
@@ -70,7 +71,7 @@ class HomeSync:
         started = time.monotonic()
         with self._folder.locked():
             if self._adopt:
-                self._folder.forget()
+                self._folder.records = {}  # they may describe another memory
             for entry in all_entries(self._backend, scope_of(self._folder.namespace)):
                 if belongs(entry, self._folder.namespace):
                     self._live[entry.id] = entry.version
@@ -101,7 +102,7 @@ class HomeSync:
         advice = "check that the folder is complete, or archive their entries with --delete (`delete=True`)"
         check_loss(f"files of {self._folder.root} are gone", lost, len(records), advice)
         missing = [entry_id for entry_id in records if entry_id not in self._live]
-        stored = {entry.id for ids in groups(missing) for entry in self._backend.get(ids)}
+        stored = {entry.id for ids in batches(missing, _BATCH) for entry in self._backend.get(ids)}
         advice = "the folder is the home of another memory (--adopt stores its files here), or they were deleted "
         advice += "(--delete removes their files)"
         unknown = [entry_id for entry_id in missing if entry_id not in stored]
@@ -170,7 +171,11 @@ class HomeSync:
         changed = self._memory.update(entry.id, expected_version=entry.version, **updates)
         self._report.changed.append(each.file.name)
         if both:
-            self._add_conflict(each.file.name, both, entry, changed)
+            reason = (
+                f"{', '.join(both)} changed on both sides: version {changed.version} has the text of the file, and "
+                f"version {entry.version} that of the memory; see: agentformer history {entry.id}"
+            )
+            self._report.conflicts.append(Problem(each.file.name, reason))
         self._writer.write(changed, each)
 
     def _updates(self, entry: MemoryEntry, each: Found, page: Page) -> tuple[dict[str, Any], list[str]]:
@@ -190,13 +195,6 @@ class HomeSync:
         if version in (entry.version, 0):
             return entry if version else None
         return next((former for former in self._backend.history(entry.id) if former.version == version), None)
-
-    def _add_conflict(self, name: str, both: list[str], entry: MemoryEntry, changed: MemoryEntry) -> None:
-        reason = (
-            f"{', '.join(both)} changed on both sides: version {changed.version} has the text of the file, and version "
-            f"{entry.version} that of the memory; see: agentformer history {entry.id}"
-        )
-        self._report.conflicts.append(Problem(name, reason))
 
     def _take_unknown(self, entry_id: str, entry: MemoryEntry | None, each: Found) -> None:
         """Handle a file whose id is not the id of an entry of this home. If the entry was removed from the memory after
@@ -269,7 +267,7 @@ class HomeSync:
             self._report.pending.append(Problem(record.path, reason))
             return
         base = self._version(entry, record.version)
-        if base is None or any(not is_same(value, values_of(entry)[name]) for name, value in _content(base)):
+        if base is None or not is_same(_content(base), _content(entry)):
             reason = f"was deleted, but the memory has changed its entry {entry.id}; the file is written again"
             self._report.conflicts.append(Problem(record.path, reason))
             self._writer.write(entry, None)
@@ -288,8 +286,8 @@ class HomeSync:
         return next(iter(self._backend.get([entry_id])), None)
 
 
-def _content(entry: MemoryEntry) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in values_of(entry).items() if name not in ("version", "updated_at")]
+def _content(entry: MemoryEntry) -> dict[str, Any]:
+    return {name: value for name, value in values_of(entry).items() if name not in ("version", "updated_at")}
 
 
 @dataclass(slots=True)
@@ -314,7 +312,7 @@ class NewFiles:
             folder.records[entry.id] = Record(each.file.name, 0, each.sha256)
         if new:
             folder.save()
-        for group in groups([*new, *(self._foreign(found) if adopt else ())]):
+        for group in batches([*new, *(self._foreign(found) if adopt else ())], _BATCH):
             self._store(found, group)
         for path, entry_id in planned.items():
             record = folder.records.get(entry_id)
@@ -340,7 +338,7 @@ class NewFiles:
 
     def _foreign(self, found: Scan) -> Iterator[_New]:
         ids = [entry_id for entry_id in found.entries if entry_id not in self.live]
-        stored = {entry.id for group in groups(ids) for entry in self.backend.get(group)}
+        stored = {entry.id for group in batches(ids, _BATCH) for entry in self.backend.get(group)}
         for entry_id in ids:
             each = found.entries[entry_id]
             if entry_id not in stored and each.page:
@@ -369,17 +367,4 @@ def _complete(entry: MemoryEntry) -> Page:
     """Return a page for the file of a new entry, with all editable fields of the stored entry: a new file may leave out
     some of them."""
     values = values_of(entry)
-    fields: dict[str, Any] = {name: values[name] for name in EDITABLE}
-    return Page({**fields, "id": entry.id})
-
-
-def groups(items: Iterable[T]) -> Iterator[list[T]]:
-    """Yield the items in lists of at most 500, which the backend can read or store in one call."""
-    group: list[T] = []
-    for item in items:
-        group.append(item)
-        if len(group) == _PAGE:
-            yield group
-            group = []
-    if group:
-        yield group
+    return Page({name: values[name] for name in (*EDITABLE, "id")})

@@ -68,11 +68,11 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
     belongs to. The order of the questions stays the same in each half."""
     answerable = [question for question in questions if question.relevant]
     leader = _leaders(answerable)
-    in_test = {name: _in_test(name, seed) for name in set(leader.values())}
     divided: tuple[list[Question], list[Question]] = [], []
     for question in answerable:
-        divided[in_test[leader[question.id]]].append(question)
-    return Halves(tuple(divided[False]), tuple(divided[True]))
+        name = f"{seed}:{leader[question.id]}"
+        divided[hashlib.blake2b(name.encode(), digest_size=1).digest()[0] & 1].append(question)
+    return Halves(tuple(divided[0]), tuple(divided[1]))
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
@@ -92,10 +92,6 @@ def _leaders(questions: Sequence[Question]) -> dict[str, str]:
             one, other = sorted((top(question.id), top(first.setdefault(passage, question.id))))
             above[other] = one
     return {question.id: top(question.id) for question in questions}
-
-
-def _in_test(name: str, seed: int) -> bool:
-    return bool(hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=1).digest()[0] & 1)
 
 
 class StoredDocument(NamedTuple):

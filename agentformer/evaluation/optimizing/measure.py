@@ -106,19 +106,15 @@ class Optimization:
             "verdict": self.verdict,
             "settings": dict(self.settings),
             "chosen": {name: value for name, (_, value) in self.changed.items()},
-            "current": _rounded(self.current),
-            "best": _rounded(self.best),
-            "gain": _rounded(self.gain),
+            "current": {half: interval.as_json() for half, interval in self.current.items()},
+            "best": {half: interval.as_json() for half, interval in self.best.items()},
+            "gain": {half: interval.as_json() for half, interval in self.gain.items()},
             "tried": [each.as_json() for each in self.tried],
             "finished": self.finished,
             "reused": self.reused,
             "embedded": self.embedded,
             "notes": list(self.notes),
         }
-
-
-def _rounded(figures: Mapping[Half, Interval]) -> dict[str, list[float]]:
-    return {half: [round(value, 4) for value in interval] for half, interval in figures.items()}
 
 
 _FEW = 100  # questions below which a note says how little is known

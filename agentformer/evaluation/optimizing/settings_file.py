@@ -6,7 +6,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +41,12 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
         unchanged, replaced = _replaced(text, lines)
         comment = " ".join(comment.split())  # a single line, even if a name contains line breaks
         added = [line for name, line in lines.items() if name not in replaced]
-        new = _appended(
-            unchanged, [f"# {comment}", *added] if comment and added else added, "\r\n" if "\r\n" in text else "\n"
-        )
+        end = "\r\n" if "\r\n" in text else "\n"
+        new = [f"# {comment}", *added] if comment and added else added
+        border = end if new and unchanged and not unchanged.endswith("\n") else ""
+        content = unchanged + border + "".join(line + end for line in new)
         bom = _BOM if former.startswith(_BOM) else b""
-        write_atomically(target, bom + new.encode(), mode=mode)
+        write_atomically(target, bom + content.encode(), mode=mode)
         if former:
             target.chmod(mode)  # the umask does not affect it
     except OSError as error:
@@ -99,9 +100,3 @@ def _replaced(text: str, lines: Mapping[str, str]) -> tuple[str, dict[str, str]]
         parts.append(lead + lines[name] + end)
         replaced[name] = body.strip()
     return "".join(parts), replaced
-
-
-def _appended(text: str, lines: Sequence[str], end: str) -> str:
-    if not lines:
-        return text
-    return text + (end if text and not text.endswith("\n") else "") + "".join(line + end for line in lines)

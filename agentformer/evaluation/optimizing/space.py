@@ -33,11 +33,8 @@ Value = int | float | str
 Configuration = Mapping[str, Value]  # name -> value for every setting that may be searched
 
 BALANCE = ("fusion", "dense_weight")  # the weights of lexical and dense search
-OVERLAP_SHARES = (
-    0.0,
-    0.1,
-    0.2,
-)  # shares of a chunk; with a larger share, neighbouring chunks have mostly the same text
+# Shares of a chunk. With a larger share, neighbouring chunks have mostly the same text.
+OVERLAP_SHARES = (0.0, 0.1, 0.2)
 
 
 @dataclass(frozen=True, slots=True)
