@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TypeVar
 
 T = TypeVar("T")
+K = TypeVar("K", int, str)
 
 
 def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
@@ -15,3 +16,11 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch
+
+
+def root_of(parents: dict[K, K], key: K) -> K:
+    """Return the root of the tree to which `key` belongs, and shorten its path (union-find: Tarjan and van Leeuwen
+    1984). `parents` maps a key to its parent. A key that has no parent, or is its own parent, is a root."""
+    while (parent := parents.get(key, key)) != key:
+        parents[key] = key = parents.get(parent, parent)
+    return key

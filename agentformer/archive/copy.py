@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, repeat
 from typing import Any, NamedTuple
 
-from agentformer.archive import batches
+from agentformer.archive import batches, root_of
 from agentformer.archive.format import entries_in, entry_lines
 from agentformer.errors import Conflict
 from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Use
@@ -74,32 +74,12 @@ def copy_entries(
     return done
 
 
-class _Groups:
-    """Entries that must be stored in one transaction: a document with its parts, a summary with its originals, and an
-    entry with its successor. A group is named by one of its ids (union-find: Tarjan and van Leeuwen 1984)."""
-
-    def __init__(self) -> None:
-        self._above: dict[str, str] = {}
-
-    def add(self, entry: MemoryEntry) -> None:
-        """Join the group of the entry with the groups of the entries that it refers to."""
-        links = [entry.parent_id, entry.archived_by, entry.superseded_by]
-        links += [entry.source.document_id] if entry.source else []
-        links += [link.id for link in entry.derived_from]
-        for linked in filter(None, links):
-            self._above[self.of(entry.id)] = self.of(linked)
-
-    def of(self, entry_id: str) -> str:
-        """Return the name of the group of an entry."""
-        above = self._above
-        while (parent := above.get(entry_id, entry_id)) != entry_id:
-            above[entry_id] = entry_id = above.get(parent, parent)
-        return entry_id
-
-
 @dataclass(slots=True)
 class _Plan:
-    """The differences between a snapshot of the source and the target."""
+    """The differences between a snapshot of the source and the target.
+
+    The entries of a group must be stored in one transaction: a document with its parts, a summary with its originals,
+    and an entry with its successor. A group is named by one of its ids, the root of `parents` (see `root_of`)."""
 
     entries: int = 0
     source: Any = field(default_factory=hashlib.sha256)
@@ -108,7 +88,19 @@ class _Plan:
     missing: set[str] = field(default_factory=set)  # ids that only the source has
     changed: set[str] = field(default_factory=set)  # ids whose entries differ
     uses: list[Use] = field(default_factory=list)  # of entries that differ in their use counts only
-    groups: _Groups = field(default_factory=_Groups)
+    parents: dict[str, str] = field(default_factory=dict)
+
+    def join(self, entry: MemoryEntry) -> None:
+        """Join the group of an entry with the groups of the entries that it refers to."""
+        links = [entry.parent_id, entry.archived_by, entry.superseded_by]
+        links += [entry.source.document_id] if entry.source else []
+        links += [link.id for link in entry.derived_from]
+        for linked in filter(None, links):
+            self.parents[self.group_of(entry.id)] = self.group_of(linked)
+
+    def group_of(self, entry_id: str) -> str:
+        """Return the name of the group of an entry."""
+        return root_of(self.parents, entry_id)
 
 
 class _Stated(NamedTuple):
@@ -127,7 +119,7 @@ def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
             if ours:
                 plan.entries += 1
                 plan.source.update(ours.text.encode())
-                plan.groups.add(ours.entry)
+                plan.join(ours.entry)
             if theirs:
                 plan.target.update(theirs.text.encode())
             _add_difference(plan, ours, theirs)
@@ -152,9 +144,9 @@ def _apply(
 ) -> None:
     """Remove the entries of the target that differ from the snapshot, and store the entries of the snapshot in their
     place. Entries are removed before any entry is stored, because an id may have moved to another namespace."""
-    needed = {plan.groups.of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
+    needed = {plan.group_of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
     entries = entries_in(snapshot, snapshot.namespaces()) if needed else ()
-    members = {entry.id for entry in entries if plan.groups.of(entry.id) in needed}
+    members = {entry.id for entry in entries if plan.group_of(entry.id) in needed}
     for batch in batches([*plan.surplus, *(members - plan.missing)], _BATCH):
         target.remove(batch)
         target.forget_absent(target.absent_documents())  # the original files belong to the source
@@ -162,7 +154,7 @@ def _apply(
     if members:
         done.vectors += target.keep_vectors(snapshot.vectors(snapshot.namespaces()))
     stored = 0
-    for group in _transactions(snapshot, plan.groups, members):
+    for group in _transactions(snapshot, plan, members):
         former = {each.entry.id: each.history for each in group if each.history}
         target.store([each.entry for each in group], former=former)
         stored += len(group)
@@ -175,15 +167,15 @@ def _apply(
     done.counted += len(uses)
 
 
-def _transactions(snapshot: MemorySnapshot, groups: _Groups, members: set[str]) -> Iterator[list[_Stated]]:
+def _transactions(snapshot: MemorySnapshot, plan: _Plan, members: set[str]) -> Iterator[list[_Stated]]:
     """Yield lists of the entries of the snapshot whose ids are in `members`. Each list except the last has at least
     `_BATCH` entries. The entries of a group are always in the same list."""
-    left = Counter(map(groups.of, members))  # members of each group that did not come yet
+    left = Counter(map(plan.group_of, members))  # members of each group that did not come yet
     waiting: dict[str, list[_Stated]] = {}
     batch: list[_Stated] = []
     for namespace in snapshot.namespaces() if members else ():
         for each in _stated(snapshot, namespace, members):
-            group = groups.of(each.entry.id)
+            group = plan.group_of(each.entry.id)
             waiting.setdefault(group, []).append(each)
             left[group] -= 1
             if not left[group]:

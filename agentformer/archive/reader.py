@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from agentformer.archive import root_of
 from agentformer.archive.format import (
     ENTRIES,
     FORMATS,
@@ -103,11 +104,7 @@ class Archive:
         return list(groups.values())
 
     def _joined_group(self, number: int) -> int:
-        group = self._groups[number]
-        while (target := self._joined.get(group)) is not None:
-            self._joined[group] = self._joined.get(target, target)  # shorter paths keep a long chain fast
-            group = target
-        return group
+        return root_of(self._joined, self._groups[number])
 
     def _join_superseded(self) -> None:
         """Add the group of each superseded entry to the group of its successor, because a backend stores no entry whose
@@ -116,9 +113,7 @@ class Archive:
         positions = {entry_id: number for number, entry_id in enumerate(self.ids) if entry_id in successors}
         for number, successor in self._superseded.items():
             if successor in positions:
-                group, target = self._joined_group(number), self._joined_group(positions[successor])
-                if group != target:
-                    self._joined[group] = target
+                self._joined[self._joined_group(number)] = self._joined_group(positions[successor])
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
         """Yield the entries at these positions of the export. Raises `InvalidInput` if a file has changed since it was

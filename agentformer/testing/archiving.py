@@ -80,8 +80,7 @@ class Archiving(BackendCase):
         return backend
 
     def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """If `store` is given former versions of an entry, `history` returns these versions until the entry is
-        removed."""
+        """`store` with `former` stores the former versions of an entry for `history`, until the entry is removed."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         other = make_entry("a numbat", version=2)
@@ -97,8 +96,7 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """`store` raises `InvalidInput` if the former versions of an entry are not in rising order, or if they belong
-        to another entry. Nothing is stored."""
+        """`store` raises `InvalidInput` for former versions that do not rise or are of another entry."""
         backend = self.start(tmp_path)
         entry, states = _with_a_past()
         stranger = dataclasses.replace(states[0], id="another")
@@ -159,8 +157,7 @@ class Archiving(BackendCase):
         assert len(thinned) < len(found) == 2
 
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
-        """A backup has the entries that the store had when the backup was made. A change of the backup does not change
-        the store."""
+        """A backup has the entries of its moment. A change of the backup does not change the store."""
         backend = self.filled(tmp_path / "store")
         before = _now(backend)
         (tmp_path / "copy").mkdir()
@@ -224,8 +221,7 @@ class Archiving(BackendCase):
                 backend.keep_vectors([StoredVector(space, key, vector)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
-        """When a store is closed, a vector that `keep_vectors` added is deleted, unless an entry has the text of this
-        vector."""
+        """`close` deletes a vector that `keep_vectors` added, unless an entry has its text."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6
@@ -254,8 +250,7 @@ class Verifying(BackendCase):
         assert all(check.name and check.asked for check in checks)
 
     def test_a_used_store_is_sound(self, tmp_path: Path) -> None:
-        """`verify` finds no damage after many different writes. Some of these writes happen while the embedder is
-        unavailable."""
+        """`verify` finds no damage after many different writes, some of them without an embedder."""
         embedder = FlakyEmbedder()
         messages = (make_entry(f"the marmot whistles {n} times", session_id="s") for n in range(30))
         backend, stored = self.stored(tmp_path, *messages, embedder=embedder)

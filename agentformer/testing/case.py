@@ -76,8 +76,7 @@ class BackendCase:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The search modes that find entries with this backend. The mode `dense` is missing if the backend stores no
-        vectors."""
+        """The search modes that find entries with this backend: without vectors, `dense` is missing."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def stored(
@@ -90,8 +89,7 @@ class BackendCase:
         return backend, list(backend.store(made))
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Return the sorted ids of the entries that dense search finds for `text`. If the backend stores no vectors,
-        use lexical search."""
+        """Return the sorted ids that dense search finds for `text`, or lexical search if there are no vectors."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
@@ -126,8 +124,7 @@ def unchanged(backend: MemoryBackend, *ids: str) -> Iterator[None]:
 
 @contextmanager
 def raises(*kinds: type[Exception]) -> Iterator[list[Exception]]:
-    """Fail unless the `with` block raises one of `kinds`. The context manager yields a list. After the block, this list
-    holds the error."""
+    """Fail unless the `with` block raises one of `kinds`. Afterwards, the yielded list holds the error."""
     errors: list[Exception] = []
     try:
         yield errors
@@ -156,8 +153,7 @@ def make_entry(content: str, **fields: Any) -> MemoryEntry:
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, so 2 equals 2.0. A boolean never equals
-    a number."""
+    """Return whether two JSON values are equal. 2 equals 2.0, and a boolean never equals a number."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -190,8 +186,7 @@ def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
 
 
 def _in_order(kind: str, value: Any, limit: Any) -> bool:
-    """Return whether the comparison `kind` (gt, gte, lt or lte) of `value` with `limit` is true. It is always false for
-    values of different types."""
+    """Return whether the comparison `kind` of `value` with `limit` is true. False for values of different types."""
     numbers = [type(each) in (int, float) for each in (value, limit)]
     if not all(numbers) and not (isinstance(value, str) and isinstance(limit, str)):
         return False

@@ -23,8 +23,7 @@ class Changing(BackendCase):
     """Tests of `update`, which changes fields of an entry, and of `history`, which returns the former versions."""
 
     def test_an_update_raises_the_version_and_keeps_the_former_state(self, tmp_path: Path) -> None:
-        """Each update raises the version by one. After the update, the history contains the former state of the
-        entry."""
+        """Each update raises the version by one, and adds the former state to the history."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", metadata={"a": 1}, occurred_at=_MOMENT))
         second = backend.update(first.id, {"content": "second", "metadata": {"b": [None, True]}})
         third = backend.update(first.id, {"salience": 0.5, "tier": "core"}, expected_version=2)
@@ -43,8 +42,7 @@ class Changing(BackendCase):
         assert list(backend.history(entry.id)) == [] == list(backend.history("missing"))
 
     def test_a_call_with_a_stale_version_changes_nothing(self, tmp_path: Path) -> None:
-        """If `expected_version` is not the current version of the entry, `update` and `remove` raise `Conflict` and
-        change nothing."""
+        """`update` and `remove` raise `Conflict` if `expected_version` is not the current version."""
         backend, (entry, other) = self.stored(tmp_path, "first gecko", "another gecko")
         backend.update(entry.id, {"content": "second gecko"})
         for version in (1, 3):
@@ -87,8 +85,7 @@ class Changing(BackendCase):
         assert abs((hit.dense_score or 0) - 1) < 1e-5 or not self.vectors
 
     def test_an_entry_moved_to_another_namespace_is_found_there(self, tmp_path: Path) -> None:
-        """If an update changes the namespace or the session of an entry, search finds the entry only with the new
-        values."""
+        """After an update of namespace or session, search finds the entry only with the new values."""
         backend, (entry,) = self.stored(tmp_path, make_entry("a wandering albatross", session_id="a"))
         assert self.by_vectors(backend, "albatross") == [entry.id]
         backend.update(entry.id, {"namespace": "elsewhere", "session_id": "b"})
@@ -97,8 +94,7 @@ class Changing(BackendCase):
         assert by_words(backend, "albatross", there) == [entry.id] == self.by_vectors(backend, "albatross", there)
 
     def test_superseded_and_archived_entries_are_not_found(self, tmp_path: Path) -> None:
-        """An entry may be archived, or superseded by a newer entry. Search finds such an entry only if the scope has
-        `include_archived`."""
+        """Search finds archived and superseded entries only if the scope has `include_archived`."""
         backend, (old, new, dusty) = self.stored(tmp_path, *(f"the {word} okapi" for word in ("old", "new", "dusty")))
         backend.update(old.id, {"superseded_by": new.id})
         backend.update(dusty.id, {"archived_at": _MOMENT})
@@ -108,8 +104,7 @@ class Changing(BackendCase):
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
     def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
-        """If several threads update the same entry with the same `expected_version`, one update succeeds, and the other
-        updates raise `Conflict`."""
+        """Of concurrent updates with one `expected_version`, one succeeds, and the others raise `Conflict`."""
         backend, (entry,) = self.stored(tmp_path, "contested")
         outcomes: list[str] = []
 
@@ -125,8 +120,7 @@ class Changing(BackendCase):
         assert [(e.content, e.version) for e in backend.get([entry.id])] == [(winners[0], 2)]
 
     def test_concurrent_updates_are_all_applied(self, tmp_path: Path) -> None:
-        """If several threads update an entry without `expected_version`, every update is applied and raises the version
-        by one."""
+        """Every concurrent update without `expected_version` is applied, and raises the version by one."""
         backend, (entry,) = self.stored(tmp_path, "shared")
         run_in_threads(4, lambda n: [backend.update(entry.id, {"project": f"p{n}"}) for _ in range(5)])
         assert [e.version for e in backend.get([entry.id])] == [21]
@@ -155,8 +149,7 @@ class Superseding(BackendCase):
                 backend.update(entry_id, {"superseded_by": successor})
 
     def test_no_cycle_of_any_length_is_stored(self, tmp_path: Path) -> None:
-        """A chain of superseded entries cannot become a cycle, and a search always finds the last entry of the
-        chain."""
+        """A chain of superseded entries cannot become a cycle. Search always finds its last entry."""
         backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(4)))
         ids = [entry.id for entry in entries]
         for old, new in pairwise(ids):
@@ -340,8 +333,7 @@ class Leases(BackendCase):
         assert not backend.lease("expired", "A", _LONG)
 
     def test_leases_with_other_names_are_independent(self, tmp_path: Path) -> None:
-        """Leases with different names can have different holders. The release of one lease does not release another
-        lease."""
+        """Leases with different names can have different holders, and are released separately."""
         backend = self.start(tmp_path)
         names = ("clean", "clean:s1", "siivous ä 日本", "")
         assert all(backend.lease(name, "A", _LONG) for name in names)

@@ -103,8 +103,7 @@ class Pending(BackendCase):
         assert len(embedder.documents) == 300
 
     def test_an_update_without_an_embedder_removes_the_old_vector(self, tmp_path: Path) -> None:
-        """If the text of an entry changes while the embedder is unavailable, dense search no longer uses the vector of
-        the former text."""
+        """If the embedder is unavailable, an update of the text still removes the vector of the former text."""
         embedder = FlakyEmbedder()
         backend, (entry,) = self.stored(tmp_path, "a heron at dawn", embedder=embedder, dense=True)
         assert self.by_vectors(backend, "heron") == [entry.id]
@@ -164,8 +163,7 @@ class Reembedding(BackendCase):
                 backend.reembed(HashingEmbedder(64))
 
     def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
-        """`reembed` embeds every text once. After `reembed`, dense search uses the vectors of the new embedding
-        space."""
+        """`reembed` embeds every text once. Dense search then uses the vectors of the new embedding space."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         target = CountingEmbedder(HashingEmbedder(64))
         reports: list[tuple[int, int]] = []
@@ -251,8 +249,7 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
-        """If an entry cannot be embedded in the old space while `reembed` runs, the entry is still embedded in the new
-        space."""
+        """`reembed` also embeds entries that cannot be embedded in the old space while it runs."""
         former = FlakyEmbedder()
         backend, stored = self.stored(tmp_path, *_TEXTS[:80], embedder=former, dense=True)
         former.down = True
@@ -264,8 +261,7 @@ class Reembedding(BackendCase):
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
-        """`prune_spaces` deletes a former embedding space. If files of this space remain on disk, search in a new space
-        does not use these files."""
+        """Search in a new space does not use files that remain of a space that `prune_spaces` deleted."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
@@ -307,8 +303,7 @@ class Reembedding(BackendCase):
         assert Counter(dies.documents) == Counter(_TEXTS[:40])
 
     def test_reembed_to_a_former_space_embeds_only_new_texts(self, tmp_path: Path) -> None:
-        """If the store returns to a former embedding space, `reembed` uses the stored vectors of this space and embeds
-        only new texts."""
+        """`reembed` to a former space uses the stored vectors of this space and embeds only new texts."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()

@@ -104,8 +104,7 @@ class EmbedderConformance:
             embedder.embed_documents(["short", longer])
 
     def test_the_last_word_that_fits_changes_the_vector(self) -> None:
-        """If a text has almost `max_tokens` tokens, its last word changes the vector, because the embedder reads the
-        whole text."""
+        """The last word of a text of almost `max_tokens` tokens changes the vector: the whole text is read."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -276,8 +275,7 @@ class LanguageModelConformance:
         self._check_reply(self.make().complete(messages, max_tokens=64))
 
     def test_a_tool_call_or_a_text_is_returned(self) -> None:
-        """A reply has a text or tool calls. `finish` of the reply is `tool_calls` if and only if the reply has tool
-        calls."""
+        """A reply has a text or tool calls. `finish` is `tool_calls` if and only if there are tool calls."""
         self._needs("tools")
         reply = self.make().complete([ChatMessage("user", "How is the weather in Turku?")], tools=[WEATHER])
         self._check_reply(reply)
@@ -296,8 +294,7 @@ class LanguageModelConformance:
         self._check_reply(self.make().complete(messages, tools=[WEATHER], max_tokens=64))
 
     def test_data_is_the_parsed_text_and_fits_the_schema(self) -> None:
-        """If `complete` is given a JSON Schema, the text of the reply is JSON that fits the schema. `data` of the reply
-        is the parsed JSON."""
+        """With a JSON Schema, the text of the reply is JSON that fits the schema, and `data` is the parsed JSON."""
         self._needs("schemas")
         arguments = [ChatMessage("system", "Repeat the message."), ChatMessage("user", json.dumps(VALUE))]
         reply = self.make().complete(arguments, schema=COLOUR, max_tokens=64)

@@ -37,8 +37,7 @@ class Searching(BackendCase):
     """Tests of `search` in the modes dense, lexical and hybrid."""
 
     def test_dense_search_is_exact(self, tmp_path: Path) -> None:
-        """Dense search returns the entries with the highest cosines. The scores are the cosines that `Reference`
-        computes."""
+        """Dense search returns the entries with the highest cosines, with the cosines of `Reference` as scores."""
         backend, entries = self.stored(tmp_path, *_corpus(), dense=True)
         reference = Reference(entries)
         for text in ("numbat teapot", "the fossa saw the anvil on day 7.", "jerboa", "unrelated words entirely"):
@@ -65,8 +64,7 @@ class Searching(BackendCase):
         reference.check_dense(query, backend.search(query))
 
     def test_a_long_text_is_found_by_its_best_window(self, tmp_path: Path) -> None:
-        """A long text is embedded in several windows. `span` of the hit is the position of the window that matches the
-        query best."""
+        """A long text is embedded in windows. `span` of the hit is the window that matches the query best."""
         fact = "The vault code of the lighthouse keeper is heliotrope."
         texts = [_long(fact, 119), _long("Rain fell on the harbour.", 5), _long("The keeper left.", 60)]
         backend, entries = self.stored(tmp_path, *texts, dense=True)
@@ -87,8 +85,7 @@ class Searching(BackendCase):
         assert by_words(backend, "rhinoceros") == []
 
     def test_words_rank_the_better_match_higher(self, tmp_path: Path) -> None:
-        """In lexical search, an entry has a higher score if it contains more words of the query. A rare word counts
-        more than a frequent word."""
+        """An entry with more words of the query scores higher. A rare word counts more than a frequent one."""
         both = make_entry("In the morning the dugong carried a bobbin to the beach.")
         twice = make_entry("The dugong met another dugong on the beach today.")
         once = make_entry("In the morning the dugong swam to the beach and back again.")
@@ -111,8 +108,7 @@ class Searching(BackendCase):
         assert [hit.dense_rank for hit in dense] == list(range(1, len(dense) + 1))
 
     def test_hybrid_scores_are_in_range_sorted_and_reproducible(self, tmp_path: Path) -> None:
-        """Hybrid search returns scores in 0..1, the highest score first. If the search is repeated, it returns the same
-        hits."""
+        """Hybrid scores are in 0..1, the highest first. A repeated search returns the same hits."""
         backend, _ = self.stored(tmp_path, *_corpus())
         for text in ("numbat teapot", "kakapo", "the loris saw the easel on day 3", "nothing known"):
             hits = backend.search(Query(text, limit=50))
@@ -161,8 +157,7 @@ class Searching(BackendCase):
                 assert list(backend.search(Query(text, mode=mode))) == []
 
     def test_a_query_may_contain_any_character(self, tmp_path: Path) -> None:
-        """A query may contain operators of a query language and control characters. Search treats them as plain
-        text."""
+        """Operators of a query language and control characters in a query are plain text."""
         backend, (entry,) = self.stored(
             tmp_path, make_entry('a "quoted" (numbat) AND OR NOT +x -y field:value * ~2 ^3 \\ /re/')
         )
@@ -281,16 +276,14 @@ class Scopes(BackendCase):
     """Tests of scopes in `list`, `count` and `search`. A scope is a filter for entries."""
 
     def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
-        """For many scopes over random entries, `list`, `count` and `search` return the entries that `Reference`
-        returns."""
+        """For many scopes over random entries, `list`, `count` and `search` equal `Reference`."""
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
         assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # otherwise the scopes test little
 
     def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
-        """The salience of an entry decays with time. Each call computes the decayed value, and the stored value does
-        not change."""
+        """Each call computes the decayed salience of an entry. The stored salience does not change."""
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
         backend, (stored,) = self.stored(tmp_path, entry)
         later = Decay({"context": 0.9}, _DAY + timedelta(days=10))  # 0.8 * 0.9 ** 10 = 0.2789
@@ -304,8 +297,7 @@ class Scopes(BackendCase):
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
-        """A metadata filter compares JSON values by type and value. For example, true does not equal 1, and "1" does
-        not equal 1."""
+        """A metadata filter compares JSON types and values: true does not equal 1, nor does "1"."""
         new = (make_entry(f"{_WORD} {n}", metadata={"k": value}) for n, value in enumerate(_JSON))
         backend, entries = self.stored(tmp_path, *new)
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])
@@ -328,11 +320,16 @@ class Scopes(BackendCase):
             assert [e.content for e in backend.list(Scope(metadata={key: 1}))] == [key]
 
     def test_a_small_scope_is_searched_exactly(self, tmp_path: Path) -> None:
-        """If a scope contains only one of many entries, search with this scope finds this entry."""
-        crowd = [make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}") for n in range(2000)]
-        inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata={"rare": True})
+        """Search finds the only entry of a scope, although many other entries match the text better."""
+        crowd = [
+            make_entry(f"{_WORD} {_WORD} eats a leaf", session_id=f"s{n % 7}", metadata={"year": 1990 + n % 9})
+            for n in range(2000)
+        ]
+        rare = {"rare": True, "year": 2026}
+        inside = make_entry(f"something else altogether, and one {_WORD}", session_id="mine", metadata=rare)
         backend, _ = self.stored(tmp_path, *crowd[:1000], inside, *crowd[1000:])
-        for scope in (Scope(session_id="mine"), Scope(metadata={"rare": True})):
+        late = Scope(where={"type": "gte", "key": "year", "value": 2000})
+        for scope in (Scope(session_id="mine"), Scope(metadata={"rare": True}), late):
             for mode in self.modes:
                 hits = backend.search(Query(f"{_WORD} eats a leaf", scope, limit=3, mode=mode))
                 assert [hit.entry.id for hit in hits] == [inside.id], (mode, scope)

@@ -108,8 +108,7 @@ class Storing(BackendCase):
         assert len(by_words(backend, "owner bystander")) == 2
 
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
-        """`store` with `replacing` removes the entries of a scope. It also removes the parts of these entries, such as
-        the chunks of a document."""
+        """`replacing` removes the entries of a scope and their parts, such as the chunks of a document."""
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
         inner = make_entry("old remark on the chunk", parent_id=part.id)
@@ -124,8 +123,7 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_accepts_ids(self, tmp_path: Path) -> None:
-        """`store` with `replacing` removes the entries with the given ids, also if no entry is stored. Missing ids are
-        ignored."""
+        """`replacing` removes the given ids, also if no entry is stored. Missing ids are ignored."""
         old, part = make_entry("old document", kind="document"), make_entry("old chunk", kind="chunk")
         part = dataclasses.replace(part, parent_id=old.id)
         backend, (_, _, kept) = self.stored(tmp_path, old, part, "kept")
@@ -163,8 +161,7 @@ class Storing(BackendCase):
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
 
     def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
-        """If a new entry has the same text as an entry that it replaces, the vector of this text is used again, and
-        dense search finds the new entry."""
+        """If a new entry has the text of an entry that it replaces, the vector of this text is used again."""
         backend, _ = self.stored(tmp_path, "a sentence that stays the same")
         (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
         assert backend.pending(Scope()) == 0
@@ -179,8 +176,7 @@ class Storing(BackendCase):
         assert list(backend.get([])) == []
 
     def test_list_pages_by_id_without_gap_or_repetition(self, tmp_path: Path) -> None:
-        """Repeated calls of `list` with `after` and `limit` return every entry of the scope once, in the order of
-        ids."""
+        """`list` with `after` and `limit` returns every entry of the scope once, in the order of ids."""
         entries = [make_entry(f"entry {i}", session_id="ab"[i % 2]) for i in range(25)]
         backend, _ = self.stored(tmp_path, *entries[::-1])
         scope = Scope(session_id="b")
@@ -192,8 +188,7 @@ class Storing(BackendCase):
         assert [i for page in pages for i in page] == sorted(e.id for e in entries if e.session_id == "b")
 
     def test_a_check_can_refuse_to_store(self, tmp_path: Path) -> None:
-        """The function `check` can read which entries are stored before the call. If it raises an error, nothing is
-        stored or removed."""
+        """`check` can read which entries are stored. If it raises an error, nothing is stored or removed."""
         backend, (first,) = self.stored(tmp_path, make_entry("first", session_id="s"))
         found: list[set[str]] = []
 
@@ -220,8 +215,7 @@ class Storing(BackendCase):
         assert list(backend.namespaces()) == ["a"]
 
     def test_remove_by_ids_removes_and_counts_parts(self, tmp_path: Path) -> None:
-        """`remove` also removes the parts of the given entries, such as the chunks of a document. The returned count
-        includes the parts."""
+        """`remove` also removes and counts the parts of the given entries, such as the chunks of a document."""
         whole = make_entry("whole wombat", kind="document")
         part = make_entry("part wombat", parent_id=whole.id)
         inner = make_entry("inner wombat", parent_id=part.id)
@@ -253,8 +247,7 @@ class Storing(BackendCase):
         assert by_words(backend, "zebra") == [entry.id]
 
     def test_reopening_sees_everything(self, tmp_path: Path) -> None:
-        """After a store is closed and opened again, it contains the same entries and histories, and searches return the
-        same hits."""
+        """After a store is opened again, its entries, histories and search results are the same."""
         backend, entries = self.stored(tmp_path, *(f"numbat {i} lives here" for i in range(30)))
         changed = backend.update(entries[3].id, {"content": "numbat moved away"})
         query = Query("numbat lives", limit=50)
@@ -267,8 +260,7 @@ class Storing(BackendCase):
         assert len(before) == 30
 
     def test_another_opening_sees_each_acknowledged_write(self, tmp_path: Path) -> None:
-        """If two backends have the same store open, a write of one backend is visible to the other backend as soon as
-        the call has returned."""
+        """A write is visible to every backend with the same store as soon as the call has returned."""
         one, other = self.start(tmp_path), self.start(tmp_path)
         assert by_words(other, "kakapo") == [] == self.by_vectors(other, "kakapo")
         (entry,) = one.store([make_entry("a kakapo")])

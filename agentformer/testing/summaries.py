@@ -29,8 +29,7 @@ class Summaries(BackendCase):
     the originals, and stores a summary of them. `restore` reverses this."""
 
     def summarized(self, folder: Path) -> tuple[MemoryBackend, Sequence[MemoryEntry], MemoryEntry]:
-        """Store three entries and a summary that replaces them. Return the backend, the three stored entries and the
-        summary."""
+        """Store three entries and a summary that replaces them. Return the backend, the entries and the summary."""
         backend, originals = self.stored(folder, *(_message(f"the tapir ate {n} leaves") for n in range(3)))
         return backend, originals, backend.consolidate(_summary(originals), [entry.id for entry in originals])
 
@@ -41,8 +40,7 @@ class Summaries(BackendCase):
         assert by_words(backend, "tapir") == sorted(live) == self.by_vectors(backend, "tapir")
 
     def test_archived_originals_name_their_summary(self, tmp_path: Path) -> None:
-        """`consolidate` changes only `archived_at` and `archived_by` of the originals. `archived_by` is the id of the
-        summary."""
+        """`consolidate` changes only `archived_at` and `archived_by` (the id of the summary) of the originals."""
         backend, originals, summary = self.summarized(tmp_path)
         archived = list(backend.get([entry.id for entry in originals]))
         assert [entry.archived_by for entry in archived] == [summary.id] * 3
@@ -71,8 +69,7 @@ class Summaries(BackendCase):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
-        """If several threads summarize groups of entries that overlap, one call of `consolidate` succeeds, and the
-        other calls raise `Conflict`."""
+        """Of concurrent summaries of overlapping groups, one succeeds, and the others raise `Conflict`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
         outcomes: list[str] = []
@@ -128,8 +125,7 @@ class Summaries(BackendCase):
                 backend.restore(entry_id)
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` raises `InvalidInput` if it is asked to change `archived_at` or the namespace of a summary or of an
-        original."""
+        """`update` refuses `archived_at` and the namespace of a summary or an original with `InvalidInput`."""
         backend, originals, summary = self.summarized(tmp_path)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
             for changes in ({"archived_at": at}, {"namespace": "elsewhere"}):
@@ -147,8 +143,7 @@ class Summaries(BackendCase):
         assert not any(check.found for check in backend.verify())
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
-        """`update` can change the content of an archived original. The original stays archived, and `restore` returns
-        the changed content."""
+        """An updated original stays archived, and `restore` returns its changed content."""
         backend, originals, summary = self.summarized(tmp_path)
         changed = backend.update(originals[1].id, {"content": "the tapir ate no leaves"})
         assert changed.archived_by == summary.id and changed.archived_at is not None
@@ -158,8 +153,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_summary(self, tmp_path: Path) -> None:
-        """If an original is removed, the summary of this original is removed, too. The other originals of this summary
-        become current again."""
+        """`remove` of an original also removes its summary, and restores the other originals."""
         backend, originals, summary = self.summarized(tmp_path)
         assert backend.remove([originals[1].id]) == 2
         assert list(backend.get([summary.id, originals[1].id])) == []
@@ -176,8 +170,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
-        """If an original is removed after `restore`, the archived summary is also removed, because the summary still
-        contains text of the original."""
+        """`remove` of a restored original also removes the archived summary, which contains its text."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.restore(summary.id)
         assert backend.remove([originals[0].id]) == 2
@@ -185,8 +178,7 @@ class Summaries(BackendCase):
         assert list(backend.list(EVERYTHING)) == list(originals[1:])
 
     def test_removing_a_scope_removes_its_summaries(self, tmp_path: Path) -> None:
-        """If the entries of a scope are removed, the summaries of these entries are removed, too. Nothing remains of
-        their histories."""
+        """`remove` of a scope also removes the summaries of its entries. No histories remain."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.update(originals[0].id, {"content": "the tapir ate one leaf"})
         backend.update(summary.id, {"content": "tapir: a better summary"})
@@ -212,8 +204,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
-        """A call of `store` may remove a summary and store a new entry with the same text. The new entry does not count
-        as a duplicate of this summary."""
+        """A new entry is no duplicate of a summary with the same text that the same call removes."""
         backend, originals, summary = self.summarized(tmp_path)
         new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])

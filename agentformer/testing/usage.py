@@ -59,8 +59,7 @@ class Duplicates(BackendCase):
     an existing entry."""
 
     def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
-        """If an equal entry exists, `store` with `unique` returns the existing entry and raises `repeat_count` of the
-        existing entry by one."""
+        """`store` with `unique` returns an equal stored entry, and raises its `repeat_count` by one."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         (again,) = backend.store([_fact()], unique=True)
@@ -77,8 +76,7 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
     def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
-        """With `unique`, an entry is stored if any of its fields, such as the text or the namespace, differs from the
-        existing entry."""
+        """With `unique`, an entry is stored if one of its fields differs from those of the stored entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
         for changes in _OTHERWISE:
@@ -89,8 +87,7 @@ class Duplicates(BackendCase):
         assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_OTHERWISE)
 
     def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
-        """If one call of `store` with `unique` contains two equal entries, only the first entry is stored. The second
-        entry is counted in `repeat_count` of the first entry."""
+        """Of two equal entries in one call, the first is stored, and the second raises its `repeat_count`."""
         backend = self.start(tmp_path)
         one, twin, other = _fact(), _fact(), _fact(content="The stork does not.")
         stored = backend.store([one, twin, other], unique=True)
@@ -111,8 +108,7 @@ class Duplicates(BackendCase):
             assert [(e.content, e.repeat_count) for e in backend.list(EVERYTHING)] == [(texts[0], 3)]
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
-        """If an entry with the same id and the same content exists, `store` with `unique` raises no error. It raises
-        `repeat_count` of the existing entry by one."""
+        """An entry with the id and the content of a stored entry raises the `repeat_count` of this entry."""
         backend = self.start(tmp_path)
         entry = _fact()
         for times in (2, 1):
@@ -121,8 +117,7 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
-        """If several threads store the same fact with `unique`, the fact is stored once. Each other call raises
-        `repeat_count` of this entry by one."""
+        """A fact that several threads store is stored once. Each other call raises its `repeat_count`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
 
         def write(n: int) -> list[str]:
@@ -151,8 +146,7 @@ class Duplicates(BackendCase):
         assert list(backend.get([old.id])) == [] and by_words(backend, "heron") == [new.id]
 
     def test_messages_and_entries_without_unique_are_no_duplicates(self, tmp_path: Path) -> None:
-        """Without `unique`, every entry is stored. With `unique`, every message is stored, even if another message has
-        the same text."""
+        """Without `unique`, every entry is stored. With `unique`, every message is stored."""
         backend, _ = self.stored(tmp_path, _fact())
         backend.store([_fact(), _fact()])
         for _ in range(2):
@@ -160,8 +154,7 @@ class Duplicates(BackendCase):
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0] * 5
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
-        """If an entry with the same id and another content exists, `store` with `unique` raises `Conflict`. Nothing is
-        stored, and `repeat_count` does not change."""
+        """`store` with `unique` raises `Conflict` for the id of an entry with another content."""
         backend, (known,) = self.stored(tmp_path, _fact())
         with unchanged(backend, known.id), raises(Conflict):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)
@@ -171,8 +164,7 @@ class Uses(BackendCase):
     """Tests of `touch`, which counts uses of entries, and of `latest`, which returns the newest entries."""
 
     def test_touch_counts_uses_without_a_new_version(self, tmp_path: Path) -> None:
-        """`touch` changes the use counts and `last_accessed` of an entry. The version, the history and `updated_at` do
-        not change."""
+        """`touch` changes use counts and `last_accessed`, but not version, history and `updated_at`."""
         backend, (entry, other) = self.stored(tmp_path, "a", "b")
         backend.touch([Use(entry.id, _NOON, matches=2, reads=1)])
         backend.touch([Use(entry.id, _NOON + _HOUR, others=3), Use("missing", _NOON, reads=1)])
@@ -182,8 +174,7 @@ class Uses(BackendCase):
         assert list(self.start(tmp_path).get([entry.id])) == [expected]
 
     def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
-        """If the time of a use is before `last_accessed`, `touch` counts the use and does not change
-        `last_accessed`."""
+        """`touch` also counts a use before `last_accessed`, but does not change `last_accessed`."""
         backend, (entry,) = self.stored(tmp_path, "a")
         for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
             backend.touch([Use(entry.id, at, reads=1)])
@@ -237,8 +228,7 @@ class Uses(BackendCase):
         assert [(e.read_count, e.version) for e in backends[0].get([entry.id])] == [(20, 1)]
 
     def test_latest_returns_the_newest_first(self, tmp_path: Path) -> None:
-        """`latest` returns the newest entry first. The time of an entry is `occurred_at`, or `created_at` if
-        `occurred_at` is missing."""
+        """`latest` returns the newest entry first, by `occurred_at`, or else by `created_at`."""
         times: tuple[tuple[datetime | None, datetime], ...] = (
             (_NOON, _NOON + 9 * _HOUR),  # happened, stored
             (None, _NOON + 2 * _HOUR),
@@ -256,8 +246,7 @@ class Uses(BackendCase):
         assert list(backend.latest(Scope("other"))) == []
 
     def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
-        """`latest` returns only entries of the scope. Archived and superseded entries are returned only with
-        `include_archived`."""
+        """`latest` returns entries of the scope; archived and superseded ones only with `include_archived`."""
         made = (make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300))
         backend, entries = self.stored(tmp_path, *made)
         backend.update(entries[298].id, {"archived_at": _NOON})

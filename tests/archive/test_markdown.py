@@ -12,8 +12,8 @@ from unicodedata import normalize
 import pytest
 
 import agentformer
-from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput
 from agentformer.rag.folder_files import PRIVATE
 from agentformer.types import MemoryEntry, Scope

@@ -12,8 +12,8 @@ import pytest
 
 import agentformer
 from agentformer.archive.markdown.entries import folder_of
-from agentformer.archive.markdown.pages import Page, parse
 from agentformer.archive.markdown.files import HomeReport
+from agentformer.archive.markdown.pages import Page, parse
 from agentformer.errors import AgentFormerError
 from agentformer.types import Scope
 from tests.faults.long_form import LONG

@@ -61,9 +61,7 @@ class HomeSync:
         self._live: dict[str, int] = {}  # versions of the live entries
         self._report = HomeReport(str(folder.root), folder.namespace)
         self._writer = HomeWriter(folder, self._report)
-        self._new_files = NewFiles(
-            memory, backend, self._writer, Categories(categories), self._live, self._reporting
-        )
+        self._new_files = NewFiles(memory, backend, self._writer, Categories(categories), self._live, self._reporting)
 
     def run(self, *, delete: bool = False) -> HomeReport:
         """Sync, and return the report. Raises `InvalidInput` if more than half of the files or of their entries are
