@@ -137,7 +137,7 @@ def parse(data: bytes) -> Page:
         reason = f"is not UTF-8: byte {error.start + 1} is 0x{data[error.start]:02x}; save the file as UTF-8"
         raise InvalidInput("encoding", reason) from None
     header, content = split_header(text)
-    nodes = load_header(header)
+    nodes = load_header(header or "")
     values = {name: _READERS[name](name, node) if name in _READERS else as_json(node) for name, node in nodes.items()}
     inner = values.pop("metadata", None) or {}
     if not isinstance(inner, dict):
@@ -159,15 +159,15 @@ def id_in(data: bytes) -> str:
     return match[1].decode("utf-8", "replace") if match else ""
 
 
-def split_header(text: str) -> tuple[str, str]:
-    """Return the front matter of a file ("" if it has none) and the body. One empty line at the start of the body and
+def split_header(text: str) -> tuple[str | None, str]:
+    """Return the front matter of a file (None if it has none) and the body. One empty line at the start of the body and
     one line end at its end are removed. A byte order mark is left out. If the first line ends with CRLF, an editor has
     converted the file, and every CRLF becomes LF. Raises `InvalidInput` if the front matter has no end."""
     text = text.removeprefix("\ufeff")
     if text.startswith(f"{_FENCE}\r\n"):
         text = text.replace("\r\n", "\n")
     if not text.startswith(f"{_FENCE}\n"):
-        return "", text.removesuffix("\n")
+        return None, text.removesuffix("\n")
     end = text.find(f"\n{_FENCE}\n", len(_FENCE))
     if end < 0 and not text.endswith(f"\n{_FENCE}"):
         raise InvalidInput(_FIELD, "begins with --- but has no line --- at its end; add it, or remove the first line")
