@@ -222,12 +222,12 @@ class _Copier:
         values, _ = read_page(source, "SELECT * FROM meta ORDER BY key", [])
         sound = (row for row in values if self._is_sound("meta", row, meta.check_value))
         self._insert(target, "meta", sound, verb="INSERT OR REPLACE")
-        self._copy(source, target, "spaces", ("id",), self._accept_space)
-        self._copy(source, target, "entries", ("num",), self._accept_entry)
+        self._spaces = self._copy(source, target, "spaces", ("id",), self._accept_space)
+        self._entries = self._copy(source, target, "entries", ("num",), self._accept_entry)
         if self._unreadable and not self._entries:
             raise self._unreadable_error(self._unreadable[-1])
         self._copy(source, target, "history", ("entry", "version"), lambda row: self._accept_version(source, row))
-        self._copy(source, target, "vectors", ("id",), self._accept_vector)
+        self._vectors = self._copy(source, target, "vectors", ("id",), self._accept_vector)
         self._copy(source, target, "windows", ("id",), self._accept_window)
         # `absent_documents` is not copied, because an original file may now be the only copy of a lost document.
         for queue in ("pending", "moving"):
@@ -246,17 +246,21 @@ class _Copier:
 
     def _copy(
         self, source: sqlite3.Connection, target: Database, table: str, key: Sequence[str], accept: _Filter
-    ) -> None:
-        """Copy the rows of a table for which `accept` returns True, in order of the key of the table."""
+    ) -> set[int]:
+        """Copy the rows of a table for which `accept` returns True, in order of the key of the table. Return the
+        numbers of these rows (the first part of the key)."""
+        copied: set[int] = set()
 
-        def readable() -> Iterator[Row]:
+        def accepted() -> Iterator[Row]:
             for row in readable_rows(source, table, *key):
                 if isinstance(row, DamagedRow):
                     self._unreadable.append(f"{row.table} from number {row.num} on")
-                else:
+                elif accept(row):
+                    copied.add(row[key[0]])
                     yield row
 
-        self._insert(target, table, filter(accept, readable()))
+        self._insert(target, table, accepted())
+        return copied
 
     def _insert(self, target: Database, table: str, rows: Iterator[Row], verb: str = "INSERT OR IGNORE") -> None:
         with target.reading() as connection:
@@ -267,9 +271,7 @@ class _Copier:
                 connection.executemany(statement, ([row[name] for name in columns] for row in group))
 
     def _accept_space(self, row: Row) -> bool:
-        if sound := self._is_sound("spaces", row, decode_space):
-            self._spaces.add(row["id"])
-        return sound
+        return self._is_sound("spaces", row, decode_space)
 
     def _is_sound(self, table: str, row: Row, check: Callable[[Row], object]) -> bool:
         try:
@@ -280,11 +282,10 @@ class _Copier:
         return True
 
     def _accept_entry(self, row: Row) -> bool:
-        if not is_intact(row):
+        intact = is_intact(row)
+        if not intact:
             self._quarantine.add("entries", dict(row), "its checksum differs, or it cannot be decoded")
-            return False
-        self._entries.add(row["num"])
-        return True
+        return intact
 
     def _accept_version(self, source: sqlite3.Connection, row: Row) -> bool:
         if row["entry"] in self._entries:
@@ -296,10 +297,7 @@ class _Copier:
         return False
 
     def _accept_vector(self, row: Row) -> bool:
-        fits = row["space"] in self._spaces and isinstance(row["data"], bytes) and isinstance(row["hash"], bytes)
-        if fits:
-            self._vectors.add(row["id"])
-        return fits
+        return row["space"] in self._spaces and isinstance(row["data"], bytes) and isinstance(row["hash"], bytes)
 
     def _accept_window(self, row: Row) -> bool:
         complete = row["entry"] in self._entries and row["vector"] in self._vectors and row["space"] in self._spaces
