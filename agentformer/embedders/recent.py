@@ -23,9 +23,8 @@ class _Key(NamedTuple):
 
 
 class RecentVectors:
-    """A cache of the vectors of recent texts, queries and their tokens. When it is full, the vectors that were unused
-    for the longest time are dropped. If a text is too long for the model, only its beginning is embedded.
-    Thread-safe."""
+    """A cache of the vectors of recent texts, queries and their tokens. Those unused for the longest time are dropped.
+    If a text is too long for the model, only its beginning is embedded. Thread-safe."""
 
     def __init__(self, values: int = _VALUES) -> None:
         self._kept: OrderedDict[_Key, TokenVectors] = OrderedDict()

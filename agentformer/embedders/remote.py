@@ -224,9 +224,8 @@ class RemoteEmbedder(ABC):
         return rows[: len(texts)]
 
     def _send(self, texts: list[str], count: int) -> Vectors:
-        """Send one request and return its vectors. `count` is the number of texts that come from the caller; `texts`
-        may also contain the probe text. After a timeout, raise `EmbedderUnavailable`, and the next requests contain
-        fewer texts."""
+        """Send one request and return its vectors. `count` of the texts come from the caller; the others are the probe
+        text. After a timeout, raise `EmbedderUnavailable`, and the next requests contain fewer texts."""
         start = time.monotonic()
         try:
             vectors = self._request(texts)

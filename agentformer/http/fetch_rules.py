@@ -168,9 +168,8 @@ class Fetcher:
     load: Callable[[], Callable[[str, FetchRules], Download]]
 
     def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
-        """Return the document at a URL. If `allow_private` is true, the host of this URL, but no redirect, may have a
-        private address. If `listed` is true, only hosts that the rules name are allowed. Raises the errors of
-        `http.fetch.fetch`."""
+        """Return the document at a URL. With `allow_private`, the host of this URL, but no redirect, may have a private
+        address. With `listed`, only hosts that the rules name are allowed. Raises the errors of `http.fetch.fetch`."""
         rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
         if allow_private:
             target = parse_url(url)

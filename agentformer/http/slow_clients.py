@@ -99,8 +99,7 @@ class TimedSocket(socket.socket):
 
     def receive_headers(self) -> bool:
         """Read the bytes that have arrived, without blocking. Return True if a thread can continue with the request:
-        its headers are complete, its headers are too long, or the connection has ended. Return False if more bytes of
-        the headers are needed."""
+        its headers are complete or too long, or the connection has ended."""
         if self._has_headers():
             return True
         if (free := HEAD_BYTES - len(self._buffer)) > 0:

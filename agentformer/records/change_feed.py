@@ -72,9 +72,8 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
-    """Return the random token that was stored with the change number `seq`, or "" if there is no such token. An index
-    whose token differs has read the feed of another copy of the database, such as one from before a restore. `seq` must
-    be a value that `last_seq` returned."""
+    """Return the random token of the change number `seq`, which `last_seq` has returned, or "" if there is none. An
+    index with another token has read the feed of another copy of the database, such as one from before a restore."""
     row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
     return str(row[0]) if row else ""
 

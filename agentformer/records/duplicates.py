@@ -45,9 +45,8 @@ def comparable(content: str) -> str:
 
 
 def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
-    """Return the content in the Unicode form `form`, so that texts that differ only in their Unicode spelling become
-    equal. A text of more than `_NORMALIZED` code points is returned unchanged, because its conversion could take too
-    long."""
+    """Return the content in a Unicode form, in which texts that differ only in their spelling are equal. A text of more
+    than `_NORMALIZED` code points is returned unchanged, because its conversion could take too long."""
     return content if len(content) > _NORMALIZED or content.isascii() else unicodedata.normalize(form, content)
 
 

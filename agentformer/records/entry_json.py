@@ -211,9 +211,8 @@ def entry_to_json(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def entry_to_short_json(entry: MemoryEntry, *, namespace: str = DEFAULT_NAMESPACE) -> dict[str, Any]:
-    """Return the form of an entry in JSON files that people edit: a dict with the content of the entry and all fields
-    that differ from their default, but without the id. The namespace is included only if it differs from
-    `namespace`."""
+    """Return an entry as JSON for files that people edit: the content and all fields that differ from their default,
+    without the id. The namespace is included only if it differs from `namespace`."""
     values: dict[str, Any] = {"content": entry.content}
     for name, default in _DEFAULTS.items():
         value = getattr(entry, name)

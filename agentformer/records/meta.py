@@ -71,9 +71,8 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
-    """Return the records of absent documents (see the module) for the documents among `entries` that have the SHA-256
-    of an original file. `upload` is the id of the upload that is going to store the documents, or "" if the documents
-    were removed."""
+    """Return the records of absent documents for the documents among `entries` with the SHA-256 of an original file.
+    `upload` is the id of the upload that is going to store them, or "" if they were removed."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 

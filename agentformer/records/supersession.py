@@ -86,9 +86,8 @@ def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
 
 
 def releases(changed: MemoryEntry) -> bool:
-    """Return whether the predecessors of `changed` (the entries that it supersedes) must become current again. This is
-    the case if `changed` has no successor and is archived without a summary: searches would then find neither `changed`
-    nor its predecessors."""
+    """Return whether the entries that `changed` supersedes must become current again: `changed` has no successor and is
+    archived without a summary, so searches would find neither it nor them."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 

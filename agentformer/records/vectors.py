@@ -221,9 +221,8 @@ def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str],
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return how many entries are in the embedding queue, for the whole store or for a scope. For the whole store,
-    entries that the embedding model refused are included only if `refused` is true. For a scope, these entries are
-    always included."""
+    """Return how many entries are in the embedding queue, for a scope or the whole store. Entries that the model
+    refused are always included for a scope, and for the store if `refused` is true."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])

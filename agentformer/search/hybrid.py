@@ -369,17 +369,15 @@ class RankedSearch:
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the best entries whose scores are at least `query.min_score`, with their scores. If several entries have
-    the same score as the last entry within the limit, all of them are included: the caller sorts equal scores by id,
-    and then applies the limit."""
+    """Return the best entries with scores of at least `query.min_score`, and their scores. All entries with the score
+    of the last one within the limit are included: the caller sorts equal scores by id, and applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
 def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
-    """Read the hits from the database. Return a dictionary: number of an entry -> entry. `nums` contains the scores by
-    number. An entry that was deleted after the search is left out. Raises `StoreDamaged` if an entry belongs to another
-    namespace."""
+    """Return a dictionary of the hits: number of an entry -> entry. An entry that was deleted after the search is left
+    out. Raises `StoreDamaged` if an entry belongs to another namespace."""
     entries = records.by_num(connection, list(nums))
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")

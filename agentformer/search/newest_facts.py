@@ -67,9 +67,8 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
 
 
 def owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Return the properties that two entries must share before their facts are compared, such as user, speaker and
-    title. For example, "I live in Turku" is a different fact for each speaker, and "Price: 5" is a different fact for
-    each title."""
+    """Return the properties that two entries must share before their facts are compared: "I live in Turku" is another
+    fact for each speaker, and "Price: 5" for each title."""
     owner = (entry.namespace, entry.agent_id, entry.user_id, entry.project)
     speaker = (entry.kind == "message", entry.role, entry.speaker)
     metadata = json.dumps(entry.metadata, sort_keys=True, default=str)

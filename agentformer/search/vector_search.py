@@ -198,9 +198,8 @@ class HelperThread:
         self._enabled = (os.cpu_count() or 1) > 1
 
     def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task` in the thread. Return a function that waits for the task and returns its result or raises its
-        error. If the thread is busy, or if the computer has only one CPU, return `task` itself, so that the caller runs
-        the task."""
+        """Start `task` in the thread. Return a function that waits for it and returns its result or raises its error.
+        If the thread is busy, or if there is only one CPU, return `task` itself, so that the caller runs it."""
         if not self._enabled or not self._idle.acquire(blocking=False):
             return task
 

@@ -231,9 +231,8 @@ def _versions() -> dict[str, str]:
 
 
 def export_in_process(model: Path, target: Path, precision: str) -> None:
-    """Run the function `export` in a child process, which is ended when this process ends. If the child process fails,
-    raise `OpenVinoUnavailable` with the last line of its output, or `NotExportable` if another attempt would fail
-    too."""
+    """Run `export` in a child process, which ends with this process. If it fails, raise `OpenVinoUnavailable` with the
+    last line of its output, or `NotExportable` if another attempt would fail too."""
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"

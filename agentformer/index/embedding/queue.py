@@ -69,9 +69,8 @@ class NotEmbedded(NamedTuple):
 
 
 def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
-    """Acquire and return the lock that a process holds while it embeds the queue. If another process holds the lock,
-    wait if `wait` is True, otherwise raise `filelock.Timeout`. Raises `StoreFull` if the lock file cannot be
-    written."""
+    """Acquire and return the lock for embedding the queue. If another process holds it, wait if `wait` is True,
+    otherwise raise `filelock.Timeout`. Raises `StoreFull` if the lock file cannot be written."""
     try:
         return FileLock(folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
     except Timeout:
@@ -317,9 +316,8 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
 def _commit_windows(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
 ) -> None:
-    """Write the windows of entries, and remove these entries from the queue. An entry is put into the queue instead if
-    the model refused it, or if one of its vectors is no longer stored. `entries` contains the number and the windows of
-    each entry."""
+    """Write the windows of the `entries` (number, windows), and remove these entries from the queue. An entry that the
+    model refused, or that lacks a vector, is put into the queue instead."""
     complete: list[tuple[int, Sequence[Window]]] = []
     for num, windows in entries:
         if isinstance(windows, Refused):
@@ -335,9 +333,8 @@ def _commit_windows(
 def put_complete(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
-    """Write the windows of each entry whose vectors are all stored. `entries` contains the number and the windows of
-    each entry. Return two lists: the numbers of the entries that were written, and the numbers of the entries that lack
-    a vector."""
+    """Write the windows of the `entries` (number, windows) whose vectors are all stored. Return two lists: the numbers
+    of the entries that were written, and of those that lack a vector."""
     vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})
     complete = [(num, windows) for num, windows in entries if all(window.hash in vectors for window in windows)]
     store.put_windows(connection, space, complete, vectors)

@@ -36,9 +36,8 @@ _REQUEUED = "embedded again as soon as the embedder is available"
 
 
 class _Window(NamedTuple):
-    """A window as it is stored. `hash` is the hash of the text that was embedded. It is None if the vector of the
-    window is missing, or if the vector belongs to another embedding space. `damaged` is True if the checksum of the
-    window is wrong."""
+    """A window as it is stored. `hash` is the hash of the embedded text, or None if the vector is missing or belongs to
+    another space. `damaged` is True if the checksum of the window is wrong."""
 
     span: Span
     hash: bytes | None

@@ -51,9 +51,8 @@ Windows = list[Window] | Refused
 
 
 class WindowTable:
-    """The windows of many entries in compact arrays, with about fifty bytes for each window. The table contains windows
-    or a `Refused` object for each entry. All windows of the table are numbered in order. The number of a window is
-    called its position."""
+    """The windows of many entries, or a `Refused` object for an entry, in compact arrays of about fifty bytes a window.
+    All windows are numbered in order; the number of a window is called its position."""
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 

@@ -88,9 +88,8 @@ class _SavedIndex:
         return snapshot
 
     def load_if_better(self, database: RecordStore, present: VectorIndex) -> Snapshot | None:
-        """Return the content of a snapshot that another process has written, if this process should use it instead of
-        the index `present`: see `VectorIndex.is_behind`. Otherwise, return None. Each snapshot is examined only
-        once."""
+        """Return the content of the snapshot of another process if this process should use it instead of the index
+        `present` (see `VectorIndex.is_behind`), otherwise None. Each snapshot is examined only once."""
         seen = snapshots.version(self._folder)
         if not seen or seen == self._seen:
             return None

@@ -151,9 +151,8 @@ class VectorIndex:
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
-        """Return the windows nearest to the query. They belong to at least `limit` entries of the scope mask `allowed`,
-        or to all of its entries if there are fewer. Some additional windows are returned, because exact scores may
-        change the order."""
+        """Return the windows nearest to the query, of at least `limit` entries of the scope mask `allowed` if it has so
+        many. Some additional windows are returned, because exact scores may change the order."""
         self.queries.add(query)
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))

@@ -243,9 +243,8 @@ class CommittedIndex:
     def best(
         self, terms: Sequence[WeightedTerm], scope: Scope, limit: int, allowed: ScopeMask, hidden: Collection[int]
     ) -> Scored:
-        """Return the best entries of the scope mask `allowed`, without the entries in `hidden`. If several entries have
-        the same score as entry number `limit` of the result, they are all included, so the result may have more than
-        `limit` entries."""
+        """Return the best entries of the scope mask `allowed` that are not in `hidden`: at least `limit`, if there are
+        so many, and all entries with the same score as entry number `limit`."""
         if not terms:
             return _NONE
         query, share = self._query(terms, scope, allowed)

@@ -168,9 +168,8 @@ def changes(connection: sqlite3.Connection) -> Findings:
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Check that the remaining time of each lease is not longer than the duration for which the lease was taken. A
-    lease that fails this check was taken by a process with a wrong clock. The keys of the findings are the names of
-    leases."""
+    """Check that no lease has more time left than it was taken for: such a lease was taken by a process with a wrong
+    clock. The keys of the findings are the names of leases."""
     findings = Findings("leases", "each lease (the lock of a running task) ends in time")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")

@@ -102,9 +102,8 @@ def _is_still_there(last: _LastWrite | None, path: Path) -> bool:
 
 
 def _last_write(path: Path, options: str, seq: int | None = None) -> _LastWrite | None:
-    """Return the last write of a database as a tuple: the id of the store, the number of the change, and the token of
-    the change. If `seq` is given, return the write with this change number instead. Return None if the database has no
-    writes."""
+    """Return the last write of a database, or the write with the change number `seq`, as a tuple: the id of the store,
+    and the number and token of the change. Return None if the database has no writes."""
     with closing(_connect(path, options)) as connection:
         store = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         newest = connection.execute("SELECT seq, token FROM points ORDER BY seq DESC LIMIT 1").fetchone()
