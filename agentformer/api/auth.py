@@ -25,7 +25,6 @@ from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.http.problems import PROBLEM
-from agentformer.settings import Settings
 from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")
@@ -51,11 +50,6 @@ _SAFE_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-def max_body_bytes(settings: Settings) -> int:
-    """Return the number of bytes of the longest request body that any endpoint accepts."""
-    return max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES)
 
 
 def log_requests_to(stream: IO[str]) -> None:

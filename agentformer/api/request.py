@@ -50,8 +50,7 @@ class RequestModel(BaseModel):
 
 
 class ParameterModel(BaseModel):
-    """Base class of query strings and forms. The values are text, which is converted to the types of the fields.
-    Unknown fields are refused."""
+    """Base class of query strings and forms. Text is converted to the types of the fields. Refuses unknown fields."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -150,8 +149,7 @@ def arguments_of(parameters: Any, grant: Grant, **options: Any) -> dict[str, Any
 
 
 def check_length(name: str, text: str, settings: Settings) -> None:
-    """Raise `TooLarge` if the text is longer than the setting `max_question_chars`. `name` describes the text in the
-    message."""
+    """Raise `TooLarge`, with this name of the text, if the text is longer than the setting `max_question_chars`."""
     limit = settings.max_question_chars
     if len(text) > limit:
         raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; shorten it to at most {limit}")
@@ -256,8 +254,7 @@ def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
 
 
 def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Return the end of a message about an unknown field: a similar name, or all names. Return "" for a field of an
-    object in a list."""
+    """Return the end of a message about an unknown field: a similar name, all names, or "" inside a list."""
     if len(loc) > 1:
         return ""
     similar = difflib.get_close_matches(str(loc[0]), model.model_fields, 1)

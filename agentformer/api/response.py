@@ -55,8 +55,7 @@ def prefers_events() -> bool:
 
 
 def problem(status: int, kind: str, detail: str = "", **members: Any) -> Response:
-    """Return an error as a problem document (RFC 9457). `kind` is the last part of the field `type`, and `members` are
-    additional fields."""
+    """Return a problem document (RFC 9457). `kind` is the end of its field `type`; `members` are further fields."""
     return _response(Problem(status, problem_json(status, kind, detail, **members)))
 
 
@@ -69,8 +68,7 @@ def handle_errors(target: Flask | Blueprint) -> None:
 
 
 def speaks_openai() -> bool:
-    """Return True if the path of the current request is below `/v1` of a memory, so that errors have the format of
-    OpenAI."""
+    """Return True if errors have the format of OpenAI: the path of the request is below `/v1` of a memory."""
     blueprint = current_app.blueprints.get(request.blueprint or "")
     prefix = (blueprint.url_prefix if blueprint else "") or ""
     return request.path.startswith(f"{prefix}/v1/")
@@ -103,8 +101,7 @@ def _unexpected(error: Exception) -> Response:
 
 
 def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
-    """Return a response that streams an answer as events: `token` for each part, `error` if the model fails, and
-    `answer` at the end."""
+    """Return a response that streams an answer as events `token`, `error` if the model fails, and `answer` last."""
     return stream(_named(events), _INTERRUPTED)
 
 

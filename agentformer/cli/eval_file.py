@@ -1,5 +1,4 @@
-"""`agentformer eval FILE`: measures how well the stored documents answer the questions of a file. The file has one JSON
-object per line."""
+"""`agentformer eval FILE`: measures how well the stored documents answer the questions of a file (JSON Lines)."""
 
 from __future__ import annotations
 
@@ -64,8 +63,7 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
 
 
 def _ask(af: AgentFormer, question: DocumentQuestion, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """Search for a question, and return the outcome. If `top_k` is given, also answer the question from this number of
-    passages."""
+    """Search for a question, and return the outcome. With `top_k`, also answer from this number of passages."""
     started = time.perf_counter()
     # A direct search of the backend: salience does not influence the ranks, and uses are not counted.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
@@ -127,8 +125,7 @@ def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return how many questions were asked, and how many of their answers were declined. Return None if no question was
-    asked."""
+    """Return how many questions were asked, and how many answers were declined, or None if none was asked."""
     declined = [outcome.declined for outcome in outcomes if outcome.declined is not None]
     count = sum(declined)
     return {"asked": len(declined), "declined": count, "share": _share(count, len(declined))} if declined else None

@@ -158,8 +158,7 @@ class Described(click.Command):
         return sorted(super().get_params(ctx), key=_rank)  # a stable sort: the options of the command keep their order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options into the help, in two sections: the options of this command, and the options of every
-        command."""
+        """Write the options into the help, in two sections: those of this command, and those of every command."""
         parts: dict[str, list[tuple[str, str]]] = {"Options": [], "In every command": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -255,8 +254,7 @@ def main(on_start: Callable[[], None] | None) -> None:
 
 def _open_closed_streams() -> None:
     """Open the null device for each closed standard stream (input, output, errors). Otherwise a file that is opened
-    later, such as the database, could get the number of a standard stream, and printed text would be written into this
-    file."""
+    later, such as the database, could get the number of a standard stream, and with it the printed text."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -342,8 +340,7 @@ def with_options(command: Command, *options: Callable[[Command], Command]) -> Co
 
 
 def explicit_namespace(namespace: str) -> str | None:
-    """Return the namespace if the user gave it, as an option or in the environment. Return None if the namespace is
-    only the default."""
+    """Return the namespace if the user gave it (as an option or in the environment), and None for the default."""
     source = click.get_current_context().get_parameter_source("namespace")
     return None if source is ParameterSource.DEFAULT else namespace
 

@@ -1,5 +1,4 @@
-"""Functions that check the input of commands (texts, JSON, references, confirmations), and functions that write hints
-for an empty result."""
+"""Checks of the input of commands (texts, JSON, references, confirmations), and hints for an empty result."""
 
 from __future__ import annotations
 
@@ -133,15 +132,6 @@ def _name(entry: MemoryEntry) -> str:
     return "" if entry.source else entry.content if entry.kind == "document" else entry.title
 
 
-def source_of(text: str) -> dict[str, str]:
-    """Return the fields `source_type` and `source_id` of the value of `--source`. Raises `InvalidInput` if the text
-    does not have the form TYPE:ID."""
-    source_type, _, source_id = text.partition(":")
-    if not source_type or not source_id:
-        raise InvalidInput("--source", "must be TYPE:ID, such as ticket:4711")
-    return {"source_type": source_type, "source_id": source_id}
-
-
 def selection_of(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
     --tier, --kind and --archived, which are removed from `given`."""
@@ -190,8 +180,7 @@ def _metadata_of(conditions: Sequence[str]) -> dict[str, Any]:
 
 
 def document_id_of(af: AgentFormer, name: str | None, namespace: str) -> str | None:
-    """Return the id of the document with this name, id or beginning of an id. Return None if `name` is None. Raises the
-    errors of `id_of`."""
+    """Return the id of the document that `name` names (see `id_of`, also for errors), or None if `name` is None."""
     return None if name is None else id_of(af, name, Scope(namespace, kinds=("document",)))
 
 
@@ -203,8 +192,7 @@ def check_tools(option: str, names: Collection[str], tools: Collection[str]) -> 
 
 
 def confirm(target: str) -> None:
-    """Ask the user whether to delete `target`. If the answer is not yes, exit with code 2. The question is written to
-    standard error."""
+    """Ask on standard error whether to delete `target`. If the answer is not yes, exit with code 2."""
     try:
         confirmed = sys.stdin is not None and click.confirm(f"Delete {target} permanently?", err=True)
     except click.Abort as aborted:
@@ -216,8 +204,7 @@ def confirm(target: str) -> None:
 
 
 def open_existing(**options: Any) -> AgentFormer:
-    """Open the memory for a command that needs a memory with stored data. `options` are settings. Raises `InvalidInput`
-    if there is no memory."""
+    """Open a memory with stored data. `options` are settings. Raises `InvalidInput` if there is no memory."""
     from agentformer.factory import AgentFormer
 
     settings = load_settings(options)
@@ -239,8 +226,7 @@ def address(option: str, place: str) -> dict[str, Any]:
 
 
 def shown_place(place: str) -> str:
-    """Return a place (see `address`) in the form in which it may be printed: an address without user, password and
-    parameters."""
+    """Return a place (see `address`) as it may be printed: an address without user, password and parameters."""
     from agentformer.http.redaction import redact_url
 
     return redact_url(place) if _is_url(place) else place
@@ -259,8 +245,7 @@ def _is_url(place: str) -> bool:
 
 
 def require_memory(settings: Settings) -> None:
-    """Raise `InvalidInput` if the index folder contains no file of a memory, so that a command with a wrong path does
-    not create a new memory there."""
+    """Raise `InvalidInput` if there is no memory, so that a command with a wrong path does not create one."""
     from agentformer.factory import present
 
     if settings.backend in SERVERS and not present(settings):
@@ -337,16 +322,6 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
 
     hits = af.backend.search(Query(query, scope, _SEARCHED))
     return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
-
-
-def edit_hint(name: str, place: Mapping[str, Any]) -> str:
-    """Return the message that a core block of this name exists, with the commands that show and edit this block."""
-    options = block_options(place, omitted="default")
-    quoted = shlex.quote(name)
-    return (
-        f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
-        f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
-    )
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:

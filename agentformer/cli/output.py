@@ -59,8 +59,7 @@ def print_result(value: Any, text: str, *, as_json: bool, indent: int | None = 2
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text without terminal control characters, and end the line unless `nl` is false. With `err`, print it on
-    standard error."""
+    """Print a text without control characters, and a line end unless `nl` is false; with `err` on standard error."""
     _echo(safe(text), err=err, nl=nl)
 
 
@@ -89,8 +88,7 @@ def print_warnings(warnings: Iterable[str]) -> None:
 
 
 def output_lost(error: OSError) -> NoReturn:
-    """Exit because standard output cannot be written. An error is printed, except if the program that reads the output
-    has closed the pipe."""
+    """Exit because standard output cannot be written. Print an error, unless the reader has closed the pipe."""
     # Otherwise the interpreter would try to write the buffered output again at exit.
     with suppress(OSError, ValueError, AttributeError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -190,8 +188,7 @@ def entry_line(entry: MemoryEntry) -> str:
 
 
 def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return the cells of an entry in a table: its id, its tier and kind, its time, and the beginning of its text,
-    after title and speaker."""
+    """Return the cells of an entry: id, tier and kind, time, and its title, speaker and beginning of the text."""
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""

@@ -1,5 +1,4 @@
-"""The entry point of the program. It imports very little, so that Ctrl-C is already handled while the other modules are
-imported."""
+"""The entry point of the program. It imports very little, and handles Ctrl-C while the other modules are imported."""
 
 from __future__ import annotations
 

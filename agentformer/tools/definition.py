@@ -1,5 +1,4 @@
-"""`ToolDefinition`: a tool that is made from a method with type annotations. The arguments have a JSON Schema and are
-checked."""
+"""`ToolDefinition`: a tool, made from a method with type annotations, that checks its arguments by a JSON Schema."""
 
 from __future__ import annotations
 
@@ -16,7 +15,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from agentformer.access.permissions import Permission
 from agentformer.errors import InvalidInput
-from agentformer.types import Tool
 
 _HIDDEN = ("self", "caller")  # parameters that the schema leaves out
 _SHOWN = 80  # characters of a wrong value that a message contains
@@ -71,10 +69,6 @@ class ToolDefinition:
         contain instructions of other people."""
         return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
-    def as_tool(self) -> Tool:
-        """Return the tool in the form that language models need."""
-        return Tool(self.name, self.description, self.parameters)
-
     def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Check the arguments, run the tool and return its result. Raises `InvalidInput` with a message from which a
         language model learns how to correct the call."""
@@ -120,8 +114,7 @@ class ToolDefinition:
 
 @functools.cache  # computed once per function, even if many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return a pydantic model of the arguments that a language model gives. The model has no fields for `self` and
-    `caller`."""
+    """Return a pydantic model of the arguments that a language model gives, which are not `self` and `caller`."""
     hints = get_type_hints(function, include_extras=True)
     model_fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
@@ -136,8 +129,7 @@ def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
 
 @functools.cache
 def _schema(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the JSON Schema of the arguments. To save tokens of the language model, it has no generated titles and no
-    defaults that are null."""
+    """Return the JSON Schema of the arguments, without generated titles and null defaults, to save tokens."""
     schema = model.model_json_schema()
     schema.pop("title", None)
     for value in schema.setdefault("properties", {}).values():

@@ -103,7 +103,7 @@ class Removals:
         return both(where, both(Condition("nin", "$document_id", ids), Condition("nin", "$id", ids)))
 
     def delete_due(self) -> float:
-        """Delete the documents that are due. Return the seconds until the next one is, at most `_LOOK_SECONDS`."""
+        """Delete the documents that are due. Return the seconds until the next is due, at most `_LOOK_SECONDS`."""
         now, wait = datetime.now(UTC), _LOOK_SECONDS
         for namespace in self._backend.namespaces():
             for removal in self._stored(namespace):

@@ -59,7 +59,7 @@ class Toolbox:
 
     def tools(self, grant: Grant = EVERYTHING) -> list[Tool]:
         """Return the tools that the grant allows, in the form that language models need."""
-        return [tool.as_tool() for tool in self.definitions(grant)]
+        return [Tool(tool.name, tool.description, tool.parameters) for tool in self.definitions(grant)]
 
     def schemas(self, grant: Grant = EVERYTHING) -> list[dict[str, Any]]:
         """Return the tools that the grant allows, in the format of OpenAI's `tools`."""

@@ -14,9 +14,8 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 
 from agentformer.access.permissions import PERMISSIONS, Grant
-from agentformer.api.openai import models
+from agentformer.api.openai import NAMESPACE_HEADER, header, home, models
 from agentformer.api.openai.embeddings import DEFAULT
-from agentformer.api.openai.lookup import NAMESPACE_HEADER, header, home
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import client_left
 from agentformer.api.response import EVENT_STREAM, SILENCE_SECONDS, STREAM_HEADERS, in_thread, reply

@@ -10,9 +10,7 @@ from typing import Any
 from flask import Response
 
 from agentformer.access.permissions import Grant
-from agentformer.api.openai import models
-from agentformer.api.openai.files import upload_slot
-from agentformer.api.openai.lookup import (
+from agentformer.api.openai import (
     NAMESPACE_HEADER,
     RECORD,
     birth_of,
@@ -22,6 +20,7 @@ from agentformer.api.openai.lookup import (
     file_id,
     find_store,
     home,
+    models,
     no_file,
     no_store,
     page,
@@ -32,6 +31,7 @@ from agentformer.api.openai.lookup import (
     store_documents,
     store_id,
 )
+from agentformer.api.openai.files import upload_slot
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import check_length
 from agentformer.api.response import reply

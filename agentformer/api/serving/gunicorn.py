@@ -227,8 +227,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             signal.signal(number, signal.SIG_IGN)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handle SIGTERM. Stop the upload jobs first, because otherwise the worker would wait for the clients that
-        follow these jobs."""
+        """Handle SIGTERM. Stop the upload jobs first, so that the worker does not wait for clients that follow them."""
         self.app.stop_jobs()
         super().handle_exit(sig, frame)
 
@@ -243,8 +242,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             sys.exit(0)
 
     def run(self) -> None:
-        """Serve requests until the worker ends, and then close the memory. The first worker reports that the server has
-        started."""
+        """Serve requests until the worker ends, and close the memory. The first worker reports the start."""
         if self.age == 1:
             self.app.ready()
         super().run()
@@ -276,9 +274,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             self.app.connections.set(self.slot, self._active)
 
     def set_accept_enabled(self, enabled: bool) -> None:
-        """Start or stop accepting new connections. If the worker ends, this method first accepts the connections that
-        are already waiting. Then it closes the listening sockets and shortens the time limit of connections without a
-        request."""
+        """Start or stop accepting new connections. If the worker ends, first accept the waiting connections, then close
+        the listening sockets, and shorten the time limit of connections without a request."""
         super().set_accept_enabled(enabled)
         if enabled or self.alive:
             return
@@ -293,8 +290,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             conn.timeout = min(conn.timeout, time.monotonic() + _IDLE_AT_END_SECONDS)
 
     def enqueue_req(self, conn: Any) -> None:
-        """Give the connection to a thread as soon as the headers of a request are complete. Until then, the connection
-        uses no thread."""
+        """Give the connection to a thread when the headers of a request are complete. Until then, it uses no thread."""
         if isinstance(conn.sock, TimedSocket):
             conn.sock.expect_headers(conn.parser.unreader.take_buffered())
         else:
@@ -364,8 +360,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer a request. The time limit for its body starts now. Bytes of the body that arrived with the headers are
-        counted as received."""
+        """Answer a request. The time limit for its body starts now; what came with the headers counts as received."""
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))
@@ -377,8 +372,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:
-        """Answer bytes that are not valid HTTP with a problem document. The document repeats nothing from the
-        request."""
+        """Answer invalid HTTP with a problem document, which repeats nothing from the request."""
         for error, status, title in _HTTP_ERRORS:
             if isinstance(exc, error):
                 document = problem_json(status, title.lower().replace(" ", "-"), title=title)

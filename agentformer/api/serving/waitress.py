@@ -15,7 +15,7 @@ import waitress
 
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.auth import log_requests_to, max_body_bytes
+from agentformer.api.auth import FORM_BYTES, JSON_BYTES, log_requests_to
 from agentformer.api.limits import server_threads
 from agentformer.api.serving import FINISH_SECONDS, open_listener
 from agentformer.settings import Settings
@@ -36,7 +36,8 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             app,
             sockets=[listener],
             threads=server_threads(settings),
-            max_request_body_size=max_body_bytes(settings) + 1,  # the application refuses longer bodies itself
+            # The application itself refuses a body that is longer than any endpoint accepts.
+            max_request_body_size=max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES) + 1,
             clear_untrusted_proxy_headers=False,  # the application uses them to detect a proxy, and trusts none
             ident="agentformer",
         )
@@ -64,8 +65,7 @@ def _run_once(server: Any) -> None:
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Accept no new connections, and wait at most `seconds` for running requests. Without this function, waitress would
-    drop the running requests."""
+    """Accept no new connections, and wait at most `seconds` for running requests, which waitress would drop."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds

@@ -1,5 +1,4 @@
-"""The modules that define the commands. A module is imported only when one of its commands is used, so that other
-commands start fast."""
+"""The modules that define the commands. A module is imported when one of its commands is used, for a fast start."""
 
 from __future__ import annotations
 
@@ -13,8 +12,7 @@ __all__ = ["main"]
 
 
 class Commands(MutableMapping[str, click.Command]):
-    """A mapping from names to commands, in the order of the help. A command is imported when it is looked up; its name
-    is known before."""
+    """A mapping from names to commands, in the order of the help. A command is imported when it is looked up."""
 
     def __init__(self) -> None:
         self._commands: dict[str, click.Command] = {}

@@ -126,8 +126,7 @@ def _tool_names(af: AgentFormer) -> list[str]:
 
 
 class Chat:
-    """The turns of a conversation. Tool calls are shown as soon as they happen. If `verbose` is true, the memories that
-    the model gets are shown too."""
+    """The turns of a conversation. Shows tool calls when they happen and, if `verbose`, the memories for the model."""
 
     def __init__(self, agent: Agent, session: str, *, as_json: bool, verbose: bool) -> None:
         self.session = session
@@ -163,8 +162,7 @@ class Chat:
         say(f"\nnote: interrupted{stored}", err=True)
 
     def read_line(self) -> str:
-        """Return the next line that the user types, or `/quit` if the user ends the conversation. Ctrl-C discards the
-        line."""
+        """Return the next line that the user types, or `/quit` at the end. Ctrl-C discards the line."""
         while True:
             try:
                 line = input("" if self._as_json else "> ").strip()

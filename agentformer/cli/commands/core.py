@@ -32,8 +32,7 @@ def core() -> None:
 
 
 def _owned(command: Command) -> Command:
-    """Add the options --agent and --user. The command gets their values and the value of --namespace as one mapping
-    `owner`."""
+    """Add the options --agent and --user. The command gets them and --namespace as one mapping `owner`."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -119,8 +118,7 @@ def remove(name: str, yes: bool, owner: Any, as_json: bool, **options: Any) -> N
 
 @contextmanager
 def _naming_blocks(af: AgentFormer, owner: Mapping[str, Any]) -> Iterator[None]:
-    """Help the user who names a block that does not exist: the message of a `NotFound` in the `with` block also names
-    the existing core blocks."""
+    """Add the names of the existing core blocks to the message of a `NotFound` that the `with` block raises."""
     try:
         yield
     except NotFound as error:

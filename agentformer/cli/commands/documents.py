@@ -368,8 +368,7 @@ def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
 
 
 def _document_line(document: Mapping[str, Any]) -> str:
-    """Return the line for an ingested document: its status, its name, its size, the id of the former version, and the
-    reason if ingestion failed."""
+    """Return the line for an ingested document: status, name, size, id of the former version, reason of a failure."""
     state = "unchanged" if document["unchanged"] else document["status"]
     size = f"  {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}" if document["pages"] else ""
     replaced = f", replaced {document['replaced']}" if document["replaced"] else ""

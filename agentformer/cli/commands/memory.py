@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -12,15 +13,14 @@ import click
 
 from agentformer.cli.group import category, common, examples, in_place, limit, main, selection, where
 from agentformer.cli.inputs import (
+    block_options,
     confirm,
-    edit_hint,
     entry_of,
     hint_namespaces,
     kinds_of,
     nothing_listed,
     open_existing,
     selection_of,
-    source_of,
     text_of,
     where_of,
 )
@@ -88,7 +88,10 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     settings = {name: given.pop(name) for name in ("index_dir", "upload_dir", "embedder")}
     values = {name: value for name, value in given.items() if value is not None}
     values |= {"metadata": {} if metadata is None else fields.json_object("--metadata", metadata), **place}
-    values |= {} if source is None else source_of(source)
+    if source is not None:
+        values["source_type"], _, values["source_id"] = source.partition(":")
+        if not (values["source_type"] and values["source_id"]):
+            raise InvalidInput("--source", "must be TYPE:ID, such as ticket:4711")
     content = text_of(text)
     is_message = any(name in values for name in _MESSAGE)
     if is_message:
@@ -278,7 +281,12 @@ def _store(af: AgentFormer, content: str, values: Mapping[str, Any]) -> MemoryEn
     except Conflict:
         if values.get("tier") != "core" or not values.get("title"):
             raise
-        raise Conflict(edit_hint(values["title"], values)) from None
+        name, options = values["title"], block_options(values, omitted="default")
+        quoted = shlex.quote(name)
+        raise Conflict(
+            f"core block {name!r} exists with another text; show it with: agentformer core show {quoted}{options}, and "
+            f"edit it with: agentformer core append {quoted} TEXT{options}, or core replace {quoted} OLD NEW{options}"
+        ) from None
 
 
 def _check_message(values: Mapping[str, Any]) -> None:

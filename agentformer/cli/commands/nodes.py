@@ -1,5 +1,4 @@
-"""The commands for a memory that several machines share: `worker` runs a node without an API, and `nodes` lists the
-nodes."""
+"""The commands for a memory of several machines: `worker` runs a node without an API, and `nodes` lists the nodes."""
 
 from __future__ import annotations
 

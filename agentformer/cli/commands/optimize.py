@@ -1,5 +1,4 @@
-"""`agentformer optimize`: finds the settings that give the best answers to your own questions, and reports how certain
-the improvement is."""
+"""`agentformer optimize`: finds the settings with the best answers to your own questions, and how certain this is."""
 
 from __future__ import annotations
 
@@ -233,8 +232,7 @@ def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: P
 
 
 def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Settings) -> tuple[Dataset, Embedder]:
-    """Return the documents of a namespace with the questions of a file, and the embedder of the memory. The memory is
-    only read."""
+    """Return the documents of a namespace with the questions of a file, and the embedder. Only reads the memory."""
     if not file.exists():
         raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
     lines = lines_of(file, "FILE")
