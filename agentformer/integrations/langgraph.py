@@ -64,7 +64,7 @@ class AgentFormerStore(BaseStore):
                 results.append(None)
             elif isinstance(op, GetOp):
                 entries = self._entries([_source_id(op.namespace, op.key)])
-                results.append(_item(entries[0]) if entries else None)
+                results.append(Item(**_fields(entries[0])) if entries else None)
             elif isinstance(op, SearchOp):
                 results.append(self._search(op))
             elif isinstance(op, ListNamespacesOp):
@@ -161,10 +161,6 @@ def _is_item(entry: MemoryEntry) -> bool:
     """Return whether the entry is an item. Another program may have stored an entry with the same source type."""
     path, key = entry.metadata.get("path"), entry.metadata.get("key")
     return isinstance(path, list) and all(isinstance(name, str) for name in path) and isinstance(key, str)
-
-
-def _item(entry: MemoryEntry) -> Item:
-    return Item(**_fields(entry))
 
 
 def _search_item(entry: MemoryEntry, score: float | None) -> SearchItem:

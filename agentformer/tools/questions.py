@@ -170,7 +170,9 @@ class Questions:
             wider = found if top_k is not None else self._with_items(question, filters, found)
             context = self._contexts().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
-        return _Found(hits, tuple(found[limit:quotable]), context, _searched(filters), stopwatch)
+        named = filters.get("document_id") is not None
+        searched = ("documents",) if named else checked_sources(filters.get("sources"))
+        return _Found(hits, tuple(found[limit:quotable]), context, searched, stopwatch)
 
     def _search(self, question: str, given: ChunkFilters, limit: int) -> Hits:
         validation.check_known(given, ChunkFilters.__annotations__)
@@ -235,11 +237,6 @@ class Questions:
             warnings=(*found.hits.warnings, *answer.warnings),
             timings=found.stopwatch.timings(),
         )
-
-
-def _searched(filters: ChunkFilters) -> tuple[SourceName, ...]:
-    """Return the sources that a search with these filters searches."""
-    return ("documents",) if filters.get("document_id") is not None else checked_sources(filters.get("sources"))
 
 
 def _checked_tokens(value: Any, most: int) -> int | None:

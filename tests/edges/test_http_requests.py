@@ -16,7 +16,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 from agentformer.api import request as api_request  # noqa: E402
 from agentformer.api.endpoints.jobs import JobsParameters  # noqa: E402
 from agentformer.api.models import documents, requests  # noqa: E402
-from agentformer.api.request import BoundedBody, ParameterModel, RequestModel, body_of, query_of  # noqa: E402
+from agentformer.api.request import BoundedBody, ParameterModel, RequestModel, body_of, parameters_of  # noqa: E402
 from agentformer.errors import InvalidInput  # noqa: E402
 
 
@@ -40,7 +40,7 @@ def body(data: bytes, model: type[BaseModel] = Body, content_type: str = "applic
 
 def query(text: str, model: type[BaseModel] = Parameters) -> Any:
     with flask.Flask("test").test_request_context(f"/?{text}"):
-        return query_of(model)  # type: ignore[type-var]
+        return parameters_of(model, flask.request.args, "query")  # type: ignore[type-var]
 
 
 def error_of(data: bytes, model: type[BaseModel] = Body) -> InvalidInput:

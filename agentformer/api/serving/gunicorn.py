@@ -24,7 +24,7 @@ from selectors import EVENT_READ
 from types import FrameType
 from typing import Any
 
-from flask import Flask, Response
+from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
 from gunicorn.http.errors import (
@@ -160,7 +160,10 @@ class _Application(BaseApplication):  # type: ignore[misc]
         """Open the memory and return the Flask application. gunicorn calls this method in each worker."""
         log_requests_to(sys.stderr)
         self._flask = create_app(self.settings)
-        self._flask.register_error_handler(ParseException, _refuse_chunks)
+        message = "the body is not in valid HTTP chunks; send it again"
+        self._flask.register_error_handler(
+            ParseException, lambda error: problem(400, "bad-request", message, title="Bad Request")
+        )
         return self._flask
 
     def stop_jobs(self) -> None:
@@ -183,11 +186,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         if ignored:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    def handle_int(self) -> None:
-        self.handle_term()
-
-    def handle_hup(self) -> None:
-        self.handle_term()
+    handle_int = handle_hup = Arbiter.handle_term
 
 
 def share_processors(workers: int) -> None:
@@ -380,7 +379,3 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
                     write_nonblock(client, Problem(status, document).as_http())
                 return
         super().handle_error(req, client, addr, exc)
-
-
-def _refuse_chunks(error: ParseException) -> Response:
-    return problem(400, "bad-request", "the body is not in valid HTTP chunks; send it again", title="Bad Request")
