@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ("README.md", "docs/HTTP.md")
 ADDRESS = "http://127.0.0.1:8808"
-BOUND = 60.0  # seconds for one example
+BOUND = 120.0  # seconds for one example
 
 
 def examples() -> Iterator[tuple[str, str]]:

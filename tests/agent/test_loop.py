@@ -18,7 +18,7 @@ from agentformer.types import ChatMessage, Reply, ToolCall
 from tests.agent.conftest import Make, Open
 from tests.agent.scripted import Scripted, calls, results, says
 
-BOUND = 30.0  # seconds that anything here waits at most
+BOUND = 120.0  # seconds that anything here waits at most
 NOTES = "Tea is served at four. Dogs wait outside."
 
 

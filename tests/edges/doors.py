@@ -26,7 +26,7 @@ from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
 from tests.forked import MCP, start
 
-BOUND = 60.0  # seconds that anything here waits at most
+BOUND = 120.0  # seconds that anything here waits at most
 Who = Literal["owner", "reader", "harbour"]
 GRANTS: dict[Who, Grant] = {
     "owner": EVERYTHING,

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.forked import SERVE, start
 
-BOUND = 60.0  # seconds that anything here waits at most
+BOUND = 120.0  # seconds that anything here waits at most
 BOUNDARY = b"x"
 
 

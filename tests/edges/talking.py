@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.forked import SERVE, start
 
-BOUND = 30.0  # seconds that anything here waits at most
+BOUND = 120.0  # seconds that anything here waits at most
 KEY = "sk-canary-0987654321"
 Step = str | threading.Event | None  # a piece to say; an event to wait for; None: the connection is lost
 

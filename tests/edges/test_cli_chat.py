@@ -25,7 +25,7 @@ from tests.readers.conftest import make_pdf
 pytestmark = pytest.mark.process
 pty = pytest.importorskip("pty", reason="this system has no pseudo terminals")
 
-BOUND = 60.0  # seconds that anything here waits at most
+BOUND = 120.0  # seconds that anything here waits at most
 KEY = "sk-canary-1357924680"
 KEYS = "The caretaker keeps the keys in the blue cupboard."
 Reply = Callable[[list[dict[str, Any]]], Iterable[bytes]]

@@ -13,7 +13,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 from agentformer.api import response
 from agentformer.api.response import in_thread
 
-BOUND = 30.0
+BOUND = 120.0
 
 
 def numbers(count: int, ended: threading.Event) -> Generator[int, None, None]:

@@ -25,7 +25,7 @@ from agentformer.api.endpoints import jobs as api_jobs
 from agentformer.settings import load_settings
 from tests.readers.conftest import make_pdf
 
-BOUND = 30.0
+BOUND = 120.0
 KEYS = b"The caretaker keeps the keys in the blue cupboard."
 ASYNC = {"Prefer": "respond-async"}
 

@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture(scope="module")
 def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpServer]:
-    server = HttpServer(tmp_path_factory.mktemp("hasty"), before=HASTY + "p.headers = p.body = 1")
+    server = HttpServer(tmp_path_factory.mktemp("hasty"), before=HASTY + "p.headers = p.body = 2")
     yield server
     assert server.end() == (0, "")
 

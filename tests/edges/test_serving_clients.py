@@ -30,7 +30,7 @@ STUBBORN = (  # so that whoever waits for a slow client in a thread waits for lo
 IMPATIENT = (
     "import agentformer.api.serving.gunicorn as ours\n"
     "ours._KEEP_ALIVE_SECONDS = 1\n"
-    "t.headers = 1.0; t.body = 2.0; t.idle = 1.0\n"
+    "t.headers = 2.0; t.body = 2.0; t.idle = 1.0\n"
 )
 
 

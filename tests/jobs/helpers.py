@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Progress, Task
 
-BOUND = 30.0  # seconds that any test waits at most
+BOUND = 120.0  # seconds that any test waits at most
 
 
 class RecordingIngestor:

@@ -39,6 +39,12 @@ def streams(*parts: bytes) -> list[bytes]:
     return [STREAM, *parts]
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take longer to answer than a server may that is asked whether it is there."""
+    monkeypatch.setattr("agentformer.http.openai_client._PROBE_SECONDS", 30.0)
+
+
 def model(one: Hostile, two: Hostile) -> OpenAIModel:
     given: dict[str, Any] = {"lmstudio_base_url": one.url, "ollama_base_url": two.url}
     return OpenAIModel.from_settings("tiny", Settings(**given, llm_retries=0, llm_timeout=30.0))
