@@ -29,7 +29,7 @@ $(STAMP): requirements.lock pyproject.toml agentformer/_version.py
 	$(PIP) --no-compile --no-deps --require-hashes -r requirements.lock
 	$(PIP) --no-compile $(TORCH)
 	$(PIP) --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m compileall -q -j 0 -x '/(tests|models)/' $(VENV)/lib > /dev/null || true
+	@$(BIN)/python -m compileall -q -j 0 -x '/(tests|models)/' $(VENV)/lib agentformer bench > /dev/null || true
 	@touch $(STAMP)
 
 demo: setup  ## upload real documents over HTTP, ask in two languages, show answers with citations
