@@ -32,7 +32,7 @@ from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
 from agentformer.rag.ingest import document_entries
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import parse
 from agentformer.settings import Settings
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span

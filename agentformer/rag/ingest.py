@@ -16,7 +16,7 @@ from agentformer.rag.documents import FORMER_KEPT, METADATA_REPLACED, Document, 
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import Placement
 from agentformer.readers import ReadLimits, read
-from agentformer.readers.media_type import looks_like_text
+from agentformer.readers.formats import looks_like_text
 from agentformer.text.code import CODE_LANGUAGE
 from agentformer.text.languages import detect_language
 from agentformer.types import (

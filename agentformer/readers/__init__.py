@@ -18,9 +18,20 @@ from agentformer.errors import (
     EncryptedDocument,
     UnsupportedFormat,
 )
-from agentformer.readers.adapters import ADAPTERS, BINARY_NAMES, SUPPORTED, ReadLimits, ReadOptions, adapter_for
 from agentformer.readers.code.symbols import with_symbols
-from agentformer.readers.media_type import BINARY, OLE, PDF, PLAIN, sniff
+from agentformer.readers.formats import (
+    ADAPTERS,
+    BINARY,
+    BINARY_NAMES,
+    OLE,
+    PDF,
+    PLAIN,
+    SUPPORTED,
+    ReadLimits,
+    ReadOptions,
+    adapter_for,
+    sniff,
+)
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage
 from agentformer.text.normalize import bare_letters

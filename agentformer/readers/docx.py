@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.readers.zip_parts import MAX_UNPACKED, DocumentKind, ZipParts
 from agentformer.types import DocumentText

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from lxml import etree
 
 from agentformer.errors import DocumentError
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.html import outline_of
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts

@@ -9,7 +9,7 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import decode
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.types import DocumentText

@@ -15,9 +15,8 @@ from typing import Any
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from agentformer.readers import plain
-from agentformer.readers.adapters import ADAPTERS, ReadOptions, adapter_for
+from agentformer.readers.formats import ADAPTERS, HTML, MAIL, MBOX, ReadOptions, adapter_for, sniff
 from agentformer.readers.html import outline_of
-from agentformer.readers.media_type import HTML, MAIL, MBOX, sniff
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import decode
 from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.code.languages import GRAMMARS
+from agentformer.readers.code import GRAMMARS
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain

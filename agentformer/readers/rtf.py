@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from striprtf.striprtf import rtf_to_text
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean
 from agentformer.text.table_rows import tables_of

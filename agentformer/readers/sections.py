@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
-from agentformer.readers.adapters import ReadLimits
+from agentformer.readers.formats import ReadLimits
 from agentformer.text.normalize import clean
 from agentformer.text.table_rows import tables_of
 from agentformer.types import DocumentText, Heading, Page, PageTable

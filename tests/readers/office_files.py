@@ -9,7 +9,7 @@ from email.message import EmailMessage
 
 from PIL import Image, ImageDraw, ImageFont
 
-from agentformer.readers.media_type import EPUB, ODP, ODS, ODT
+from agentformer.readers.formats import EPUB, ODP, ODS, ODT
 
 A = "http://schemas.openxmlformats.org/drawingml/2006/main"
 P = "http://schemas.openxmlformats.org/presentationml/2006/main"

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, image, ocr, read
-from agentformer.readers.media_type import MAIL, MBOX, sniff
+from agentformer.readers import ReadLimits, image, read
+from agentformer.readers.formats import MAIL, MBOX, sniff
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf
 from tests.readers.office_files import make_epub, make_image, make_mail, make_xlsx, sheet, text_cells, zipped
@@ -154,13 +154,13 @@ def test_rich_text_has_pages_characters_and_tables() -> None:
 
 
 def test_an_image_without_ocr_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
+    monkeypatch.setattr(image, "ocr_unavailable", lambda: image.OCR_ADVICE)
     document = here(make_image(["Keys"], "PNG"), "a.png")
-    assert document.status == "no_text" and ocr.OCR_ADVICE in document.reason
+    assert document.status == "no_text" and image.OCR_ADVICE in document.reason
 
 
 @pytest.mark.process
-@pytest.mark.skipif(bool(ocr.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(image.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 @pytest.mark.parametrize(("kind", "pages"), [("WEBP", 1), ("TIFF", 2)])
 def test_the_text_of_an_image_is_recognised(kind: str, pages: int) -> None:
     document = read(make_image(["The caretaker keeps the keys"], kind, pages), "a.bin")

@@ -11,8 +11,7 @@ import time
 import pytest
 
 from agentformer.readers import read
-from agentformer.readers.code import symbols
-from agentformer.readers.code.languages import GRAMMARS, language_of
+from agentformer.readers.code import GRAMMARS, language_of, symbols
 from agentformer.types import Page, Symbol
 
 PYTHON = '''"""A module."""

@@ -9,8 +9,7 @@ import pytest
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
 from agentformer.readers import docx, html, markdown, plain
-from agentformer.readers.adapters import ReadLimits, ReadOptions
-from agentformer.readers.media_type import (
+from agentformer.readers.formats import (
     BINARY,
     DOCX,
     EPUB,
@@ -21,6 +20,8 @@ from agentformer.readers.media_type import (
     PLAIN,
     PPTX,
     XLSX,
+    ReadLimits,
+    ReadOptions,
     looks_like_text,
     sniff,
     utf16_without_bom,

@@ -11,9 +11,8 @@ import pytest
 
 import agentformer.readers as readers
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from agentformer.readers import ReadLimits, adapters, markdown, plain, read
-from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.media_type import BINARY, DOCX, HTML, MARKDOWN, PDF, PLAIN
+from agentformer.readers import ReadLimits, formats, markdown, plain, read
+from agentformer.readers.formats import BINARY, DOCX, HTML, MARKDOWN, PDF, PLAIN, ReadOptions
 from agentformer.readers.sandbox import process
 from agentformer.types import DocumentText, Page
 
@@ -88,9 +87,9 @@ def test_a_name_must_agree_with_the_content() -> None:
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(adapters.ADAPTERS, PDF, "agentformer_missing.pdf")
+    monkeypatch.setitem(formats.ADAPTERS, PDF, "agentformer_missing.pdf")
     with pytest.raises(DocumentError, match="because agentformer_missing is not installed"):
-        adapters.adapter_for(PDF)
+        formats.adapter_for(PDF)
 
 
 def test_sections_of_markdown_have_their_path() -> None:

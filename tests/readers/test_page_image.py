@@ -14,7 +14,7 @@ from reportlab.pdfgen import canvas
 
 from agentformer.errors import CorruptDocument, DocumentError, EncryptedDocument, UnsupportedFormat
 from agentformer.readers import page_image, read
-from agentformer.readers.adapters import ReadLimits
+from agentformer.readers.formats import ReadLimits
 from agentformer.readers.pdf import page_image as renderer
 from agentformer.readers.pdf.page_image import find, png
 from agentformer.readers.sandbox.protocol import PageImage, image_frame, image_from_bytes

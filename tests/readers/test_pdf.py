@@ -13,8 +13,7 @@ from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObjec
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, ocr, read
-from agentformer.readers.pdf import reader
+from agentformer.readers import ReadLimits, image, pdf, read
 from agentformer.readers.pdf.page_text import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
@@ -63,7 +62,7 @@ def test_bold_lines_are_headings_below_the_outline() -> None:
             canvas.drawString(72, 700 - 14 * n, row)
         canvas.showPage()
     canvas.save()
-    outlined = rewritten(buffer.getvalue(), lambda pdf: pdf.add_outline_item(title="Statements", page_number=0))
+    outlined = rewritten(buffer.getvalue(), lambda writer: writer.add_outline_item(title="Statements", page_number=0))
 
     pages = read_here(outlined).pages
 
@@ -182,7 +181,7 @@ def scanned() -> bytes:
 
 
 def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
+    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: image.OCR_ADVICE)
     document = read_here(scanned())
 
     assert document.status == "no_text"
@@ -191,8 +190,8 @@ def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_scanned_page_is_recognised_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "ocr_unavailable", lambda: "")
-    monkeypatch.setattr(reader, "recognise", lambda document, number: "Words on a scanned page")
+    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: "")
+    monkeypatch.setattr(pdf, "recognise", lambda document, number: "Words on a scanned page")
     document = read_here(scanned())
 
     assert (document.status, document.pages[0].method) == ("ready", "tesseract")
@@ -203,8 +202,8 @@ def test_a_scanned_page_is_recognised_where_that_is_installed(monkeypatch: pytes
 def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[tuple[int, int]] = []
 
-    def image_to_data(image: Image.Image, languages: str, **options: object) -> dict[str, list[Any]]:
-        drawn.append(image.size)
+    def image_to_data(picture: Image.Image, languages: str, **options: object) -> dict[str, list[Any]]:
+        drawn.append(picture.size)
         return {"text": ["read"], "conf": [95], "block_num": [1], "par_num": [1], "line_num": [1]}
 
     engine = SimpleNamespace(
@@ -221,10 +220,10 @@ def test_recognition_draws_the_page_and_never_a_giant_image(monkeypatch: pytest.
     document = PdfiumDocument(out.getvalue(), None)
 
     assert document.largest_image(0) == 120_000
-    assert reader.recognise(document, 0) == "read"
+    assert pdf.recognise(document, 0) == "read"
     assert drawn == [(600, 300)]
-    monkeypatch.setattr(reader, "MAX_IMAGE_PIXELS", 100_000)
-    assert reader.recognise(document, 0) == ""
+    monkeypatch.setattr(pdf, "MAX_IMAGE_PIXELS", 100_000)
+    assert pdf.recognise(document, 0) == ""
     assert len(drawn) == 1
 
 
@@ -238,7 +237,7 @@ def written(turned: int) -> Image.Image:
     return page.rotate(-turned, expand=True)
 
 
-@pytest.mark.skipif(bool(reader.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(pdf.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 @pytest.mark.parametrize("turned", [0, 180])
 def test_a_real_scan_is_read_upright_and_upside_down(turned: int) -> None:
     page = written(turned)
@@ -254,23 +253,23 @@ def test_a_real_scan_is_read_upright_and_upside_down(turned: int) -> None:
     assert "keeps the keys" in document.pages[0].text
 
 
-@pytest.mark.skipif(bool(reader.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(pdf.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 def test_guesswork_of_recognition_is_not_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "_turn", lambda image: 0)
+    monkeypatch.setattr(image, "_turn", lambda picture: 0)
     out = io.BytesIO()
     canvas = Canvas(out, pagesize=(408, 264))
     canvas.drawInlineImage(written(180), 0, 0, 408, 264)
     canvas.save()
 
-    assert reader.recognise(PdfiumDocument(out.getvalue(), None), 0) == ""
+    assert pdf.recognise(PdfiumDocument(out.getvalue(), None), 0) == ""
 
 
 def test_a_giant_page_is_never_drawn() -> None:
     for size, drawn in [((595, 842), True), ((200_000, 200_000), False), ((0, 10), False)]:
-        scale = reader.scale_for(*size)
+        scale = pdf.scale_for(*size)
 
         assert bool(scale) is drawn
-        assert size[0] * size[1] * scale**2 <= reader.MAX_PIXELS
+        assert size[0] * size[1] * scale**2 <= pdf.MAX_PIXELS
 
 
 def test_a_password_is_needed_and_accepted() -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers.adapters import ReadLimits, ReadOptions
-from agentformer.readers.media_type import PDF
-from agentformer.readers.pdf import reader
+from agentformer.readers import pdf
+from agentformer.readers.formats import PDF, ReadLimits, ReadOptions
+from agentformer.readers.pdf import _Draft
+from agentformer.readers.pdf.layout import Title
 from agentformer.readers.pdf.page_text import PageContent, Unreadable
-from agentformer.readers.pdf.reader import _Draft
-from agentformer.readers.pdf.titles import Title
 from agentformer.text.quality import Quality
 from agentformer.types import Page, Span
 
@@ -34,9 +33,9 @@ def test_a_file_with_more_pages_than_bytes_is_corrupt() -> None:
     ):
         if corrupt:
             with pytest.raises(CorruptDocument, match="it claims 1,000,000 pages"):
-                reader._check_page_count(data)
+                pdf._check_page_count(data)
         else:
-            reader._check_page_count(data)
+            pdf._check_page_count(data)
 
 
 def test_the_better_of_two_texts_is_used() -> None:
@@ -51,7 +50,7 @@ def test_the_better_of_two_texts_is_used() -> None:
         (draft(score=0.5), draft(score=0.53), 2),
         (draft(score=0.5), draft(score=0.51), 1),
     ):
-        assert reader._better(first, second) is (first, second)[better - 1], (first, second)
+        assert pdf._better(first, second) is (first, second)[better - 1], (first, second)
 
 
 def test_pages_without_text_are_read_again_last() -> None:
@@ -64,8 +63,8 @@ def test_pages_without_text_are_read_again_last() -> None:
         draft(failed=True),
         draft("garbled", blank=True),
     ]
-    assert reader._doubtful(pages) == [2, 4, 5, 1]
-    assert reader._without_text(pages) == [1, 4]
+    assert pdf._doubtful(pages) == [2, 4, 5, 1]
+    assert pdf._without_text(pages) == [1, 4]
 
 
 def test_passwords_are_tried_in_order() -> None:
@@ -77,7 +76,7 @@ def test_passwords_are_tried_in_order() -> None:
         ("a\u00adb", ("a\u00adb", "ab", "")),
         ("\u2168", ("\u2168", "IX", "")),
     ):
-        assert reader._passwords(password) == tried
+        assert pdf._passwords(password) == tried
 
 
 def test_each_page_without_text_has_a_reason() -> None:
@@ -88,7 +87,7 @@ def test_each_page_without_text_has_a_reason() -> None:
         (draft("empty", blank=True), "", "no_text", "the page is blank"),
         (draft("empty"), "", "no_text", "the page is an image; advice"),
     ):
-        assert reader._page_status(page, text, "advice") == (status, reason)
+        assert pdf._page_status(page, text, "advice") == (status, reason)
     text, failed, garbled = (
         Page(1, "a"),
         Page(2, "", status="failed", reason="x"),
@@ -100,7 +99,7 @@ def test_each_page_without_text_has_a_reason() -> None:
         ([failed], ("no_text", "1 of 1 pages have no usable text: x")),
         ([failed, garbled], ("garbled", "2 of 2 pages have no usable text: x")),
     ):
-        assert reader._outcome(pages) == outcome
+        assert pdf._outcome(pages) == outcome
 
 
 class Fast:
@@ -143,9 +142,9 @@ def test_every_page_is_read_up_to_the_limit_of_characters() -> None:
         options = ReadOptions("a", PDF, limits=ReadLimits(max_chars=most))
         if raised:
             with pytest.raises(DocumentTooLarge, match="more than 13 characters"):
-                reader._read_all(fast, pages, options)
+                pdf._read_all(fast, pages, options)
         else:
-            reader._read_all(fast, pages, options)
+            pdf._read_all(fast, pages, options)
             assert [(page.failed, page.blank) for page in pages] == [
                 (False, False),
                 (False, True),
@@ -159,27 +158,27 @@ def test_text_in_the_area_of_symbol_fonts_is_moved_if_it_is_better() -> None:
     text = "The caretaker keeps the keys in the blue cupboard."
     fast: Any = Fast("".join(chr(0xF000 + ord(char)) for char in text), text)
     pages = [_Draft(failed=True), _Draft(failed=True)]
-    reader._read_all(fast, pages, ReadOptions("a", PDF))
+    pdf._read_all(fast, pages, ReadOptions("a", PDF))
     assert [page.raw for page in pages] == [text, text]
 
 
 def test_filled_fields_follow_the_text_of_a_page() -> None:
     fast: Any = Fast("", values=(("Name", "Aino"), ("", "Oulu"), ("Boat", "known")))
-    assert reader._form_text(0, "known", fast) == "\n\nName: Aino\nOulu"
-    assert reader._form_text(0, "Aino known Oulu", fast) == ""
+    assert pdf._form_text(0, "known", fast) == "\n\nName: Aino\nOulu"
+    assert pdf._form_text(0, "Aino known Oulu", fast) == ""
     options = ReadOptions("a", PDF, ocr=False)
-    page = reader._page(0, draft(), "a text is known", Span(2, 15), fast, options)
+    page = pdf._page(0, draft(), "a text is known", Span(2, 15), fast, options)
     assert (page.number, page.label, page.body) == (1, "1", Span(2, 32))
     assert page.text == "a text is known\n\nName: Aino\nOulu"
-    page = reader._page(1, draft(), "", None, fast, options)
+    page = pdf._page(1, draft(), "", None, fast, options)
     assert (page.number, page.label, page.body, page.text) == (2, "iv", None, "Name: Aino\nOulu\nBoat: known")
-    page = reader._page(1, draft("empty"), "", None, Fast(""), options)  # type: ignore[arg-type]
+    page = pdf._page(1, draft("empty"), "", None, Fast(""), options)  # type: ignore[arg-type]
     assert (page.method, page.reason) == ("", "the page is an image; text recognition (OCR) is switched off")
 
 
 def test_recognition_needs_a_few_letters_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(reader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pdf.time, "monotonic", lambda: clock[0])
     results: list[str | Exception] = ["abc", "ab", Unreadable(), "abcd", "never"]
 
     def recognise(document: Any, number: int) -> str:
@@ -189,9 +188,9 @@ def test_recognition_needs_a_few_letters_and_time(monkeypatch: pytest.MonkeyPatc
             raise result
         return result
 
-    monkeypatch.setattr(reader, "recognise", recognise)
+    monkeypatch.setattr(pdf, "recognise", recognise)
     pages = [draft("empty") for _ in range(5)]
-    drafts = [*reader._recognised(Fast(*[""] * 5), pages, ReadOptions("a", PDF, deadline=43.0))]  # type: ignore[arg-type]
+    drafts = [*pdf._recognised(Fast(*[""] * 5), pages, ReadOptions("a", PDF, deadline=43.0))]  # type: ignore[arg-type]
     assert [(page.method, page.recognised) for page in pages] == [
         ("tesseract", False),
         ("pdfium", True),
@@ -200,12 +199,12 @@ def test_recognition_needs_a_few_letters_and_time(monkeypatch: pytest.MonkeyPatc
         ("pdfium", False),
     ]
     assert len(drafts) == 1 and results == ["never"]  # a draft follows after 22 of 20 seconds
-    assert reader.DRAFT_SECONDS == 20.0
+    assert pdf.DRAFT_SECONDS == 20.0
 
 
 def test_time_of_the_second_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
-    monkeypatch.setattr(reader.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(pdf.time, "monotonic", lambda: clock[0])
 
     class Slow:
         def __len__(self) -> int:
@@ -218,13 +217,13 @@ def test_time_of_the_second_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     for fast, read in ((Fast(), [0, 1]), (None, [0, 1, 2])):
         clock[0] = 0.0
         pages = [draft(failed=True) for _ in range(4)]
-        reader._second_reading(b"", pages, [0, 1, 2, 3], fast, Slow(), ReadOptions("a", PDF, deadline=100.0))  # type: ignore[arg-type]
+        pdf._second_reading(b"", pages, [0, 1, 2, 3], fast, Slow(), ReadOptions("a", PDF, deadline=100.0))  # type: ignore[arg-type]
         assert [n for n, page in enumerate(pages) if page.method == "pypdf"] == [n for n in read if n != 1]
 
 
 def test_a_page_is_drawn_at_300_dots_an_inch_up_to_a_size() -> None:
-    assert reader.scale_for(595, 842) == pytest.approx(300 / 72)
-    assert 0 < reader.scale_for(5000, 5000) < 300 / 72
-    assert reader.scale_for(5000, 5000) ** 2 * 5000 * 5000 <= reader.MAX_PIXELS
+    assert pdf.scale_for(595, 842) == pytest.approx(300 / 72)
+    assert 0 < pdf.scale_for(5000, 5000) < 300 / 72
+    assert pdf.scale_for(5000, 5000) ** 2 * 5000 * 5000 <= pdf.MAX_PIXELS
     for width, height, scale in ((8_000, 5_000, 1.0), (8_001, 5_000, 0.0), (1, 1, 0.0), (float("inf"), 1, 0.0)):
-        assert reader.scale_for(width, height) == scale
+        assert pdf.scale_for(width, height) == scale

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from agentformer.readers.pdf.layout import MAX_LEVEL, Line, OutlineEntry, page_headings
-from agentformer.readers.pdf.titles import MAX_TITLES, Title, page_titles, with_titles
+from agentformer.readers.pdf.layout import (
+    MAX_LEVEL,
+    MAX_TITLES,
+    Line,
+    OutlineEntry,
+    Title,
+    page_headings,
+    page_titles,
+    with_titles,
+)
 from agentformer.types import Heading, Page, Span
 
 WIDTH = 600.0

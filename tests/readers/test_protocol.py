@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers.adapters import ReadLimits
+from agentformer.readers.formats import ReadLimits
 from agentformer.readers.sandbox import protocol
 from agentformer.readers.sandbox.protocol import (
     DONE,

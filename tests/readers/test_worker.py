@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.adapters import FILE_BYTES, ReadLimits, ReadOptions
-from agentformer.readers.media_type import PDF, PLAIN
+from agentformer.readers.formats import FILE_BYTES, PDF, PLAIN, ReadLimits, ReadOptions
 from agentformer.readers.sandbox import process, worker
 from agentformer.readers.sandbox.protocol import Frames, draft_frame, error_frame
 from agentformer.types import DocumentText, Page

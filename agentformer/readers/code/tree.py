@@ -1,20 +1,30 @@
-"""Find the symbols of source code in its syntax tree. `symbols` starts this module in a child process, because the
-parsers are C code that reads untrusted text."""
+"""The child process that finds the symbols of source texts in their syntax trees. A child process is used, because the
+parsers are C code that reads untrusted text.
+
+It reads one text after another from standard input, and ends if it gets no text for some time. It has no network, no
+files and limited memory, like the readers of documents.
+"""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import re
-from collections.abc import Iterator
+import select
+import sys
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import IO, Any
 
-from agentformer.readers.code.languages import DATA, GRAMMARS, Grammar
+from agentformer.errors import DocumentError
+from agentformer.readers.code import DATA, GRAMMARS, MAX_ABOUT, MAX_SYMBOLS, Grammar, Part
+from agentformer.readers.formats import MIB, PLAIN, ReadLimits, ReadOptions
+from agentformer.readers.sandbox.protocol import DONE, READY, error_frame, parts_frame
+from agentformer.readers.sandbox.worker import programs, refuse_events, restrict
 
 _MAX_DEPTH = 200  # largest depth of visited nodes; code that people write has less than 60
 _MAX_NODES = 400_000
-MAX_SYMBOLS = 20_000
-MAX_ABOUT = 300  # code points
 _MAX_NAME = 120
 _LONG_BODY = 2_500  # bytes; only longer functions are searched for inner functions
 _FUNCTION_VALUES = frozenset({"arrow_function", "function_expression", "function", "generator_function", "class"})
@@ -25,16 +35,6 @@ _PLAIN_NAMES = ("bare_key", "dotted_key", "quoted_key", "object_reference", "ide
 _MARKS = re.compile(r"^[ \t]*(?:/\*+!?|\*+/|\*+(?!/)|///?!?|--+|#+!?|;+)[ \t]?|\*+/[ \t]*$", re.MULTILINE)
 _QUOTES = re.compile(r"^[rRbBuUfF]{0,2}(?:\"\"\"|'''|\"|')|(?:\"\"\"|'''|\"|')$")
 _NO_DOC = re.compile(r"^(?:#!|eslint|pylint|noqa|type:|pragma|-\*-|copyright|licen[cs]e)", re.IGNORECASE)
-
-
-class Part(NamedTuple):
-    """A symbol of source code, and its lines: `first` is the number of its first line, counted from 0, and `last` is
-    the number of its last line. `about` describes the symbol."""
-
-    name: str
-    first: int
-    last: int
-    about: str
 
 
 @lru_cache(maxsize=32)
@@ -197,6 +197,33 @@ def _plain(doc: str) -> str:
     return " ".join(paragraph.split())[:MAX_ABOUT]
 
 
-def as_lists(parts: list[Part]) -> Iterator[list[Any]]:
-    """Yield each part as a list, which JSON can represent."""
-    return (list(part) for part in parts)
+_IDLE_SECONDS = 30.0  # a sync sends the next text within a second
+_LIMITS = ReadLimits(wall_seconds=1_200.0, memory_bytes=1_024 * MIB)  # seconds of processor for all texts together
+
+
+def main() -> None:
+    """Run the worker: answer each request on standard input by a frame on standard output."""
+    stdin, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # the pipe is for frames only: output of C libraries is sent to stderr
+    restrict(ReadOptions("", PLAIN, limits=replace(_LIMITS)))
+    prepare()
+    refuse_events(programs()[0], "")
+    out.write(READY)
+    out.flush()
+    while select.select([stdin], [], [], _IDLE_SECONDS)[0] and (line := stdin.readline()):
+        _answer(line, stdin, out)
+
+
+def _answer(line: bytes, stdin: IO[bytes], out: IO[bytes]) -> None:
+    request = json.loads(line)
+    text = stdin.read(int(request["bytes"]))
+    try:
+        out.write(parts_frame(parts_of_tree(text, request["language"])))
+        out.write(DONE)
+    except (ImportError, AttributeError, ValueError, KeyError, RecursionError, MemoryError) as error:
+        out.write(error_frame(DocumentError(type(error).__name__)))
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()

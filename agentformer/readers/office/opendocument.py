@@ -10,8 +10,8 @@ from itertools import chain, repeat
 
 from lxml import etree
 
-from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.office.grid import MAX_COLUMNS, GridPages
+from agentformer.readers.formats import ReadOptions
+from agentformer.readers.office import MAX_COLUMNS, GridPages
 from agentformer.readers.sections import OutlineBuilder, document_of, page_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.text.normalize import clean

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from lxml import etree
 
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.sections import document_of, page_of
 from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts
 from agentformer.text.normalize import clean

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from lxml import etree
 
-from agentformer.readers.adapters import ReadOptions
-from agentformer.readers.office.grid import GridPages
+from agentformer.readers.formats import ReadOptions
+from agentformer.readers.office import GridPages
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.types import DocumentText

@@ -22,7 +22,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers.adapters import ReadOptions
+from agentformer.readers.formats import ReadOptions
 from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, Unreadable
 from agentformer.readers.sandbox.protocol import Box, PageImage
 from agentformer.text.normalize import bare_letters

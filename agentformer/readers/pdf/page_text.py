@@ -27,9 +27,8 @@ from typing import Any, NamedTuple, TypeVar
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from agentformer.readers.pdf.layout import Line, OutlineEntry, with_paragraphs
+from agentformer.readers.pdf.layout import Line, OutlineEntry, Title, page_titles, with_paragraphs
 from agentformer.readers.pdf.tables import DraftTable, draft_tables
-from agentformer.readers.pdf.titles import Title, page_titles
 from agentformer.text.normalize import LINE_HYPHEN
 
 T = TypeVar("T")

@@ -18,8 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.adapters import MIB, RECOGNISED, ReadLimits, ReadOptions
-from agentformer.readers.media_type import PDF
+from agentformer.readers.formats import MIB, PDF, RECOGNISED, ReadLimits, ReadOptions
 from agentformer.readers.sandbox import protocol
 from agentformer.types import DocumentText
 

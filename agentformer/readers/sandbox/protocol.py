@@ -12,10 +12,11 @@ import dataclasses
 import json
 import re
 import struct
+from collections.abc import Sequence
 from typing import Any, NamedTuple, get_args
 
 from agentformer.errors import CorruptDocument, DocumentError
-from agentformer.readers.adapters import ReadLimits, ReadOptions
+from agentformer.readers.formats import ReadLimits, ReadOptions
 from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, PageTable, Span
 
 _ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"DocumentError": DocumentError}
@@ -201,9 +202,9 @@ def image_from_bytes(data: bytes) -> PageImage:
         raise CorruptDocument(_INVALID) from error
 
 
-def parts_frame(parts: list[list[Any]]) -> bytes:
-    """Return the frame that contains the symbols of a source text: lists of name, first line, last line and
-    description."""
+def parts_frame(parts: Sequence[tuple[str, int, int, str]]) -> bytes:
+    """Return the frame that contains the symbols of a source text: name, first line, last line and description of
+    each."""
     return _frame(_DRAFT, json.dumps(parts, separators=(",", ":")).encode("ascii"))
 
 
