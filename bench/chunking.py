@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 
 from agentformer.embedders.sbert import SbertEmbedder
 from agentformer.settings import Settings
-from agentformer.text.sentences import sentence_spans
-from agentformer.text.splitting import split
+from agentformer.text.splitting import sentence_spans, split
 from bench.data import load
 
 _LIMIT, _OVERLAP = 500, 50

@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from agentformer.rag.answer.passages import Passage, read_passages
 from agentformer.rag.answer.support import unsupported_sentences
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 from agentformer.types import Hit, MemoryEntry, Source
 from bench.data import load
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
 from agentformer.records import fields
-from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates import find_dates
 from agentformer.types import DocumentText
 
 # The keys for the date in the `meta` of a passage. The first key that is present is used.

@@ -29,7 +29,7 @@ from agentformer.memory.backends import all_entries
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, MemoryEntry, Scope
 
 _LEAST, _MOST = 4, 8  # words of a question

@@ -26,7 +26,7 @@ from agentformer.text.dates.expressions import find_date_ranges, time_languages
 from agentformer.text.dates.phrases import DaySpan
 from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
 from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
-from agentformer.text.sentences import is_question, stated
+from agentformer.text.splitting import is_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of

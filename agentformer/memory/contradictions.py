@@ -27,12 +27,12 @@ from typing import NamedTuple
 from agentformer.search.newest_facts import EARLIEST, owner, statements
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import query_terms
-from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates import find_dates
 from agentformer.text.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
 from agentformer.text.facts.single_values import MAX_LENGTH, PRONOUNS, SENTENCES
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 from agentformer.types import RESERVED_KINDS, MemoryEntry
 
 _MIN_SIMILARITY = 0.6  # minimum Jaccard index of the terms of two sentences about the same subject

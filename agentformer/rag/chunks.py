@@ -16,8 +16,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from agentformer.text.places import SEPARATOR, lines_label
-from agentformer.text.sentences import sentence_spans
-from agentformer.text.splitting import split
+from agentformer.text.splitting import sentence_spans, split
 from agentformer.types import DocumentText, Heading, Page, Span, Symbol
 
 CountTokens = Callable[[str], list[Span]]

@@ -42,7 +42,7 @@ from agentformer.search.fusion import FusionOptions, RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.languages import detect_language, stem
-from agentformer.text.sentences import is_question, stated
+from agentformer.text.splitting import is_question, stated
 from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # name of the ranked list

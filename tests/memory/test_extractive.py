@@ -13,7 +13,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.summaries import flatten
 from agentformer.memory.summaries.extractive import extract
 from agentformer.memory.summaries.summarizer import unsupported_claims
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 from agentformer.types import MemoryEntry
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from agentformer.memory import near_duplicates
 from agentformer.text import facts
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
-from agentformer.text.facts.whole_numbers import numbered_things
+from agentformer.text.facts.numbers import numbered_things
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
 from agentformer.text.questions import is_question
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 
 LANGUAGES = ("", "de", "en", "fi", "ja", "sv")
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.dates import phrases
-from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates import find_dates, phrases
 from agentformer.text.dates.expressions import (
     MAX_TEXT,
     Period,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from agentformer.text.dates.dates import (
+from agentformer.text.dates import (
     Day,
     find_dates,
     format_day,

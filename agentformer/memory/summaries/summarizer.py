@@ -22,12 +22,12 @@ from agentformer.memory.summaries import (
     time_of,
 )
 from agentformer.memory.summaries.extractive import CountTokens, extract
-from agentformer.text.dates.dates import Day, find_dates, format_range, is_given, months, weekdays
+from agentformer.text.dates import Day, find_dates, format_range, is_given, months, weekdays
 from agentformer.text.facts import Number, ascii_digits, claims, find_numbers
 from agentformer.text.facts.claims import Vocabulary, inner_names, overlaps
 from agentformer.text.languages import detect_language
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens, wrap_in_tag
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply, new_id
 
 # The required numbers of facts are low, because a good summary may leave out most facts, but not all.

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 
-from agentformer.text.dates.dates import find_dates, months, weekdays
-from agentformer.text.facts.quantities import Quantity, has_unit_alone, quantities
+from agentformer.text.dates import find_dates, months, weekdays
+from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
 from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.questions import (
     COPULAS,

@@ -23,8 +23,7 @@ from agentformer.text.languages import detect_language
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items
-from agentformer.text.sentences import sentence_spans
-from agentformer.text.splitting import windows
+from agentformer.text.splitting import sentence_spans, windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets

@@ -30,9 +30,9 @@ from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.analysis import QueryTerms, analyze_query
-from agentformer.text.dates.dates import find_dates
+from agentformer.text.dates import find_dates
 from agentformer.text.facts.designations import is_about_another, may_be_about_another
-from agentformer.text.facts.whole_numbers import names_another, numbered_things
+from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.text.questions import classify
 from agentformer.text.row_values import asked_value, has_other_length
 from agentformer.types import Embedder, Hit, Hits

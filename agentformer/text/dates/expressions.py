@@ -15,8 +15,8 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
+from agentformer.text.dates import Day, Mention, find_dates, weekdays
 from agentformer.text.dates import phrases as time_words
-from agentformer.text.dates.dates import Day, Mention, find_dates, weekdays
 from agentformer.text.dates.phrases import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
 from agentformer.text.languages import FUNCTION_WORDS
 

@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text.dates.dates import strip_accents
+from agentformer.text.dates import strip_accents
 
 UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1
 SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from agentformer.text.dates.dates import Day, Mention, find_dates, is_given
+from agentformer.text.dates import Day, Mention, find_dates, is_given
 from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 from agentformer.text.normalize import normalized
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import NamedTuple
 
-from agentformer.text.dates.dates import (
+from agentformer.text.dates import (
     Day,
     Mention,
     day_of_moment,
@@ -23,9 +23,9 @@ from agentformer.text.dates.dates import (
     strip_accents,
 )
 from agentformer.text.facts import all_values, ascii_digits, find_numbers
-from agentformer.text.facts.whole_numbers import whole_numbers, whole_values
+from agentformer.text.facts.numbers import whole_numbers, whole_values
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 
 _LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)
 _MAX_CLAIMS = 20  # at most this many claims are reported

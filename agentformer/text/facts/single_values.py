@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from agentformer.text.dates.dates import months, weekdays
+from agentformer.text.dates import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
-from agentformer.text.sentences import sentence_spans
+from agentformer.text.splitting import sentence_spans
 
 MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
 SENTENCES = 3  # number of sentences of an entry that are read

@@ -1,19 +1,124 @@
-"""The numbers of a text as whole tokens, and the things that a number names, such as "berth 30" and "article 12(4)".
+"""The numbers of a text with the kinds of their units, the numbers as whole tokens, and the things that a number names.
 
-A time, a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and
-"12(3)" does not contain 3."""
+"640 metres" is a length, and "3 years" is a span of time; `question_words.txt` has the units of each language. A time,
+a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)" does
+not contain 3. "Berth 30" and "article 12(4)" are things that a number names.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.text.dates.dates import Mention, months
+from agentformer.text.dates import Mention, months
 from agentformer.text.facts import Number, all_values, ascii_digits, find_numbers, masked
-from agentformer.text.languages import FUNCTION_WORDS
-from agentformer.text.questions import pattern_of
+from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
+from agentformer.text.questions import QUANTITIES, pattern_of, question_words
+
+_DIGITS = r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*"
+_MONEY = frozenset("$€£¥")
+_SIGNS = {sign: frozenset({"money"}) for sign in _MONEY} | dict.fromkeys("%％‰", frozenset({"share"}))
+_SPACES = " \u00a0-"
+_YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
+_BEFORE_YEAR = frozenset(
+    {"in", "since", "year", "during", "im", "jahr", "jahre", "seit", "vuonna", "vuodesta", "vuoden", "vuoteen"}
+    | {"år", "året", "sedan", "siden", "i", "fra", "från", "en", "anno", "desde", "depuis"}
+)
+_WORD = re.compile(r"[^\W\d_]+")
+_BEHIND = 32  # code points behind a number in which its unit is searched
+_BEFORE = 12  # code points before a number in which a word such as "in" is searched
+_ONE = frozenset(
+    {"a", "an", "one", "half", "whole", "ein", "eine", "einen", "einem", "einer", "halbe", "halben", "en", "ett"}
+    | {"et", "én", "ei", "hel", "hela", "hele", "halv", "halvt", "koko", "puoli", "puolen", "several", "many", "few"}
+    | {"mehrere", "mehreren", "viele", "vielen", "einige", "einigen", "flera", "många", "några", "flere", "mange"}
+    | {"noen", "nogle"}
+)
+_ALONE = frozenset({"money", "age", "share"})  # their lists have words such as "free", "aged" and "half"
+_WITHOUT_ARTICLES = frozenset({"fi", "ja"})
+
+
+class Quantity(NamedTuple):
+    """A number of a text, as written. `kinds` are the kinds of quantities that its unit measures, such as {"length"}.
+    They are empty if it has no unit or an unknown one. `has_unit` is true if a unit follows, also an unknown one such
+    as "people". `is_year` is true if the number is probably a year, and `has_noun` if a word that may be a noun follows
+    ("8 persons")."""
+
+    number: str
+    kinds: frozenset[str]
+    has_unit: bool
+    is_year: bool
+    has_noun: bool
+
+
+def quantities(text: str, language: str) -> Iterator[Quantity]:
+    """Yield the numbers of a text in digits and in words. `language` is the ISO 639-1 code of the text."""
+    for match in _numbers(language).finditer(text):
+        behind = text[match.end() : match.end() + _BEHIND].casefold().lstrip(_SPACES)
+        scaled = _without_scales(behind, language)
+        kinds = _kinds(scaled, language) | _SIGNS.get(scaled[:1], frozenset())
+        if not _MONEY.isdisjoint(text[max(0, match.start() - 2) : match.start()]):
+            kinds |= {"money"}
+        units = pattern_of("units", language)
+        has_unit = bool(kinds) or scaled != behind or bool(units and units.match(scaled))
+        is_year = not has_unit and _YEAR.fullmatch(match[0]) is not None and not _counts(text, match, behind, language)
+        noun = _WORD.match(scaled)
+        has_noun = noun is not None and noun[0] not in FUNCTION_WORDS.get(language, frozenset())
+        yield Quantity(match[0].casefold(), kinds, has_unit, is_year, has_noun)
+
+
+def _without_scales(behind: str, language: str) -> str:
+    """Return the text behind a number without words such as "million"."""
+    scales = pattern_of("scales", language)
+    while scales and (scale := scales.match(behind)):
+        behind = behind[scale.end() :].lstrip(_SPACES)
+    return behind
+
+
+def has_unit_alone(kinds: Collection[str], text: str, language: str) -> bool:
+    """Return whether a text states a quantity of one of these kinds without a number: "an hour", "free"."""
+    folded = text.casefold()
+    for kind in kinds:
+        pattern = pattern_of(kind, language)
+        for match in pattern.finditer(folded) if pattern else ():
+            before = _WORD.findall(folded[max(0, match.start() - _BEFORE) : match.start()])[-1:]
+            if kind in _ALONE or language in _WITHOUT_ARTICLES or not _ONE.isdisjoint(before):
+                return True
+    return False
+
+
+@cache
+def _numbers(language: str) -> re.Pattern[str]:
+    words = question_words("numbers").get(language, frozenset()) | NUMBER_WORDS.get(language, {}).keys()
+    written = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    return re.compile(rf"{_DIGITS}|(?<![^\W_])(?:{written})(?![^\W_])" if words else _DIGITS, re.IGNORECASE)
+
+
+def _kinds(behind: str, language: str) -> frozenset[str]:
+    """Return the kinds of the longest unit with which a text begins: only "speed" for "km/h"."""
+    if not behind or not (behind[0].isalpha() or behind[0] == "°"):
+        return frozenset()
+    patterns = {each: pattern for each in QUANTITIES if (pattern := pattern_of(each, language))}
+    found = {each: match.end() for each, units in patterns.items() if (match := units.match(behind))}
+    longest = max(found.values(), default=0)
+    return frozenset(each for each, size in found.items() if size == longest)
+
+
+def _counts(text: str, match: re.Match[str], behind: str, language: str) -> bool:
+    """Return whether a number of four digits counts something and is no year: "1500 members", and "Members: 1850"."""
+    before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
+    word = _WORD.findall(before)[-1:]
+    if before.endswith(tuple(word)) and not _BEFORE_YEAR.isdisjoint(each.casefold() for each in word):
+        return False
+    following = _WORD.findall(text[match.end() : match.end() + _BEHIND])[:2] if behind[:1].isalpha() else []
+    if language == "de":
+        return any(each[0].isupper() for each in following)
+    if following:
+        return following[0].casefold() not in FUNCTION_WORDS.get(language, frozenset())
+    return before.endswith((":", "|", "=")) and not behind.startswith(":")
+
 
 # A phone number of several groups, with "0" or "+" at the beginning or in the American form.
 _PHONE = re.compile(
@@ -22,7 +127,7 @@ _PHONE = re.compile(
 )
 _LEAST_DIGITS = 7  # of a phone number
 _PARAGRAPH = re.compile(r"(?<![\w.,])(\d+[a-z]?)((?:\(\w{1,4}\))+)", re.IGNORECASE)
-_ALONE = re.compile(r"(?<!\w)\(\w{1,4}\)")
+_BRACKETED = re.compile(r"(?<!\w)\(\w{1,4}\)")
 _COUNTED = r"\d+(?:\.\d+)*[a-z]?(?![^\W\d_])(?:\(\w{1,4}\))*"
 _BETWEEN = r"\s*(?:[,/&+–-]|\b(?:and|or|to|och|og|und|bis|ja|tai|till|til|et|y|e|o)\b)\s*"
 _NAMED = re.compile(
@@ -36,7 +141,6 @@ _BEFORE_NOUN = re.compile(
 )
 _NUMBER = re.compile(_COUNTED, re.IGNORECASE)
 _RANGE = re.compile(r"(?<!\d)(\d{1,18})\s*(?:[–-]|to|bis|till|til)\s*(\d{1,18})(?!\d)")
-_YEAR = re.compile(r"(?:1\d{3}|20\d\d)(?!\d)")
 _SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
 _UNIT = 14  # code points behind a number in which its unit is searched
 # "Johan II" and "Chapter IV"
@@ -64,7 +168,9 @@ def whole_values(plain: str, dates: Iterable[Mention]) -> set[str]:
     only the first number is also a value of its own."""
     rest = masked(plain, [mention for mention in dates if mention.sure])
     values = all_values(whole_numbers(rest))
-    return {v for v in values if not _ALONE.fullmatch(v)} | {match[0].casefold() for match in _ALONE.finditer(plain)}
+    return {v for v in values if not _BRACKETED.fullmatch(v)} | {
+        match[0].casefold() for match in _BRACKETED.finditer(plain)
+    }
 
 
 def _phones(plain: str) -> Iterator[Number]:
@@ -77,7 +183,7 @@ def _phones(plain: str) -> Iterator[Number]:
 
 def _paragraphs(plain: str) -> Iterator[Number]:
     for match in _PARAGRAPH.finditer(plain):
-        parts = {match[1].casefold(), *(part[0].casefold() for part in _ALONE.finditer(match[2]))}
+        parts = {match[1].casefold(), *(part[0].casefold() for part in _BRACKETED.finditer(match[2]))}
         yield Number(match.start(), match.end(), (frozenset({match[0].casefold()}), frozenset(parts)))
 
 
