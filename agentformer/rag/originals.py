@@ -10,8 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
-from agentformer.rag.original_files import SHA256, DatabaseOriginals, LocalFiles, OriginalFiles, unwritable
-from agentformer.rag.s3_files import SCHEME, S3Files
+from agentformer.rag.original_files import (
+    SCHEME,
+    SHA256,
+    DatabaseOriginals,
+    LocalFiles,
+    OriginalFiles,
+    S3Files,
+    unwritable,
+)
 from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:

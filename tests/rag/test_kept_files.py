@@ -10,7 +10,7 @@ import pytest
 from agentformer import AgentFormer, Settings
 from agentformer.errors import Conflict
 from agentformer.rag.documents import Document
-from agentformer.rag.kept_files import KeptFiles
+from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, read_upload
 
 KEYS = b"The caretaker keeps the keys."

@@ -27,7 +27,7 @@ from agentformer.api.openai import (
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import InvalidInput, NotFound
-from agentformer.rag.kept_files import KeptFiles
+from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, read_upload
 from agentformer.types import MemoryEntry
 

@@ -37,7 +37,7 @@ from agentformer.api.request import check_length
 from agentformer.api.response import reply
 from agentformer.errors import Conflict, Forbidden, NotFound
 from agentformer.memory.backends import all_entries
-from agentformer.rag.kept_files import KeptFiles
+from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, unchanged
 from agentformer.records import fields
 from agentformer.records.filters import parse
