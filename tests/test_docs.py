@@ -65,7 +65,7 @@ def test_modules_of_the_changelog_exist() -> None:
 
 
 def test_missing_files_and_imports_are_detected() -> None:
-    assert missing_paths("`text/sentences.py`, `indexes/words/`, `net/`, `text/gone.py`") == ["net/", "text/gone.py"]
+    assert missing_paths("`text/splitting.py`, `indexes/words/`, `net/`, `text/gone.py`") == ["net/", "text/gone.py"]
     block = "```python\nfrom agentformer.types import Hit, Gone\nfrom agentformer.gone import Hit\n```"
     assert list(missing_imports(block)) == ["agentformer.types.Gone", "agentformer.gone.Hit"]
 

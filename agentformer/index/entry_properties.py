@@ -30,7 +30,7 @@ from agentformer.text.splitting import is_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
-# `text.facts.single_values` or of `text.sentences` returns another result for a text.
+# `text.facts.single_values` or of `text.splitting` returns another result for a text.
 # `tests/index/test_entry_properties.py` detects such a change.
 VERSION = 1
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
@@ -69,7 +69,7 @@ _OUTDATED = (
 
 class Message(NamedTuple):
     """The properties of a message. `stated` is near 0 if the message consists of questions, and grows to 1 with the
-    length of the other sentences (`text.sentences.stated`). `times` says whether the message names a time. It is True
+    length of the other sentences (`text.splitting.stated`). `times` says whether the message names a time. It is True
     or False if this is the same in every language. Otherwise, `times` contains the languages in which the text names a
     time (ISO 639-1; "" means all other languages), and `votes` helps to detect the language."""
 
