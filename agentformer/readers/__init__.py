@@ -73,9 +73,7 @@ def read(
             f"the file has {len(data):,} bytes; the limit is {limits.max_bytes:,} bytes; split the file"
         )
     media_type = sniff(data, name)
-    if media_type == OLE:
-        _refuse_old_office(data)
-    _refuse_disguise(media_type, name)
+    _refuse_unreadable(data, media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
     options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
     if isolate and not (media_type == PLAIN and _is_simple(data)):
@@ -119,16 +117,13 @@ def _is_simple(data: bytes) -> bool:
     return len(data) <= _PLAIN_ASCII and data.isascii() and b"\0" not in data and b"\x1b" not in data
 
 
-def _refuse_old_office(data: bytes) -> None:
-    """Raise `EncryptedDocument` for an encrypted Office file, and `UnsupportedFormat` for a file of an old format."""
-    if _ENCRYPTED_OFFICE in data:
+def _refuse_unreadable(data: bytes, media_type: str, name: str) -> None:
+    """Raise `EncryptedDocument` for an encrypted Office file. Raise `UnsupportedFormat` if no reader exists for the
+    media type, or if the extension of `name` does not agree with the media type of the content."""
+    if media_type == OLE and _ENCRYPTED_OFFICE in data:
         raise EncryptedDocument("the Office file is encrypted; save a copy without a password")
-    raise UnsupportedFormat(f"old Office files (.doc, .xls, .ppt, .msg) cannot be read; {_SAVE_AS}; {SUPPORTED}")
-
-
-def _refuse_disguise(media_type: str, name: str) -> None:
-    """Raise `UnsupportedFormat` if no reader exists for the media type, or if the extension of `name` does not agree
-    with the media type of the content."""
+    if media_type == OLE:
+        raise UnsupportedFormat(f"old Office files (.doc, .xls, .ppt, .msg) cannot be read; {_SAVE_AS}; {SUPPORTED}")
     suffix = PurePath(name).suffix.lower()
     if media_type not in ADAPTERS:
         problem = (

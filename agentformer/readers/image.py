@@ -9,11 +9,13 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
 from agentformer.readers.formats import ReadOptions
+from agentformer.readers.sections import outcome_of
 from agentformer.text.normalize import normalize_pages
 from agentformer.text.quality import assess
 from agentformer.types import DocumentText, Page
@@ -103,15 +105,9 @@ def _page(number: int, text: str, reason: str) -> Page:
 
 def _document(options: ReadOptions, pages: list[Page]) -> DocumentText:
     texts = normalize_pages([page.text for page in pages])
-    done = tuple(
-        Page(page.number, text, page.label, page.status, page.reason, page.method)
-        for page, text in zip(pages, texts, strict=True)
-    )
-    without = [page for page in done if page.status != "text"]
-    reason = f"{len(without)} of {len(done)} pages have no usable text: {without[0].reason}" if without else ""
-    return DocumentText(
-        options.media_type, done, status="no_text" if len(without) == len(done) else "ready", reason=reason
-    )
+    done = tuple(replace(page, text=text) for page, text in zip(pages, texts, strict=True))
+    status, reason = outcome_of(done)
+    return DocumentText(options.media_type, done, status=status, reason=reason)
 
 
 def ocr_unavailable() -> str:

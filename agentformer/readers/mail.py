@@ -63,7 +63,8 @@ class _Reader:
             self.message(_parsed(_ESCAPED.sub(b"", data[start:end])), depth)
 
     def _attachment(self, leaf: Message, depth: int) -> None:
-        name = _file_name(leaf)
+        name = " ".join(_decoded(leaf.get_filename() or "").replace("\\", "/").rpartition("/")[2].split())[:200]
+        name = name or f"attachment of type {leaf.get_content_type()}"
         self.attachments += 1
         if self.attachments > MAX_ATTACHMENTS:
             raise DocumentTooLarge(f"the mail has more than {MAX_ATTACHMENTS} attachments; save them as files")
@@ -119,10 +120,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
         reader.mailbox(data, 0)
     else:
         title = reader.message(_parsed(data), 0)
-    reason = ""
-    if reader.unread:
-        reason = f"not read: {'; '.join(reader.unread)}"
-        reason = reason if len(reason) <= _LONGEST_NOTE else f"{reason[:_LONGEST_NOTE]}…"
+    reason = f"not read: {'; '.join(reader.unread)}" if reader.unread else ""
+    reason = reason if len(reason) <= _LONGEST_NOTE else f"{reason[:_LONGEST_NOTE]}…"
     yield document_of(options.media_type, reader.pages, options.limits, title, reason)
 
 
@@ -179,11 +178,6 @@ def _text_of(leaf: Message) -> str:
 def _bytes_of(leaf: Message) -> bytes:
     content = leaf.get_payload(decode=True)
     return content if isinstance(content, bytes) else b""
-
-
-def _file_name(leaf: Message) -> str:
-    name = " ".join(_decoded(leaf.get_filename() or "").replace("\\", "/").rpartition("/")[2].split())[:200]
-    return name or f"attachment of type {leaf.get_content_type()}"
 
 
 def _header(message: Message, name: str) -> str:

@@ -92,18 +92,14 @@ def _fenced(line: str, fence: str) -> tuple[str, bool]:
 
 def _heading(line: str, following: str) -> tuple[int, str] | None:
     if match := _ATX.match(line):
-        title = _plain_title(_without_closing(match[2].strip(" \t")))
+        markup = match[2].strip(" \t")
+        bare = markup.rstrip("#")  # a heading may end with "#" characters after a space
+        title = _plain_title(markup if bare and bare[-1] not in " \t" else bare.rstrip(" \t"))
         return (len(match[1]), title) if title else None
     under = _UNDERLINE.match(following)
     if under and line.strip() and len(line) < 200 and not _NOT_A_TITLE.match(line):
         return (1 if under[1][0] == "=" else 2), _plain_title(line)
     return None
-
-
-def _without_closing(markup: str) -> str:
-    """Return the text of a heading without the "#" characters that may follow it after a space."""
-    bare = markup.rstrip("#")
-    return markup if bare and bare[-1] not in " \t" else bare.rstrip(" \t")
 
 
 def _plain_title(markup: str) -> str:

@@ -28,16 +28,13 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
         notebook = json.loads(decode(data))
     except (ValueError, RecursionError):
         raise CorruptDocument(_DAMAGED) from None
-    if not isinstance(notebook, dict) or not isinstance(cells := notebook.get("cells", _of_version_3(notebook)), list):
+    sheets = notebook.get("worksheets") if isinstance(notebook, dict) else None  # of version 3
+    sheet = sheets[0] if isinstance(sheets, list) and sheets and isinstance(sheets[0], dict) else {}
+    if not isinstance(notebook, dict) or not isinstance(cells := notebook.get("cells", sheet.get("cells")), list):
         raise CorruptDocument(_DAMAGED)
     pages = list(_pages(cells, _language(notebook)))
     title = next((page.headings[0].text for page in pages if page.headings), "")
     yield document_of(options.media_type, pages, options.limits, title)
-
-
-def _of_version_3(notebook: Mapping[str, Any]) -> Any:
-    sheets = notebook.get("worksheets")
-    return sheets[0].get("cells") if isinstance(sheets, list) and sheets and isinstance(sheets[0], dict) else None
 
 
 def _language(notebook: Mapping[str, Any]) -> str:

@@ -29,7 +29,9 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     code_page = _CODE_PAGE.search(data[:_HEAD])
     encoding = _known(f"cp{code_page[1].decode()}" if code_page else "cp1252")
     source = data.decode(encoding, "replace")
-    _refuse_truncated(source)
+    bare = _ESCAPED.sub("", source)
+    if "\\bin" not in bare and bare.count("{") > bare.count("}"):  # binary data may contain brackets
+        raise CorruptDocument(_DAMAGED)
     title = _TITLE.search(source[: 1 << 16])
     try:
         # A form feed survives the conversion, and page breaks do not.
@@ -56,10 +58,3 @@ def _known(encoding: str) -> str:
         return codecs.lookup(encoding).name
     except LookupError:
         return "cp1252"
-
-
-def _refuse_truncated(source: str) -> None:
-    """Raise `CorruptDocument` if a group is not closed. Files with binary data are not checked."""
-    bare = _ESCAPED.sub("", source)
-    if "\\bin" not in bare and bare.count("{") > bare.count("}"):
-        raise CorruptDocument(_DAMAGED)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
 from agentformer.readers.formats import ReadLimits
 from agentformer.text.normalize import clean
 from agentformer.text.table_rows import tables_of
-from agentformer.types import DocumentText, Heading, Page, PageTable
+from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageTable
 
 SECTION_CHARS = 40_000  # about 15 printed pages
 _BORDERS = ("\n\n", "\n", ". ", "。", " ")
@@ -59,6 +59,17 @@ def document_of(
         why = next((page.reason for page in accepted if page.reason != "blank"), "")
         raise EmptyDocument(f"the file has no text: {why}" if why else "the file contains only white space")
     return DocumentText(media_type, tuple(accepted), title, reason=reason)
+
+
+def outcome_of(pages: Sequence[Page]) -> tuple[DocumentStatus, str]:
+    """Return the status of a document with these pages, and the reason why some pages have no usable text, or ""."""
+    without = [page for page in pages if page.status != "text"]
+    if not without:
+        return "ready", ""
+    reason = f"{len(without)} of {len(pages)} pages have no usable text: {without[0].reason}"
+    if len(without) < len(pages):
+        return "ready", reason
+    return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason
 
 
 PATH_SEPARATOR = " > "

@@ -13,6 +13,7 @@ from agentformer.readers.formats import PDF, ReadLimits, ReadOptions
 from agentformer.readers.pdf import _Draft
 from agentformer.readers.pdf.layout import Title
 from agentformer.readers.pdf.page_text import PageContent, Unreadable
+from agentformer.readers.sections import outcome_of
 from agentformer.text.quality import Quality
 from agentformer.types import Page, Span
 
@@ -99,7 +100,7 @@ def test_each_page_without_text_has_a_reason() -> None:
         ([failed], ("no_text", "1 of 1 pages have no usable text: x")),
         ([failed, garbled], ("garbled", "2 of 2 pages have no usable text: x")),
     ):
-        assert pdf._outcome(pages) == outcome
+        assert outcome_of(pages) == outcome
 
 
 class Fast:

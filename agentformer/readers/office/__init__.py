@@ -25,6 +25,15 @@ _MAX_CELLS = 30_000_000  # cells of a table, blank cells included
 _MAX_CELL = 32_767  # code points of a cell; the limit of spreadsheet programs
 _MAX_HEADERS = 2_000  # code points of a line of headers that is repeated on each page
 _BAR = "\u00a6"  # instead of "|" in a cell
+_IMAGES = "the slide has no text; the text of images on slides is not read"
+
+
+def slide_page(number: int, title: str, lines: Iterable[str], method: str) -> Page:
+    """Return the page of a slide: its title, which is also its heading, and the texts below it."""
+    text = clean("\n\n".join(filter(None, (title, *lines)))).strip()
+    if not text:
+        return Page(number, "", status="no_text", reason=_IMAGES, method=method)
+    return page_of(number, text, title, (Heading(title, 1, 0),) if title else (), method, tables_of(text))
 
 
 @dataclass(slots=True)

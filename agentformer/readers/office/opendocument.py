@@ -11,12 +11,11 @@ from itertools import chain, repeat
 from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.office import MAX_COLUMNS, GridPages
-from agentformer.readers.sections import OutlineBuilder, document_of, page_of
+from agentformer.readers.office import MAX_COLUMNS, GridPages, slide_page
+from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.text.normalize import clean
-from agentformer.text.table_rows import tables_of
-from agentformer.types import DocumentText, Heading, Page
+from agentformer.types import DocumentText, Page
 
 _NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"
 _OFFICE, _TEXT, _TABLE, _DRAW, _SHOW = map(_NAMESPACE.format, ("office", "text", "table", "drawing", "presentation"))
@@ -29,7 +28,6 @@ _SKIPPED |= {f"{_TEXT}page-number"}
 _MAX_DEPTH = 100
 _MAX_REPEATED = 1_000  # equal rows, and equal cells; more are the rest of an empty sheet
 _DIGITS = re.compile(r"\d{1,7}")
-_IMAGES = "the slide has no text; the text of images on slides is not read"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -108,10 +106,7 @@ def _slide(number: int, slide: etree._Element) -> Page:
             lines.append("\n".join(" | ".join(row) for row in rows) if tables else _paragraphs(shape))
     if notes:
         lines.append(f"Notes: {notes}")
-    text = clean("\n\n".join(filter(None, (title, *lines)))).strip()
-    if not text:
-        return Page(number, "", status="no_text", reason=_IMAGES, method="odf")
-    return page_of(number, text, title, (Heading(title, 1, 0),) if title else (), "odf", tables_of(text))
+    return slide_page(number, title, lines, "odf")
 
 
 def _paragraphs(parent: etree._Element) -> str:

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.sections import document_of, page_of
+from agentformer.readers.office import slide_page
+from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts
 from agentformer.text.normalize import clean
-from agentformer.text.table_rows import tables_of
-from agentformer.types import DocumentText, Heading, Page
+from agentformer.types import DocumentText, Page
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
@@ -24,7 +24,6 @@ _TITLES = frozenset({"title", "ctrTitle"})
 _REPEATED = frozenset({"dt", "ftr", "hdr", "sldNum", "sldImg"})  # placeholders of every slide
 _UNTITLED = "PowerPoint Presentation"
 _MAX_DEPTH = 60
-_IMAGES = "the slide has no text; the text of images on slides is not read"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -51,9 +50,7 @@ def _page(number: int, parts: ZipParts, name: str) -> Page:
             lines.append(text)
     links = parts.relations(name)
     lines += [text for link in links.values() if (text := _linked(parts, link))]
-    text = clean("\n\n".join(filter(None, (title, *lines)))).strip()
-    page = page_of(number, text, title, (Heading(title, 1, 0),) if title else (), "pptx", tables_of(text))
-    return page if text else Page(number, "", title, status="no_text", reason=_IMAGES, method="pptx")
+    return slide_page(number, title, lines, "pptx")
 
 
 def _shapes(parent: etree._Element, depth: int) -> Iterator[etree._Element]:

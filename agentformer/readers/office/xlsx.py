@@ -144,19 +144,16 @@ def _number(stored: str, kind: str, epoch: datetime) -> str:
             return f"{value:.{len(kind) - 1}%}"
         if "d" in kind:
             moment = epoch + timedelta(days=value)
-            return _date(moment + timedelta(milliseconds=500), "h" in kind or moment.time().isoformat() > "00:00:01")
+            shown = moment + timedelta(milliseconds=500)
+            if "h" in kind or moment.time().isoformat() > "00:00:01":
+                return f"{shown:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+            return f"{shown:%Y-%m-%d}"
         if kind == "h":
             minutes, seconds = divmod(round(value * 86_400), 60)
             return f"{minutes // 60:02}:{minutes % 60:02}" + (f":{seconds:02}" if seconds else "")
         return f"{value:.15g}" if abs(value) < 1e15 else stored
     except (ValueError, OverflowError):
         return stored
-
-
-def _date(moment: datetime, with_time: bool) -> str:
-    if not with_time:
-        return f"{moment:%Y-%m-%d}"
-    return f"{moment:%Y-%m-%d %H:%M:%S}".removesuffix(":00")
 
 
 def _text(item: etree._Element) -> str:

@@ -18,18 +18,17 @@ from dataclasses import dataclass, replace
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.image import MAX_PIXELS, image_text, ocr_unavailable
+from agentformer.readers.image import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable
 from agentformer.readers.pdf.layout import Title, bodies, page_headings, with_titles
 from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located
+from agentformer.readers.sections import outcome_of
 from agentformer.text.normalize import from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
-from agentformer.types import DocumentStatus, DocumentText, Page, PageStatus, Span
+from agentformer.types import DocumentText, Page, PageStatus, Span
 
 PYPDF_SHARE = 0.25  # share of the remaining time for the second extractor
 MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a layer or a stray glyph
-MIN_OCR_LETTERS = 3
-DRAFT_SECONDS = 20.0
 DPI = 300  # the resolution of tesseract's training data
 MAX_IMAGE_PIXELS = 200_000_000  # pixels of an image inside the page, which rendering unpacks completely
 _NOTHING = Quality(0.0, 0, "empty")
@@ -208,7 +207,7 @@ def _recognised(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions)
             continue
         pages[number].recognised = True
         quality = assess(text)
-        if quality.letters >= MIN_OCR_LETTERS and quality.is_usable:
+        if quality.letters >= MIN_LETTERS and quality.is_usable:
             pages[number] = _Draft(text, "tesseract", quality)
 
 
@@ -218,7 +217,7 @@ def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOp
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
     outline = list(fast.outline()) if fast is not None else []
     pages = page_headings(pages, with_titles(outline, [draft.titles for draft in drafts]))
-    status, reason = _outcome(pages)
+    status, reason = outcome_of(pages)
     title = fast.title() if fast is not None else ""
     return DocumentText(options.media_type, tuple(pages), title, status, reason)
 
@@ -263,16 +262,6 @@ def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str
     if draft.blank:
         return "no_text", "the page is blank"
     return "no_text", f"the page is an image; {advice}"
-
-
-def _outcome(pages: list[Page]) -> tuple[DocumentStatus, str]:
-    without = [page for page in pages if page.status != "text"]
-    if not without:
-        return "ready", ""
-    reason = f"{len(without)} of {len(pages)} pages have no usable text: {without[0].reason}"
-    if len(without) < len(pages):
-        return "ready", reason
-    return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:
