@@ -183,10 +183,12 @@ class FolderFiles:
             if item.name.startswith("."):
                 continue
             is_folder = item.is_dir(follow_symlinks=False)
-            if _is_ignored(rules, name, is_folder=is_folder):
+            decisions = (each.decision(name, is_folder=is_folder) for each in reversed(rules))
+            if next((ignored for ignored in decisions if ignored is not None), False):
                 continue
             if item.is_symlink():
-                self._refuse_link(item, name)
+                if not Path(os.path.realpath(item.path)).is_relative_to(self._root):
+                    self.skipped.append(Problem(name, "is a link to a place outside of the folder"))
             elif is_folder:
                 if item.path in self._own:
                     self.skipped.append(Problem(name, "belongs to the memory itself"))
@@ -210,11 +212,6 @@ class FolderFiles:
                     continue
                 parsed = (_parsed(line) for line in text.splitlines())
                 yield _Rules(prefix, tuple(rule for rule in parsed if rule))
-
-    def _refuse_link(self, item: os.DirEntry[str], name: str) -> None:
-        target = Path(os.path.realpath(item.path))
-        if not target.is_relative_to(self._root):
-            self.skipped.append(Problem(name, "is a link to a place outside of the folder"))
 
     def _file(self, item: os.DirEntry[str], name: str) -> FolderFile | None:
         try:
@@ -346,13 +343,6 @@ def _parsed(line: str) -> _Rule | None:
         return _Rule(re.compile(rule.regex), rule.directory_only, rule.negation) if rule else None
     except (re.error, IndexError):  # git ignores patterns that it cannot parse
         return None
-
-
-def _is_ignored(rules: Sequence[_Rules], name: str, *, is_folder: bool) -> bool:
-    for each in reversed(rules):
-        if (decision := each.decision(name, is_folder=is_folder)) is not None:
-            return decision
-    return False
 
 
 def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool) -> bool:

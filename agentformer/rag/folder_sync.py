@@ -163,15 +163,11 @@ class FolderSync:
             known = stored.pop(_origin_of(file), None)
             if known is None or not file.stamp or known.stamp != file.stamp:
                 work.append((file, known))
+            elif known.problem:
+                self._found.failed.append(Problem(file.name, known.problem))
             else:
-                self._count_same(file.name, known.problem)
+                self._unchanged += 1
         return work
-
-    def _count_same(self, name: str, problem: str) -> None:
-        if problem:
-            self._found.failed.append(Problem(name, problem))
-        else:
-            self._unchanged += 1
 
     def _refuse_loss(
         self,
@@ -220,8 +216,9 @@ class FolderSync:
         return ""
 
     def _document(self, file: FolderFile, data: bytes, stamp: str) -> Document:
+        name = normalize("NFC", file.name)
         return Document(
-            name=_document_name(file.name),
+            name=name if encodable(name) == name else safe_name(name),  # a name that is not UTF-8 is cleaned
             namespace=self._namespace,
             status="ready",
             sha256=hashlib.sha256(data).hexdigest(),
@@ -254,12 +251,6 @@ class FolderSync:
 
 def _origin_of(file: FolderFile) -> str:
     return encodable(f"{file.root}/{file.name}")
-
-
-def _document_name(name: str) -> str:
-    """Return the name of the document of a file. A name that is not UTF-8 is cleaned like the name of an upload."""
-    name = normalize("NFC", name)
-    return name if encodable(name) == name else safe_name(name)
 
 
 def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:

@@ -69,10 +69,6 @@ class ZipParts:
         """A text for users about the macros of the document, or ""."""
         return MACROS_IGNORED if any(_MACROS.search(name) for name in self._entries) else ""
 
-    def size(self, name: str) -> int:
-        """Return the size that the archive declares for a part, in bytes."""
-        return self._entries[name].file_size
-
     def read(self, name: str) -> bytes:
         """Return the bytes of a part. Raises `CorruptDocument` if there is no such part."""
         with self._damaged():
@@ -98,7 +94,13 @@ class ZipParts:
         """Return the root element of a part in XML. A part with a document type declaration is refused, because the
         declaration may define entities. If `doctype` is true, only a declaration that does define entities is
         refused."""
-        return self._parsed(self.read(name), doctype=doctype)
+        content, parser = self.read(name), etree.XMLParser(**_SAFE)
+        with self._damaged():
+            root = etree.fromstring(content, parser)
+        declared = root.getroottree().docinfo.internalDTD
+        if declared is not None and not (doctype and not [*declared.iterentities()]):
+            raise self._entities()
+        return root
 
     def elements(self, name: str, tag: str) -> Iterator[etree._Element]:
         """Yield the elements of a large part that have this tag, one after the other. An element is cleared after it
@@ -144,15 +146,6 @@ class ZipParts:
     def encrypted(self) -> EncryptedDocument:
         """Return the error for an encrypted document."""
         return EncryptedDocument(f"the {self._kind.name} is encrypted; save a copy without a password")
-
-    def _parsed(self, content: bytes, *, doctype: bool) -> etree._Element:
-        parser = etree.XMLParser(**_SAFE)
-        with self._damaged():
-            root = etree.fromstring(content, parser)
-        declared = root.getroottree().docinfo.internalDTD
-        if declared is not None and not (doctype and not [*declared.iterentities()]):
-            raise self._entities()
-        return root
 
     def _entities(self) -> CorruptDocument:
         return self.corrupt(

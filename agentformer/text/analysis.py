@@ -102,16 +102,10 @@ def code_terms(text: str) -> Terms:
     comments = _terms(lexemes(parts.comments), CODE_LANGUAGE)
     words = _distinct_terms(parts.words)
     names = _distinct_terms(parts.names)
-    chains = {code: None for chain in parts.chains if len(chain) <= MAX_TERM for code in _chain(chain)}
+    dotted = [chain.casefold() for chain in parts.chains if len(chain) <= MAX_TERM]  # found with and without the dots
+    chains = {code: None for name in dotted for code in (name, _term(name.replace(".", ""), CODE_LANGUAGE))}
     stems = (*comments.stems, *comments.parts, *words.stems, *chains, *names.stems)
     return Terms(stems, (*comments.surface, *words.surface))
-
-
-def _chain(written: str) -> tuple[str, str]:
-    """Return the two terms with which a query can find a dotted name such as `os.path`: the casefolded name, and the
-    stem of the name without dots."""
-    folded = written.casefold()
-    return folded, _term(folded.replace(".", ""), CODE_LANGUAGE)
 
 
 def _distinct_terms(words: Iterable[str]) -> Terms:

@@ -7,7 +7,6 @@ several human languages, so they must not be stemmed by the rules of one of them
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -73,22 +72,17 @@ def is_code(text: str) -> bool:
     statements = [bool(_STATEMENT.match(line)) for line in lines]
     if not any(statements):
         return False
-    alike = (stated or _is_expression(line) for line, stated in zip(lines, statements, strict=True))
-    return sum(alike) >= _LEAST_LINES * len(lines)
-
-
-def _is_expression(line: str) -> bool:
-    return bool(_EXPRESSION.search(line)) and not _SENTENCE.match(line)
+    alike = [
+        line
+        for line, stated in zip(lines, statements, strict=True)
+        if stated or (_EXPRESSION.search(line) and not _SENTENCE.match(line))
+    ]
+    return len(alike) >= _LEAST_LINES * len(lines)
 
 
 def code_parts(text: str) -> CodeParts:
     """Divide a source text into its comments, its other words, the names that it defines, and its dotted names."""
     statements = _COMMENT.sub(" \n", text)
-    comments = "\n".join(_comments(text))
+    comments = "\n".join(match["text"] or match["block"] or match["line"] or "" for match in _COMMENT.finditer(text))
     named = tuple(_NAMED.findall(statements))
     return CodeParts(comments, tuple(_WORDS.findall(statements)), named, tuple(_CHAIN.findall(statements)))
-
-
-def _comments(text: str) -> Iterator[str]:
-    for match in _COMMENT.finditer(text):
-        yield match["text"] or match["block"] or match["line"] or ""

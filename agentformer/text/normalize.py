@@ -289,7 +289,8 @@ def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: 
 
     def join(match: re.Match[str]) -> str:
         before, after, more = match["before"], match["after"], match["more"]
-        if _suspended(before, after, more, counts):
+        # "tutki-\nja" is one word if the document contains it.
+        if not more and after.casefold() in _CONJUNCTIONS and (before + after).casefold() not in counts:
             return match.group()
         hyphen = "-" if _keeps_hyphen(before, after, counts, english) else ""
         return f"{before}{hyphen}{after}{more}"
@@ -298,11 +299,6 @@ def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: 
     for _ in range(2):
         text = _LINE_END_HYPHEN.sub(join, text)
     return text
-
-
-def _suspended(before: str, after: str, more: str, counts: Mapping[str, int]) -> bool:
-    # "tutki-\nja" is one word if the document contains it.
-    return not more and after.casefold() in _CONJUNCTIONS and (before + after).casefold() not in counts
 
 
 def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: bool) -> bool:

@@ -211,20 +211,15 @@ def _opens(word: str, language: str) -> bool:
 def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
     """Return the first interrogative with its type. If another interrogative follows a comma, return that
     interrogative, because the text before the comma is a subordinate clause ("When the war ended, who was king?")."""
-    found = sorted(_matches(folded, language), key=lambda each: (each[1].start(), -each[1].end()))
+    patterns = ((kind, pattern_of(kind, language)) for kind in _INTERROGATIVES)
+    matches = ((kind, match) for kind, pattern in patterns if pattern for match in pattern.finditer(folded))
+    found = sorted(matches, key=lambda each: (each[1].start(), -each[1].end()))
     if language not in _ANYWHERE:
         found = [each for each in found if len(_WORD.findall(folded[: each[1].start()])) < _LATE] or found[-1:]
     for each in found[1:]:
         if folded[: each[1].start()].rstrip().endswith(",") and each[1].start() > found[0][1].end():
             return each
     return found[0] if found else None
-
-
-def _matches(folded: str, language: str) -> Iterator[tuple[QuestionType, re.Match[str]]]:
-    for kind in _INTERROGATIVES:
-        if pattern := pattern_of(kind, language):
-            for match in pattern.finditer(folded):
-                yield kind, match
 
 
 def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language: str) -> Question:
@@ -282,14 +277,10 @@ def _ratios() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]]:
             names, _, items = line.partition(" : ")
             language, *written = names.split()
             pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, written))})(?!\w)")
-            ratios.setdefault(language, []).append((pattern, tuple(map(_spaced, items.split()))))
+            ratios.setdefault(language, []).append((pattern, tuple(item.replace("_", " ") for item in items.split())))
     return ratios
 
 
 def _ratio_pattern(name: str) -> str:
     ending = r"\w*" if name.endswith("*") else ""
     return re.escape(name.rstrip("*")).replace("_", r"[\s-]+") + ending
-
-
-def _spaced(item: str) -> str:
-    return item.replace("_", " ")

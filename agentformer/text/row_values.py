@@ -112,7 +112,10 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     without this value are left out."""
     headers = next((row.headers for row in rows if row.headers), ())
     column = _column(asked, headers, language)
-    are_changes = _is_change(headers, column) or bool(_CHANGE.search(_without(headers, rows[0].above)))
+    above = rows[0].above  # without the headers: the title of the table, and the group
+    for header in headers:
+        above = above.replace(header, " ")
+    are_changes = bool((headers and _CHANGE.search(headers[column])) or _CHANGE.search(above))
     before = _year_before(headers, column) if asked.changes and not are_changes else None
     found: dict[Span, float] = {}
     for row in rows:
@@ -137,18 +140,6 @@ def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
 
     scores = [fit(header) for header in headers]
     return scores.index(max(scores)) if scores else 0
-
-
-def _without(headers: Sequence[str], above: str) -> str:
-    """Return `above`, the words above a row, without the column headers `headers`: the title of the table and the group
-    are left."""
-    for header in headers:
-        above = above.replace(header, " ")
-    return above
-
-
-def _is_change(headers: Sequence[str], column: int) -> bool:
-    return bool(headers) and bool(_CHANGE.search(headers[column]))
 
 
 def _year_before(headers: Sequence[str], column: int) -> int | None:

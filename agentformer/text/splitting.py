@@ -124,8 +124,7 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
     if len(word) == 1 and word.isalpha():
         return word.isupper() and capital and word != "I"  # "J. R. R. Tolkien"
     if folded.isdigit() and len(folded) <= 3:
-        next_word = re.match(r"\w*", following)
-        return first or (next_word is not None and next_word[0].casefold() in _ORDINAL_NOUNS)
+        return first or _first_word(following) in _ORDINAL_NOUNS
     # "U.S. Army", "J.R.R. Tolkien": single letters between stops
     letters = word.split(".")
     return len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters) and capital

@@ -83,9 +83,7 @@ def find_rows(text: str, context: str = "") -> list[TextTable]:
     if text.count("\n") < _LEAST - 1:
         return []
     lines = list(_lines(text))
-    tables = list(_cell_tables(lines, context))
-    for first, last in _blocks(lines):
-        tables.append(_table(lines, first, last, context))
+    tables = [*_cell_tables(lines, context), *(_table(lines, first, last, context) for first, last in _blocks(lines))]
     return sorted(table for table in tables if table.rows)
 
 
@@ -271,20 +269,15 @@ def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
             rows = [(each, own) for each, own in run if not _DASHES.fullmatch(each.text)]
             rows = rows if continues else rows[1:]
             if len(rows) > 1:
+                above, headers = " ".join(head) or context, tuple(head[1:])
                 found = [
-                    TableRow(each.span, _cell_row(own, head, context), " ".join(head) or context, *_cells(own, head))
+                    TableRow(each.span, _cell_row(own, head, context), above, own[0], headers, tuple(own[1:]))
                     for each, own in rows
                 ]
                 yield TextTable(Span(run[0][0].span.start, rows[-1][0].span.end), tuple(found))
             run = []
         if line and len(cells) > 1:
             run.append((line, cells))
-
-
-def _cells(cells: Sequence[str], head: Sequence[str]) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
-    """Divide a row of cells. Return its label, which is the first cell, the headers of the other columns, and the
-    values in these columns. `head` has a header for each cell."""
-    return cells[0], tuple(head[1:]), tuple(cells[1:])
 
 
 def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:

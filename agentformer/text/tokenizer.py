@@ -198,7 +198,9 @@ def _word(token: str) -> Lexeme:
     if _NUMBER.fullmatch(folded):
         return Lexeme(codes=tuple(dict.fromkeys(_number(folded))))
     if "'" in folded and folded.replace("'", "").isalpha():
-        return Lexeme(words=_apostrophe(folded), capital=capital)
+        parts = folded.split("'")  # "leau" and "eau" for "l'eau", "dont" for "don't"
+        inside = () if parts[-1] == "t" else (part for part in parts if len(part) > 2)
+        return Lexeme(words=("".join(parts), *inside), capital=capital)
     return _compound(token, folded, capital)
 
 
@@ -252,13 +254,6 @@ def _without_ending(token: str) -> str:
         return head
     head, apostrophe, tail = token.rpartition("'")
     return head if apostrophe and tail.casefold() in _ENGLISH_TAIL else token
-
-
-def _apostrophe(folded: str) -> tuple[str, ...]:
-    """Return the forms of a word with an apostrophe: "leau" and "eau" for "l'eau", "dont" for "don't"."""
-    parts = folded.split("'")
-    joined = "".join(parts)
-    return (joined,) if parts[-1] == "t" else (joined, *(part for part in parts if len(part) > 2))
 
 
 def _number(number: str) -> Iterator[str]:

@@ -15,7 +15,6 @@ _SIMILAR = 0.6  # minimum share of letters that two forms of a word have in comm
 _BEGINNING = 5  # minimum number of these common letters
 _LEAST_OF_COMPOUND = 4  # minimum letters of a word that is searched in compounds
 _COMPOUND, _SYNONYM = 0.7, 0.7  # similarity of a compound to its part, and of two words of about the same meaning
-_COMPOUNDING = COMPOUNDING | {"de"}
 
 
 def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
@@ -42,7 +41,7 @@ def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list
     language and a word."""
     least = min(_BEGINNING, _LEAST_OF_COMPOUND)
     starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
-    ends = tuple(word for language, word in words if language in _COMPOUNDING and len(word) >= least)
+    ends = tuple(word for language, word in words if language in COMPOUNDING and len(word) >= least)
     if not ends:
         return [other for other in vocabulary if other.startswith(starts)]
     return [other for other in vocabulary if other.startswith(starts) or other.endswith(ends)]
@@ -58,7 +57,7 @@ def _inflected(language: str, word: str, others: Iterable[str]) -> Iterator[tupl
 
 def _compounds(language: str, word: str, others: Iterable[str]) -> Iterator[str]:
     """Yield the compounds that begin or end with a word."""
-    if language not in _COMPOUNDING or len(word) < _LEAST_OF_COMPOUND:
+    if language not in COMPOUNDING or len(word) < _LEAST_OF_COMPOUND:
         return
     start = f"{language}~{word}"
     for other in others:

@@ -10,14 +10,10 @@ from contextlib import closing
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import LanguageModelError, PromptTooLong
 from agentformer.rag.answer import citations, model_output, prompts, support
-from agentformer.rag.answer.confidence import (
-    QuoteFeatures,
-)
+from agentformer.rag.answer.confidence import QuoteFeatures
 from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visible_text, why_cut
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.answer.quotes import (
-    RankedSentence,
-)
+from agentformer.rag.answer.quotes import RankedSentence
 from agentformer.rag.answer.request import AnswerRequest
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.prompt_quoting import MarkerRestorer
@@ -38,6 +34,7 @@ from agentformer.types import (
 _FAR = 0.25
 _NO_CITATIONS = "the model cited no passage; compare the answer with the hits"
 _PLACED = "the model cited no passage, so citations were added to sentences whose words agree with a passage"
+_EMPTY = "the language model returned no text, so the answer quotes the best sentences"
 _DECLINED = "the model wrote NO_ANSWER, but this text also occurs in a passage, so the answer quotes the best sentences"
 
 
@@ -218,15 +215,11 @@ class Answerer:
         text = model_output.without_refusal(checked.text)
         cited = citations.cite(citations.without_unfinished(text) if cut else text, request.given_passages[:count])
         if not cited.citations and (model_output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
-            if prompts.contains_no_answer(
-                request.given[:count]
-            ):  # in this case, the token may be a quotation from the passage
+            if prompts.contains_no_answer(request.given[:count]):  # the token may be a quotation from the passage
                 return self._extractive(request, (*warnings, _DECLINED))
             return self._nothing(request, warnings)
         if not cited.text:
-            return self._extractive(
-                request, (*warnings, "the language model returned no text, so the answer quotes the best sentences")
-            )
+            return self._extractive(request, (*warnings, _EMPTY))
         warnings += cited.warnings()
         return self._supported(request, cited, request.given_passages[:count], warnings, complete=not cut)
 
@@ -265,9 +258,8 @@ class Answerer:
         return self._extractive(request)
 
     def _after_failure(self, request: AnswerRequest, reason: LanguageModelError | None) -> Answer:
-        return self._extractive(
-            request, (f"the language model failed, so the answer quotes the best sentences: {reason}",)
-        )
+        warning = f"the language model failed, so the answer quotes the best sentences: {reason}"
+        return self._extractive(request, (warning,))
 
     def _nothing(self, request: AnswerRequest, warnings: Sequence[str] = ()) -> Answer:
         language = next((p.language for p in request.passages if p.language), "")

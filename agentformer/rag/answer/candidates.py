@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 
 from agentformer.text.dates import find_dates, months, weekdays
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
@@ -129,9 +130,8 @@ def defines(question: Question, text: str) -> float:
     if not question.subject:
         return 0.0
     if question.language == "ja":
-        return float(
-            bool(re.match(rf"\W*{re.escape(question.subject)}(?:[（(][^（）()]*[）)])?と?は", text.casefold()))
-        )
+        pattern = rf"\W*{re.escape(question.subject)}(?:[（(][^（）()]*[）)])?と?は"
+        return float(bool(re.match(pattern, text.casefold())))
     bare = _BRACKETS.sub(" ", text.casefold())
     subject, words = question.subject.split(), _SPOKEN.findall(bare)
     for start in range(min(_SUBJECT_WITHIN, len(words))):
@@ -282,13 +282,8 @@ def _place(text: str, language: str, known: Collection[str]) -> float | None:
     return 0.6 if names else 0.0
 
 
-def _reason(text: str, language: str, known: Collection[str]) -> float | None:
-    pattern = pattern_of("reasons", language)
-    return None if pattern is None else float(bool(pattern.search(text.casefold())))
-
-
-def _means(text: str, language: str, known: Collection[str]) -> float | None:
-    pattern = pattern_of("means", language)
+def _word_of(kind: str, text: str, language: str, known: Collection[str]) -> float | None:
+    pattern = pattern_of(kind, language)
     return None if pattern is None else float(bool(pattern.search(text.casefold())))
 
 
@@ -296,6 +291,6 @@ _FINDERS: dict[str, Callable[[str, str, Collection[str]], float | None]] = {
     "when": _time,
     "who": _person,
     "where": _place,
-    "why": _reason,
-    "how": _means,
+    "why": partial(_word_of, "reasons"),
+    "how": partial(_word_of, "means"),
 }

@@ -89,26 +89,22 @@ def cite(text: str, passages: Sequence[Passage]) -> CitedText:
 def citation(number: int, sentence: RankedSentence) -> Citation:
     """Return the citation of a sentence, with this number. The citation contains the position of the sentence in the
     text of its page."""
-    entry = sentence.hit.entry
+    entry, (start, end) = sentence.hit.entry, sentence.span
     offset = entry.source.start if entry.source else 0
+    around = entry.content[:start], entry.content[start:end]
     return Citation(
         number=number,
         document=entry.source.name if entry.source else "",
         document_id=entry.source.document_id if entry.source else "",
         page=entry.source.page if entry.source else None,
-        label=label_of_part(entry.source.label, *_before_and_in(sentence)) if entry.source else "",
-        start=offset + sentence.span.start,
-        end=offset + sentence.span.end,
+        label=label_of_part(entry.source.label, *around) if entry.source else "",
+        start=offset + start,
+        end=offset + end,
         quote=sentence.quote,
         score=sentence.score,
         entry_id=entry.id,
         **_origin(entry),
     )
-
-
-def _before_and_in(sentence: RankedSentence) -> tuple[str, str]:
-    content, (start, end) = sentence.hit.entry.content, sentence.span
-    return content[:start], content[start:end]
 
 
 def in_marks(quote: str) -> str:

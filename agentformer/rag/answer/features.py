@@ -29,9 +29,7 @@ _AROUND = 2  # sentences on each side
 _FADING = 0.9  # of the terms of a sentence, this share counts for the next sentence
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
 _UNKNOWN = 0.5  # value of the field if `has_candidate` returns None
-_FIELD = {"who": "person", "where": "place", "when": "time", "many": "number", "much": "number", "why": "reason"} | {
-    "how": "means"
-}
+_FIELD = {"who": "person", "where": "place", "when": "time", "why": "reason", "how": "means"}
 
 
 class Features(NamedTuple):
@@ -133,7 +131,8 @@ class SentenceFeatures:
             if before and before.answer is sentence:
                 sentence.leads = True  # an answer is quoted with its question
             elif before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
-                sentence.refers = _refers(sentence)
+                first = _words(sentence.text[:80])[:_FIRST]
+                sentence.refers = not _backward(sentence.passage.language).isdisjoint(first)
                 sentence.leads = sentence.refers or self._adds(sentence, before)
 
     def of_words(self) -> list[Features]:
@@ -146,9 +145,7 @@ class SentenceFeatures:
         said = f"{sentence.text} {sentence.answer.text}" if sentence.answer else sentence.text
         other = names_another(self._things, said, sentence.passage.language)
         features = features._replace(defines=defines(self.question, said), other=float(other))
-        field = _FIELD.get(self.question.type)
-        if asks_number(self.question):
-            field = "number"
+        field = "number" if asks_number(self.question) else _FIELD.get(self.question.type)
         if field is None:
             return features
         text = sentence.row.text if sentence.row and field == "number" else said
@@ -256,14 +253,10 @@ class SentenceFeatures:
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
 
 
-def _refers(sentence: Sentence) -> bool:
-    """Return whether a sentence begins with a word that refers to the previous sentence, such as a pronoun. In a text
-    of unknown language, the words of all languages count."""
-    return not _backward(sentence.passage.language).isdisjoint(_words(sentence.text[:80])[:_FIRST])
-
-
 @cache
 def _backward(language: str) -> frozenset[str]:
+    """Return the words that refer to the previous sentence, such as pronouns. For an unknown language, return the words
+    of all languages."""
     lists = question_words("backward")
     return lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
 

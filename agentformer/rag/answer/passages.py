@@ -362,7 +362,5 @@ def _is_title(sentence: Sentence, text: str) -> bool:
 def _is_line(sentence: Sentence) -> bool:
     """Return whether the sentence is alone in its line."""
     content, span = sentence.passage.content, sentence.span
-    return content[: span.start].rstrip(" \t")[-1:] in ("", "\n") and content[span.end :].lstrip(" \t\r")[:1] in (
-        "",
-        "\n",
-    )
+    before, behind = content[: span.start].rstrip(" \t")[-1:], content[span.end :].lstrip(" \t\r")[:1]
+    return before in ("", "\n") and behind in ("", "\n")

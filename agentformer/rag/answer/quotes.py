@@ -105,19 +105,11 @@ def rank_sentences(
     quotes = [whole_quote(sentence) for sentence in sentences]
     weights, cosines = _WEIGHTS, dict[int, float]()
     if embedder:
-        compared = _Compared(
-            query.text,
-            computed.question.asking,
-            sentences,
-            quotes,
-            embedder,
-            vectors or RecentVectors(),
-            baselines or Baselines(),
-        )
+        asking, kept = computed.question.asking, vectors or RecentVectors()
+        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, baselines or Baselines())
         features, weights, cosines = compared.with_vectors(features)
-    scores = _probabilities(
-        features, weights, [quote.row or s.text for quote, s in zip(quotes, sentences, strict=True)]
-    )
+    texts = [quote.row or sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
+    scores = _probabilities(features, weights, texts)
     ranked = [
         RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
@@ -299,7 +291,8 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     windows: list[_Window] = []
     spans: dict[int, list[Span]] = {}
     passages = {id(sentence.passage): sentence.passage for sentence in sentences}
-    plain = {n: _read(*each) for n, each in enumerate(zip(sentences, quotes, strict=True)) if _is_plain(*each)}
+    pairs = enumerate(zip(sentences, quotes, strict=True))
+    plain = {n: _read(s, quote) for n, (s, quote) in pairs if not quote.row and (not quote.lead or s.refers)}
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
         if n not in plain:
@@ -316,10 +309,6 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
             }
             windows.append(_Window(passages[key].content[window.start : window.end], parts))
     return windows
-
-
-def _is_plain(sentence: Sentence, quote: Quote) -> bool:
-    return not quote.row and (not quote.lead or sentence.refers)
 
 
 def _read(sentence: Sentence, quote: Quote) -> Span:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 
@@ -77,7 +77,9 @@ class AnswerRequest:
         `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
         terms = analyze_query(question)
         dates, analyzed = dates_of(terms), hits.analyzed if isinstance(hits, Hits) else {}
-        quotable = read_passages([*hits, *_of_same_documents(hits, more)], terms.language, dates, analyzed)
+        documents = {hit.entry.source.document_id for hit in hits if hit.entry.source}
+        further = (hit for hit in more if hit.entry.source and hit.entry.source.document_id in documents)
+        quotable = read_passages([*hits, *further], terms.language, dates, analyzed)
         passages = quotable[: len(hits)]
         given_passages = read_passages(given, terms.language, dates) if given else passages
         return cls(
@@ -176,7 +178,9 @@ class AnswerRequest:
             self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
-            lacks_candidate(self.question, first.quote, passage.language) or self._lacks_names(),
+            lacks_candidate(self.question, first.quote, passage.language)
+            or bool(self._names[1])
+            or may_be_about_another(self.question, first.quote, self._language),
         )
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
@@ -227,10 +231,6 @@ class AnswerRequest:
                 return True
         return is_about_another(names, self.question, f"{hit.entry.context}\n{quote}", self._language)
 
-    def _lacks_names(self) -> bool:
-        """Return whether the quote lacks a name of the question, or has the opposite of its verb."""
-        return bool(self._names[1]) or may_be_about_another(self.question, self.quotes[0].quote, self._language)
-
     @property
     def confidence(self) -> float | None:
         """The probability (0..1) that the first quote answers the question. None if there are no hits."""
@@ -256,9 +256,3 @@ class AnswerRequest:
 def _group(hit: Hit) -> str:
     source = hit.entry.source
     return (source.document_id if source else hit.entry.session_id) or hit.entry.id
-
-
-def _of_same_documents(hits: Sequence[Hit], more: Iterable[Hit]) -> list[Hit]:
-    """Return the hits of `more` that belong to the same document as one of `hits`."""
-    documents = {hit.entry.source.document_id for hit in hits if hit.entry.source}
-    return [hit for hit in more if hit.entry.source and hit.entry.source.document_id in documents]

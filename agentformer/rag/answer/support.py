@@ -221,7 +221,8 @@ class _Reader:
         return self._figures(text, self._stated(self._all, self._language, whole=True), in_month)
 
     def _figures(self, text: str, stated: claims.Stated, in_month: bool) -> list[str]:
-        text = _DECADE.sub(lambda match: " " if _ends_with(match[1], stated.numbers) else match[0], text)
+        decades = {number[2:] for number in stated.numbers if len(number) == 4}  # "80" for the year 1980
+        text = _DECADE.sub(lambda match: " " if match[1] in decades else match[0], text)
         if not in_month:
             return claims.unsupported_figures(text, stated)
         found = claims.unsupported_claims(text, stated, self._language)  # a month without a day is read as a name
@@ -233,7 +234,9 @@ class _Reader:
         words = self._vocabulary
         if words.has_part(name) or self._is_written_out(name):
             return False
-        return not any(words.has_part(owner) for owner in _owners(name, text))
+        # "Anarchy" in "The Mark of Anarchy": a passage with this name need not contain the name "Mark".
+        owners = re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
+        return not any(words.has_part(owner) for owner in owners)
 
     def _is_written_out(self, name: str) -> bool:
         """Return whether a passage contains the words of an abbreviation, or the sign of a unit."""
@@ -309,17 +312,6 @@ def _spelled_numbers(texts: Iterable[str]) -> str:
     """Return the numbers that are written as words, as digits: "three cats" gives "3"."""
     words = {word for text in texts for word in _WORD.findall(text.casefold())}
     return " ; ".join(sorted(ANY_NUMBER_WORD[word] for word in words & ANY_NUMBER_WORD.keys()))
-
-
-def _ends_with(decade: str, numbers: Iterable[str]) -> bool:
-    """Return whether one of the numbers is a year that ends with the digits of the decade: "1980" for "80"."""
-    return any(len(number) == 4 and number.endswith(decade) for number in numbers)
-
-
-def _owners(name: str, text: str) -> list[str]:
-    """Return the names to which `name` belongs in the text, by a word such as "of": "Anarchy" for the name "Mark" in
-    "The Mark of Anarchy". If a passage contains one of them, it need not contain `name` itself."""
-    return re.findall(rf"\b{re.escape(name)}(?: of(?: the)?| de| von| av) ([A-ZÄÖÅ]\w+)", text)
 
 
 def _initials(text: str) -> str:

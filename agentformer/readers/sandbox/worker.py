@@ -24,7 +24,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.code import GRAMMARS
@@ -38,8 +38,6 @@ from agentformer.readers.sandbox.protocol import (
     image_frame,
     options_from_json,
 )
-
-T = TypeVar("T")
 
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
@@ -210,21 +208,17 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
 
 
 def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[bytes]]:
-    """Return the function that yields the frames of a file: its image if a page is requested, otherwise its drafts."""
-    if options.page:
-        renderer = _imported(lambda: import_module("agentformer.readers.pdf.page_image"))
-        return lambda data, options: iter([image_frame(renderer.page_image(data, options))])
-    adapter = _imported(lambda: adapter_for(options.media_type))
-    return lambda data, options: map(draft_frame, adapter.parse(data, options))
-
-
-def _imported(load: Callable[[], T]) -> T:
-    """Import a parser with `load`, and return the result of `load`. This happens before the file is read, so that a
-    failed import is not reported as an error of the file."""
+    """Import the parser of a file. Return the function that yields the frames of the file: its image if a page is
+    requested, otherwise its drafts. The parser is imported before the file is read, so that a failed import is not
+    reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:
-        return load()
+        if options.page:
+            renderer = import_module("agentformer.readers.pdf.page_image")
+            return lambda data, options: iter([image_frame(renderer.page_image(data, options))])
+        adapter = adapter_for(options.media_type)
+        return lambda data, options: map(draft_frame, adapter.parse(data, options))
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} while importing the parser") from error
 

@@ -216,22 +216,14 @@ def _function_words(language: str) -> frozenset[str]:
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
     """Yield the ranges of the dates that are written in figures or with the name of a month."""
     for mention in find_dates(text, days_of_week=False):
-        if not mention.sure or _part_of_more(text, mention):
+        written = text[mention.start : mention.end]
+        before = text[max(0, mention.start - 2) : mention.start] if written[0].isdecimal() else ""
+        if not mention.sure or _LEADS.search(before) or _GOES_ON.match(text, mention.end):
             continue
-        for reading in mention.readings[:1] if _one_order(text, mention) else mention.readings:
+        has_one_order = "/" not in written or written[:4].isdigit()  # "7/5/2023" may be two days
+        for reading in mention.readings[:1] if has_one_order else mention.readings:
             if days := _of_reading(reading, mention, text, on, past):
                 yield DateRange(mention.start, mention.end, *days)
-
-
-def _part_of_more(text: str, mention: Mention) -> bool:
-    before = text[max(0, mention.start - 2) : mention.start] if text[mention.start].isdecimal() else ""
-    return bool(_LEADS.search(before) or _GOES_ON.match(text, mention.end))
-
-
-def _one_order(text: str, mention: Mention) -> bool:
-    """Return whether the notation of the date allows only one order of day and month. The notation "7/5/2023" allows
-    two orders."""
-    return "/" not in text[mention.start : mention.end] or text[mention.start : mention.start + 4].isdigit()
 
 
 def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> DaySpan | None:
@@ -307,14 +299,10 @@ def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
     return Slots(**slots)
 
 
-def _only(numbers: frozenset[int]) -> int:
-    return next(iter(numbers)) if len(numbers) == 1 else 0
-
-
 _SLOT: Mapping[str, Callable[[str, Words], int]] = {
     "{n}": time_words.number_value,
     "{unit}": lambda word, words: words.units.get(word, 0),
-    "{weekday}": lambda word, _: _only(weekdays(word)),
+    "{weekday}": lambda word, _: sum(weekdays(word)) if len(weekdays(word)) == 1 else 0,
     "{month}": lambda word, words: words.months.get(word, 0),
     "{year}": lambda word, _: time_words.year_value(word),
 }

@@ -135,13 +135,8 @@ def nearest_occurrence(month: int, day: int, on: date | None, past: bool) -> Day
     spans = [days for year in range(on.year - 8, on.year + 9) if (days := calendar_days(year, month, day))]
     if past:
         spans = [days for days in spans if days[0] <= on][-1:]
-    return min(spans, key=lambda days: _distance(days, on), default=None)
-
-
-def _distance(days: DaySpan, on: date) -> int:
-    """Return a number that is smaller for days that are nearer to the day `on`. If past days and future days are
-    equally near, the past days get the smaller number, because texts mention the past more often."""
-    return max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0)
+    # Of past and future days that are equally near, the past ones, because texts mention the past more often.
+    return min(spans, key=lambda days: max((days[0] - on).days * 2 + 1, (on - days[1]).days * 2, 0), default=None)
 
 
 def resolve(kind: str, number: int, slots: Slots, on: date | None, past: bool) -> DaySpan | None:
