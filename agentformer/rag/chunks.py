@@ -223,8 +223,7 @@ class _Cutter:
         return self._children.get(self._position[symbol.start, symbol.end] if symbol else -1, [])
 
     def parts(self, start: int, end: int, inner: Sequence[Symbol], outer: Symbol | None) -> Iterator[CodePart]:
-        """Yield the parts of the text from `start` to `end`, which contains the symbols `inner` and belongs to the
-        symbol `outer`."""
+        """Yield the parts of the text from `start` to `end`, with the symbols `inner`, of the symbol `outer`."""
         for symbol in inner:
             yield from self._gap(start, symbol.start, outer)
             start = symbol.end

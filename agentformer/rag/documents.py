@@ -17,8 +17,8 @@ METADATA_REPLACED = "the metadata were replaced"  # the reason if the bytes were
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. `reason` explains why the file, or some of its pages, have no usable text. If nothing was
-    stored for the file, `id` is ""."""
+    """An uploaded document. `reason` says why the file, or a page, has no usable text. `id` is "" if nothing was
+    stored."""
 
     name: str
     namespace: str
@@ -54,8 +54,7 @@ def page_of(entry: MemoryEntry) -> Page:
 
 
 class KeyedLock:
-    """A lock for each key: threads with the same key wait for each other. The lock of a key exists only while a thread
-    holds the lock or waits for it."""
+    """A lock for each key: threads with the same key wait for each other. A lock exists only while it is used."""
 
     def __init__(self) -> None:
         self._locks: WeakValueDictionary[Hashable, threading.Lock] = WeakValueDictionary()

@@ -78,8 +78,8 @@ class Problem(NamedTuple):
 
 
 def encodable(path: str | os.PathLike[str]) -> str:
-    """Return a path as a text that can be stored and shown: with `/` and, for bytes that are not UTF-8, an escape such
-    as `\\udce9`."""
+    """Return a path as a text that can be stored and shown, with `/`, and with `\\udce9` for a byte that is not
+    UTF-8."""
     return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
 
 
@@ -124,15 +124,13 @@ class _Rule(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Rules:
-    """The rules of one ignore file. `base` is the folder of this file: a path relative to the root that ends with `/`,
-    or "" for the root."""
+    """The rules of one ignore file. `base` is its folder: a path in the root that ends with `/`, or "" for the root."""
 
     base: str
     rules: tuple[_Rule, ...]
 
     def decision(self, name: str, *, is_folder: bool) -> bool | None:
-        """Return True if the rules ignore the file or folder `name`, False if they include it, and None if no rule
-        matches."""
+        """Return True if the rules ignore the file or folder, False if they include it, and None if no rule matches."""
         path = name[len(self.base) :]
         for rule in reversed(self.rules):
             end = "/" if rule.folders_only and rule.includes else ""  # so the parser writes these patterns
@@ -243,8 +241,7 @@ class Folders(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """The size limits of a sync in bytes: `file` for any file, and `text` for a text file. People write shorter texts,
-    so a longer one is a log or data."""
+    """The size limits of a sync in bytes for any file, and for a text file: a longer text is a log or data."""
 
     file: int
     text: int
@@ -357,6 +354,5 @@ def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool)
 
 
 def is_home(folder: Path) -> bool:
-    """Return whether the folder is a memory home, which is a folder of memories as Markdown files. It has a marker
-    file in its private folder."""
+    """Return whether the folder is a memory home (memories as Markdown files), by the marker in its private folder."""
     return "\0" not in str(folder) and (folder / PRIVATE / MARKER).is_file()

@@ -59,8 +59,7 @@ class SyncReport:
 
 
 class _Known(NamedTuple):
-    """The values of a stored document that a sync needs. They are few, so that the documents of a folder with a million
-    files fit in memory."""
+    """The values of a stored document that a sync needs: few, so that those of a million files fit in memory."""
 
     id: str
     stamp: str

@@ -54,8 +54,7 @@ class IngestPipeline:
     limits: ReadLimits
 
     def read(self, data: bytes, name: str, password: str | None = None) -> DocumentText:
-        """Return the text of a file. If the file cannot be read, the result has no pages, and its status and reason say
-        why."""
+        """Return the text of a file, or, if it cannot be read, a text without pages whose status and reason say why."""
         try:
             return read(data, name, password=password, limits=self.limits)
         except DocumentError as error:
@@ -182,8 +181,8 @@ def document_entries(
 
 
 def _of_code(chunk: PageChunk) -> dict[str, Any]:
-    """Return the metadata of a chunk of source code: the programming language, the names of its functions and classes,
-    and its lines."""
+    """Return the metadata of a chunk of source code: programming language, names of functions and classes, and
+    lines."""
     if not chunk.page.code:
         return {"lines": list(chunk.lines)} if chunk.lines else {}
     return {"code": chunk.page.code, "symbol": chunk.symbol, "lines": list(chunk.lines or ())}
@@ -214,8 +213,7 @@ def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -
 
 
 def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
-    """Return an entry of a document with the document's new name. The entry of the document itself also gets the
-    origin and the stamp."""
+    """Return an entry of a document with its new name. That of the document itself also gets origin and stamp."""
     if entry.kind == "document":
         place = {"name": document.name, "origin": document.origin, "root": document.root, "stamp": document.stamp}
         return dataclasses.replace(entry, content=document.name, metadata={**entry.metadata, **place})
@@ -225,8 +223,8 @@ def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
 
 
 def _beginning(text: DocumentText) -> str:
-    """Return the first `_LANGUAGE_SAMPLE` characters of the document, from which its language is detected. Pages of
-    source code are left out."""
+    """Return the first `_LANGUAGE_SAMPLE` characters of the prose of the document, from which its language is
+    detected."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:

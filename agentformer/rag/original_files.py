@@ -70,8 +70,7 @@ class LocalFiles:
         return self._folder / file_name(digest)
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError` if the folder cannot
-        be written."""
+        """Store a file, unless an undamaged one is there. Raises `StoreError` if the folder cannot be written."""
         path = self.path(digest)
         if self.holds(digest, data):
             return
@@ -123,8 +122,8 @@ class LocalFiles:
 
 
 def file_name(digest: str) -> str:
-    """Return the name of an original file. The file is in a subfolder with a name of two characters, so that no folder
-    has too many files."""
+    """Return the name of an original file, in a subfolder named by two characters, so that no folder has too many
+    files."""
     return f"{digest[:2]}/{digest}.bin"
 
 
@@ -202,8 +201,8 @@ class S3Files:
         self._lock = threading.Lock()
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file under its SHA-256, unless an undamaged file is there. Raises `StoreError` if the bucket cannot
-        be read or written."""
+        """Store a file, unless an undamaged one is there. Raises `StoreError` if the bucket cannot be read or
+        written."""
         if self.holds(digest, data):
             return
         with self._errors("written"):
@@ -303,8 +302,8 @@ class S3Files:
             raise StoreBusy(f"{self.place} cannot be reached ({type(error).__name__}); {advice}") from None
 
     def _refused(self, done: str, code: str) -> StoreError:
-        """Return the error for a request that the store refused. `done` is this request as a participle, and `code` is
-        the error code of the store."""
+        """Return the error for a refused request. `done` is the request as a participle, and `code` the store's error
+        code."""
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self.place} does not exist; create it, or correct `originals`")
         what = f"an original file in {self.place} cannot be {done}"

@@ -208,8 +208,7 @@ class _Uploads:
         return False
 
     def forget(self, name: str) -> None:
-        """Delete the lock of an upload that has ended. Some systems cannot delete a locked file; the next sweep deletes
-        it."""
+        """Delete the lock of an ended upload. Some systems cannot delete a locked file; the next sweep does."""
         with suppress(OSError):
             (self._folder / name).unlink()
 

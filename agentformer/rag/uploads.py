@@ -1,5 +1,5 @@
-"""The preparation of an upload: reading the file, and deciding which stored document it replaces and which name the new
-document gets."""
+"""The preparation of an upload: read the file, and decide which document it replaces and which name the new one
+gets."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Origin:
 
     @classmethod
     def of_file(cls, file: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Origin:
-        """Return the origin of a file in the folder `root`. Links in the paths are resolved. Raises `InvalidInput` if a
-        path cannot be resolved."""
+        """Return the origin of a file in the folder `root`, links resolved. Raises `InvalidInput` if this is not
+        possible."""
         return cls(_absolute(file), _absolute(root) if root is not None else "")
 
 
@@ -65,14 +65,13 @@ class Placement:
 
 
 def identity(document: Document) -> tuple[str, str, str]:
-    """Return the values that identify a document: its namespace, and the path of its origin or, without a path, its
-    name."""
+    """Return what identifies a document: its namespace, and the path of its origin or, without a path, its name."""
     return document.namespace, document.origin, "" if document.origin else document.name
 
 
 def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
-    """Return a check for `MemoryBackend.store` that raises `Conflict` if one of the scopes does not contain exactly the
-    ids that were seen in the scope."""
+    """Return a check for `MemoryBackend.store`: it raises `Conflict` unless each scope has exactly the ids seen in
+    it."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for scope, expected in seen:
@@ -146,8 +145,7 @@ def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -
 
 
 class _Stored:
-    """Reads the stored documents that an upload may replace. `seen` contains each scope that was read, together with
-    the ids in this scope."""
+    """Reads the stored documents that an upload may replace. `seen` has each scope that was read, with its ids."""
 
     def __init__(self, backend: MemoryBackend, document: Document) -> None:
         self._backend = backend

@@ -94,8 +94,7 @@ class _Survey:
                 self._orphans.append(part)
 
     def _confirm(self, backend: MemoryBackend) -> None:
-        """Check each suspected problem again in the current state of the backend, and report the problems that still
-        exist."""
+        """Check each suspected problem again in the current state of the backend, and report those that still exist."""
         for document in self._suspects:
             if backend.get([document.id]):  # it may have been removed since it was listed
                 for problem in _problems(backend, document):
@@ -209,8 +208,7 @@ def _original_problem(originals: Originals, digest: str) -> str:
 
 
 def _absent_digests(backend: MemoryBackend) -> set[str]:
-    """Return the SHA-256 of the original files that belong to running or interrupted uploads, or to documents that were
-    just removed."""
+    """Return the SHA-256 of the files of running or interrupted uploads, and of documents that were just removed."""
     with suppress(StoreDamaged):  # the survey of the documents reports the damage
         return {document.sha256 for document in backend.absent_documents()}
     return set()
@@ -257,8 +255,7 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
 
 
 def _verify_jobs(store: StoreParts) -> Findings:
-    """Check that the database of background uploads can be read. If this database does not exist, there is nothing to
-    check."""
+    """Check that the database of background uploads, if it exists, can be read."""
     advice = "stop the servers, delete this database, and send the waiting uploads again"
     findings = Findings("jobs", "each background upload can be read", advice)
     path = store.index_dir / JOBS_FILE
@@ -278,8 +275,7 @@ def _verify_jobs(store: StoreParts) -> Findings:
 
 
 def _all(listing: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
-    """Yield all entries of a scope, including archived entries. If `kinds` are given, yield only entries of these
-    kinds."""
+    """Yield all entries of a scope, also archived ones, or only those of some `kinds`."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
     after = ""
     while entries := listing.list(scope, after=after, limit=_PAGE):

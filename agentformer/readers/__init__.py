@@ -109,8 +109,7 @@ def page_image(
 
 
 def _is_simple(data: bytes) -> bool:
-    """Return whether the file is so small and simple that this process reads it faster than a child process could be
-    started."""
+    """Return whether this process reads the file faster than a child process would start."""
     if len(data) <= _PLAIN:
         return True
     # ASCII with zeros or escapes may be in another encoding.

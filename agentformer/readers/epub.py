@@ -30,8 +30,8 @@ _NCX, _CHAPTERS = "application/x-dtbncx+xml", frozenset({"application/xhtml+xml"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Raises `EncryptedDocument` if the book has copy protection, and `CorruptDocument` if a
-    chapter is missing."""
+    """Yield the document. Raises `EncryptedDocument` for copy protection, and `CorruptDocument` if a chapter is
+    missing."""
     parts = ZipParts(data, _KIND)
     _refuse_protected(parts)
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)
@@ -97,7 +97,6 @@ def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) 
 
 
 def _path(base: str, href: str) -> str:
-    """Return the name of the file in the archive to which the link `href` leads. `base` is the name of the file that
-    contains the link."""
+    """Return the name of the file in the archive to which the link `href` in the file `base` leads."""
     path = unquote(href.partition("#")[0])
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path)).lstrip("/")

@@ -148,8 +148,7 @@ def _begins_html(start: bytes) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Return whether the bytes can be text: they begin with a byte order mark, look like UTF-16, or contain almost no
-    control bytes."""
+    """Return whether the bytes can be text: with a byte order mark, as UTF-16, or with almost no control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
@@ -205,8 +204,8 @@ def _zip_type(data: bytes) -> str:
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the directory of a ZIP archive contains a file with the name `part`. The directory is the range
-    `[start, end)` of `data`."""
+    """Return whether the directory of a ZIP archive, at `[start, end)` in `data`, contains a file with the name
+    `part`."""
     at = data.find(part, start, end)
     while at >= 0:
         header = data[max(0, at - _ZIP_ENTRY) : at]
@@ -301,8 +300,7 @@ class Adapter(Protocol):
 
 
 def adapter_for(media_type: str) -> Adapter:
-    """Import and return the adapter of a media type. Raises `DocumentError` if the parser of this adapter is not
-    installed."""
+    """Import and return the adapter of a media type. Raises `DocumentError` if its parser is not installed."""
     try:
         return cast(Adapter, importlib.import_module(ADAPTERS[media_type]))
     except ImportError as error:

@@ -79,8 +79,7 @@ class _Reader:
             self._add(replace(page, label=f"{name} > {page.label}" if page.label else name))
 
     def _read(self, leaf: Message, name: str, depth: int) -> Sequence[Page]:
-        """Return the pages of an attachment. If the attachment is a message or a mailbox, its pages are added, and the
-        result is empty."""
+        """Return the pages of an attachment. The pages of a message or a mailbox are added, and the result is empty."""
         content = leaf.get_payload()
         nested = content[0] if isinstance(content, list) and content and isinstance(content[0], Message) else None
         data = b"" if nested is not None else _bytes_of(leaf)

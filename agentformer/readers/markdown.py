@@ -1,5 +1,4 @@
-"""Read Markdown. Each section is a page. The label of a page contains the headings that lead to the section, such as
-"Guide > Install"."""
+"""Read Markdown. Each section is a page, whose label has the headings that lead to it, such as "Guide > Install"."""
 
 from __future__ import annotations
 
@@ -103,6 +102,5 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def _plain_title(markup: str) -> str:
-    """Return the text of a heading without Markdown markup. The length of the text is limited, because every citation
-    of the section shows the heading."""
+    """Return the text of a heading without markup, and not too long, because every citation of the section shows it."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

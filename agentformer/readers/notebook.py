@@ -1,5 +1,5 @@
-"""Read Jupyter notebooks. Each cell is a page, with the label "cell 1" and so on. Outputs are left out, because they
-can be computed again."""
+"""Read Jupyter notebooks. Each cell is a page with a label such as "cell 1". Outputs, which can be computed again, are
+left out."""
 
 from __future__ import annotations
 

@@ -102,8 +102,7 @@ class OutlineBuilder:
             parts.append(text)
 
     def line(self, *, paragraph: bool = False) -> None:
-        """End the current line. If `paragraph` is true, also add a blank line. Nothing is added if the text already
-        ends in this way."""
+        """End the current line, with a blank line after a `paragraph`, unless the text already ends in this way."""
         parts = self._blocks[-1][1]
         end = "\n\n" if paragraph else "\n"
         tail = "".join(parts[-2:])[-2:]
@@ -117,8 +116,7 @@ class OutlineBuilder:
             parts.append(" | ")
 
     def pages(self, method: str) -> Iterator[Page]:
-        """Yield the collected text as pages, numbered from 1. `method` is the name of the parser, which is recorded in
-        each page."""
+        """Yield the collected text as pages, numbered from 1. Each page records `method`, the name of the parser."""
         number = 0
         for text, headings, label in self._merged():
             for index, part in enumerate(parts_of(text)):

@@ -33,16 +33,14 @@ _CORE_TITLE = "{http://purl.org/dc/elements/1.1/}title"
 
 
 class DocumentKind(NamedTuple):
-    """The words for a document in messages: `name`, such as "Word document", and the `program` that can save it
-    again."""
+    """The words for a document in messages: a name, such as "Word document", and the program that can save it again."""
 
     name: str
     program: str
 
 
 class Relation(NamedTuple):
-    """A link from one part of an Office document to another part. `kind` is the last word of its type, such as
-    "slide"."""
+    """A link between parts of an Office document. `kind` is the last word of its type, such as "slide"."""
 
     kind: str
     target: str  # the name of the other part
@@ -121,8 +119,7 @@ class ZipParts:
             parser.close()
 
     def relations(self, name: str) -> dict[str, Relation]:
-        """Return the links of a part to other parts of the document, by their ids. Links to places outside of the
-        document are left out."""
+        """Return the links of a part to other parts by their ids, without links to places outside of the document."""
         folder, _, file = name.rpartition("/")
         place = f"{folder}/_rels/{file}.rels".lstrip("/")
         found: dict[str, Relation] = {}

@@ -109,8 +109,8 @@ def code_terms(text: str) -> Terms:
 
 
 def _distinct_terms(words: Iterable[str]) -> Terms:
-    """Return the terms of identifiers, each term once. The parts of an identifier are added to the stems, so that they
-    count as much as whole names."""
+    """Return the terms of identifiers, each once. The parts of an identifier are stems too: they count like whole
+    names."""
     terms = _terms(lexemes(" ".join(dict.fromkeys(words))), CODE_LANGUAGE)
     return Terms(tuple(dict.fromkeys((*terms.stems, *terms.parts))), tuple(dict.fromkeys(terms.surface)))
 
@@ -227,8 +227,7 @@ class QueryTerms:
 
     @property
     def identifiers(self) -> tuple[str, ...]:
-        """The codes of the query as they are written, such as "9f3ac01b7e", "INV-2024-0032" or "4711023", in lower
-        case."""
+        """The codes of the query as written, in lower case, such as "9f3ac01b7e", "inv-2024-0032" or "4711023"."""
         folded = self.text.casefold()
         codes: Iterable[str] = dict.fromkeys(code for token in self.tokens for code in token.codes)
         codes = [code for code in codes if _IDENTIFIER.fullmatch(code)]
@@ -246,8 +245,7 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms that the words of this query would have in a stored text in `language`, for a comparison
-        with texts."""
+        """Return the terms of this query as those of a stored text in `language`, for a comparison with texts."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms
@@ -288,8 +286,7 @@ def query_terms(text: str, languages: Collection[str], analyzers: Analyzers = PL
 
 
 def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> Iterator[str]:
-    """Yield the stems of the words that the splitters find inside a compound word, or inside text without spaces.
-    Function words are skipped."""
+    """Yield the stems of the content words that the splitters find in a compound word, or in text without spaces."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
     for written in (lexeme.run,) if lexeme.run else lexeme.words:
         if written not in ignored:
@@ -298,8 +295,7 @@ def _inside(lexeme: Lexeme, language: str, splitters: Collection[Splitter]) -> I
 
 
 def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
-    """Return the lexemes that are not function words of `language`. If all lexemes are function words, return all
-    lexemes."""
+    """Return the lexemes that are not function words of `language`, or all lexemes if there are no others."""
     ignored = FUNCTION_WORDS.get(language, _NONE)
 
     def empty(token: Lexeme) -> bool:

@@ -87,9 +87,8 @@ class Splitter(Analyzer):
     """Splits compound words, or text without spaces, into words."""
 
     def words(self, written: str) -> tuple[str, ...]:
-        """Return the words that `written`, a compound word or a text without spaces, consists of. The words are
-        casefolded dictionary forms without repetition. Return () if `written` is unknown, or if the library is not
-        available."""
+        """Return the words in `written`, a compound word or a text without spaces, as casefolded dictionary forms
+        without repetition. Return () if it is unknown, or if the library is not available."""
         return self._words(written) if self.ready() else ()
 
     @abstractmethod
@@ -110,8 +109,7 @@ class Analyzers:
         return (self.detector,) if self.detector else ()
 
     def of(self, language: str) -> tuple[Splitter, ...]:
-        """Return the splitters of compound words, or of text without spaces, that are used for texts in this
-        language."""
+        """Return the splitters of compound words, or of text without spaces, for texts in this language."""
         splitter = {"fi": self.finnish, "ja": self.japanese}.get(language)
         return (splitter,) if splitter else ()
 

@@ -90,8 +90,7 @@ def _items(kind: str) -> dict[str, list[str]]:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of this kind for each language, in lower case. The files of `_WORD_LISTS` explain the
-    kinds."""
+    """Return the words of a kind for each language, in lower case. The files of `_WORD_LISTS` explain the kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
 
 
@@ -147,8 +146,7 @@ def _script(sample: str) -> str:
 
 
 def _votes(sample: str, candidates: tuple[str, ...]) -> dict[str, float]:
-    """Return the votes for each candidate language. The words of `sample`, their endings and their letters give
-    votes."""
+    """Return the votes of the words of `sample`, of their endings and of their letters for each candidate language."""
     votes = dict.fromkeys(candidates, 0.0)
     for word, weight in _weighted_words(sample).items():
         for language, vote in _word_votes(word) if len(word) <= _CACHED_LENGTH else _word_votes.__wrapped__(word):
@@ -293,8 +291,7 @@ def likelier_of_alike(text: str) -> str:
 
 @lru_cache(maxsize=131072)
 def stem(word: str, language: str) -> str:
-    """Return the stem of a folded word, as the Snowball stemmer of the language computes it. If the language has no
-    stemmer, return the word."""
+    """Return the stem of a folded word by the Snowball stemmer of the language, or the word if there is no stemmer."""
     return str(_stemmer(language).stemWord(word)) if language in STEMMERS else word
 
 

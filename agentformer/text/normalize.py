@@ -44,8 +44,7 @@ def bare_letters(text: str) -> str:
 
 
 def letters_and_digits(text: str) -> str:
-    """Return only the letters and digits of a text, in lower case, because a copied text often has other spaces and
-    punctuation than its original."""
+    """Return the letters and digits of a text, in lower case: a copied text often has other spaces and punctuation."""
     return _OTHERS.sub("", text.casefold())
 
 
@@ -63,8 +62,7 @@ def _limited(run: re.Match[str]) -> str:
 
 
 def _mark_count(character: str) -> int:
-    """Return how many combining marks a character becomes in a decomposed normalization form, or 0 for a character
-    that is not a mark."""
+    """Return how many combining marks a mark becomes in a decomposed normalization form, or 0 for another character."""
     if not unicodedata.combining(character) and character not in _BECOME_MARKS:
         return 0
     return len(unicodedata.normalize("NFKD", character))
@@ -233,8 +231,7 @@ def clean(text: str, *, accents: str = "") -> str:
 
 
 def from_symbol_area(text: str) -> str:
-    """Replace the characters of symbol fonts by Latin-1 characters. Symbol fonts use the code points from U+F020 to
-    U+F0FF."""
+    """Replace the characters of symbol fonts (U+F020 to U+F0FF) by Latin-1 characters."""
     return _SYMBOL_AREA.sub(lambda m: chr(ord(m.group()) - 0xF000), text)
 
 

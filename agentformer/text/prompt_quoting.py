@@ -83,14 +83,13 @@ def strip_hidden(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape a text that is put between the double quotes of an attribute. The result is one line without double
-    quotes."""
+    """Escape a text for the double quotes of an attribute. The result is one line without double quotes."""
     return " ".join(escape_text(text).replace('"', "'").split())
 
 
 def escape_json(text: str) -> str:
-    """Escape tags, tokens and hidden characters in JSON text with the escape codes of JSON, so that the parsed value
-    stays the same."""
+    """Escape tags, tokens and hidden characters in JSON text by codes of JSON, so that the parsed value stays the
+    same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     text = _ENTITY.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
@@ -148,8 +147,7 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(match: re.Match[str]) -> str:
-    """Return the matched characters as escape codes of JSON. If the match is a token, only its two brackets become
-    escape codes."""
+    """Return the matched characters as escape codes of JSON. Of a token, only the two brackets become escape codes."""
     if match.re is not _SQUARE or match["token"] is None:
         return _codes(match[0])
     return f"{_codes('[')}{match['token']}{_codes(']')}"

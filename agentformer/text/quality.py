@@ -177,8 +177,7 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for lost spaces. Runs of more than 24 letters are a sign of lost spaces, because compound
-    words are rarely so long."""
+    """Return the penalty for lost spaces, by runs of more than 24 letters: compound words are rarely so long."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:

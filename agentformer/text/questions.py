@@ -69,8 +69,7 @@ class Question:
 
 @cache
 def question_words(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of a kind for each language, in lower case. The header of `question_words.txt` lists the
-    kinds."""
+    """Return the words of a kind for each language, in lower case. `question_words.txt` lists the kinds."""
     words: dict[str, set[str]] = {}
     for line in _FILE.read_text("utf-8").splitlines():
         if line and not line.startswith("#"):
@@ -240,8 +239,7 @@ def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language:
 
 
 def _nouns(rest: str, language: str) -> Iterator[str]:
-    """Yield the words that may be the noun of an interrogative: the words directly after it, or the words after its
-    copula ("what is the name of")."""
+    """Yield the possible nouns of an interrogative: the words after it, or after its copula ("what is the name of")."""
     if language in _UNSPACED:
         yield from (rest[:size] for size in range(1, _NOUN_WITHIN + 1))
         return

@@ -79,8 +79,7 @@ def sentence_spans(text: str) -> list[Span]:
 
 
 def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the span of `text[start:end]` without white space at its start and end. Yield nothing if there is only
-    white space."""
+    """Yield the span of `text[start:end]` without white space at its ends, unless there is only white space."""
     piece = text[start:end]
     if bare := piece.strip():
         start += len(piece) - len(piece.lstrip())
@@ -136,8 +135,7 @@ def _first_word(text: str) -> str:
 
 
 def _starts_line(text: str, position: int) -> bool:
-    """Return whether only white space precedes `position` in its line. In this case, a number such as "1." is the
-    number of a list item."""
+    """Return whether only white space precedes `position` in its line, so that "1." is the number of a list item."""
     before = text[max(0, position - 8) : position].rstrip(" \t")
     return not before or before[-1] in "\r\n"
 
@@ -215,8 +213,8 @@ def split(
 
 
 class _Piece(NamedTuple):
-    """A piece of a text: its span, the number of its tokens, and whether white space or an end of the text is on both
-    sides of the piece."""
+    """A piece of a text: its span, its number of tokens, and whether white space or an end of the text is on both
+    sides."""
 
     span: Span
     tokens: int
@@ -277,8 +275,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
 
 
 def _with_marks(text: str, tokens: Tokens) -> Tokens:
-    """Extend each token by the combining characters that follow the token, because the tokenizer of BERT omits these
-    characters."""
+    """Extend each token by the combining characters that follow it: the tokenizer of BERT omits them."""
     if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
         return tokens
     borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
@@ -318,8 +315,7 @@ def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> in
 
 
 def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
-    """Return for each token the strength of the border before this token. `breaks` are offsets at which a paragraph
-    begins."""
+    """Return the strength of the border before each token. `breaks` are offsets at which a paragraph begins."""
     out = [_PARAGRAPH]
     end = tokens[0].end
     for start, following in islice(tokens, 1, None):  # the hot loop: the two usual borders need no call

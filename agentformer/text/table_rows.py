@@ -78,8 +78,7 @@ class _Line(NamedTuple):
 
 
 def find_rows(text: str, context: str = "") -> list[TextTable]:
-    """Return the tables of a text, in order. `context` has the headers of a table that continues from the text
-    before."""
+    """Return the tables of a text, in order. `context` has the headers of a table that began in the text before."""
     if text.count("\n") < _LEAST - 1:
         return []
     lines = list(_lines(text))

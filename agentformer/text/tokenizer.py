@@ -94,8 +94,7 @@ class Lexeme:
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of `text`. If the text contains no words, yield its symbols, so that a search can find the
-    text."""
+    """Yield the lexemes of `text`, or its symbols if it contains no words, so that a search can find it."""
     text = _unified(text)
     empty = True
     for lexeme in lexemes_of_part(text):
@@ -154,8 +153,8 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """Return the lexeme of a token that is longer than `MAX_TERM`. The words of the lexeme are pieces of at most
-    `MAX_TERM` characters."""
+    """Return the lexeme of a token that is longer than `MAX_TERM`. Its words are pieces of at most `MAX_TERM`
+    characters."""
     pieces = (piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part))
     return Lexeme(words=tuple(piece for piece in pieces if not _ACCENTS_ONLY.fullmatch(piece)))
 
@@ -179,8 +178,8 @@ def _grouped(kind: str | None, token: str) -> Iterator[str]:
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return the lexeme of a token with slashes, such as "TCP/IP", "km/h" or "24/7". The whole token is a code, and its
-    parts are words or codes."""
+    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole is a code, and its parts are words or
+    codes."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -205,8 +204,8 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of an identifier, or of words that are joined by marks, such as "e-mail". `inner` has the words
-    inside an identifier."""
+    """Return the lexeme of an identifier, whose words are its `inner`, or of words joined by marks, such as
+    "e-mail"."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -231,8 +230,8 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """Split an identifier into its words in lower case: `getUserName` into "get", "user" and "name"; `PDFReader` into
-    "pdf" and "reader"."""
+    """Split an identifier into its words: `getUserName` into "get", "user", "name"; `PDFReader` into "pdf",
+    "reader"."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -257,8 +256,7 @@ def _without_ending(token: str) -> str:
 
 
 def _number(number: str) -> Iterator[str]:
-    """Yield a number as it is written, the number without thousands separators, and the parts of a date or of a
-    version."""
+    """Yield a number as written, without thousands separators, and the parts of a date or of a version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

@@ -1,5 +1,4 @@
-"""Answers with citations. If a language model is configured, the model writes the answer. Otherwise, the answer quotes
-sentences of the passages."""
+"""Answers with citations. A language model, if configured, writes the answer; otherwise it quotes sentences."""
 
 from __future__ import annotations
 

@@ -93,8 +93,8 @@ def asks_number(question: Question) -> bool:
 
 
 def lacks_frequency(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks how often something happens, and a text does not say this. A text that only says
-    when it happened does not."""
+    """Return whether a question asks how often something happens, and a text does not say this, but perhaps only
+    when."""
     asked = classify(question, language)
     return "often" in asked.measures and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
@@ -187,8 +187,7 @@ def _has_another_dimension(question: Question, folded: str, known: Collection[st
 
 
 def _value(one: Quantity, question: Question, asked: Collection[str]) -> float:
-    """Return the value of a number for a question. `asked` are the kinds of quantities for which it asks, and the unit
-    of the number is of none of them."""
+    """Return the value of a number whose unit is of none of the kinds `asked`, for which the question asks."""
     if "age" in asked and "span" in one.kinds:
         return _YEARS_OLD
     if one.is_year or (one.has_noun and not one.kinds and asked and _PHYSICAL.issuperset(asked)):

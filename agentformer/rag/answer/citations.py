@@ -87,8 +87,7 @@ def cite(text: str, passages: Sequence[Passage]) -> CitedText:
 
 
 def citation(number: int, sentence: RankedSentence) -> Citation:
-    """Return the citation of a sentence, with this number. The citation contains the position of the sentence in the
-    text of its page."""
+    """Return the citation of a sentence, with this number and with the position of the sentence in its page."""
     entry, (start, end) = sentence.hit.entry, sentence.span
     offset = entry.source.start if entry.source else 0
     around = entry.content[:start], entry.content[start:end]
@@ -138,8 +137,8 @@ def without_unfinished(text: str) -> str:
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a group of neighboring markers without the markers that cite no passage. A comma or an "and" that joined
-    only such markers is removed, too."""
+    """Return a group of neighboring markers without those that cite no passage, and without the words that joined only
+    them."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
@@ -157,8 +156,7 @@ def _without_strays(run: re.Match[str]) -> str:
 
 
 def _claims(text: str) -> dict[int, str]:
-    """Return a dictionary: number of a passage -> the sentences that cite the passage. Markers are removed from the
-    sentences."""
+    """Return a dictionary: number of a passage -> the sentences that cite it, without markers."""
     claims: dict[int, list[str]] = {}
     for sentence in _CLAIM.findall(_MARK.sub(lambda mark: "" if mark["code"] is not None else mark[0], text)):
         for number in dict.fromkeys(map(int, _CITED.findall(sentence))):

@@ -73,8 +73,8 @@ class PassageContext:
     chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: chunk ids with their spans in the page
 
     def located(self, citation: Citation) -> Citation:
-        """Return the citation with the id of the chunk that contains its quote. The citation must cite one of these
-        passages."""
+        """Return the citation, which must cite one of these passages, with the id of the chunk that contains its
+        quote."""
         chunks = self.chunks[citation.number - 1]
         inside = (id_ for id_, (start, end) in chunks if start <= citation.start and citation.end <= end)
         return dataclasses.replace(citation, entry_id=next(inside, citation.entry_id))
@@ -174,8 +174,8 @@ class _Text:
 
 
 class _Texts:
-    """Reads the text from which each hit is taken. At the first hit of a document, all needed pages of the document are
-    read."""
+    """Reads the text from which each hit is taken: at the first hit of a document, all needed pages of this
+    document."""
 
     def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:
         self._backend = backend
@@ -284,8 +284,7 @@ class _Draft:
         return self._try(_Part(hit, text, text.span_of(hit.entry, part)))
 
     def grow(self) -> None:
-        """Replace parts by larger parts while they fit, one step after another. In each step, the best part grows
-        first."""
+        """Replace parts by larger parts while they fit, step by step. In each step, the best part grows first."""
         for step in range(3):
             for part in list(self.parts):
                 if part in self.parts:

@@ -255,8 +255,8 @@ class SentenceFeatures:
 
 @cache
 def _backward(language: str) -> frozenset[str]:
-    """Return the words that refer to the previous sentence, such as pronouns. For an unknown language, return the words
-    of all languages."""
+    """Return the words, such as pronouns, that refer to the previous sentence. Without a language, return those of
+    all."""
     lists = question_words("backward")
     return lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
 

@@ -85,8 +85,7 @@ class AnswerStream:
         return visible_text("".join(self._pieces) or (self.reply.text if self.reply else ""))
 
     def read(self, pieces: Iterable[str]) -> Generator[str, None, None]:
-        """Yield the parts of the output that may be shown. Closing this generator also closes the stream of the
-        model."""
+        """Yield the parts of the output that may be shown. Closing this generator closes the stream of the model."""
         stream = iter(pieces)
         try:
             while True:
@@ -118,8 +117,7 @@ class AnswerStream:
         return self._unless_refusal(self._filter.feed(_encodable(piece)))
 
     def _unless_refusal(self, text: str) -> str:
-        """Return the text that may be shown. Return "" while the beginning of the answer is, or may become, the token
-        `NO_ANSWER`."""
+        """Return the text that may be shown: "" while the beginning of the answer is, or may become, `NO_ANSWER`."""
         if self._opening is None:
             return text
         self._opening += text
@@ -150,15 +148,13 @@ def _may_refuse(text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """Return the text with surrogate pairs joined and single surrogates removed, because surrogates cannot be
-    stored."""
+    """Return the text with surrogate pairs joined and single surrogates, which cannot be stored, removed."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """The text of a model without images and without unknown addresses. `unknown_hosts` are the hosts of the removed
-    addresses."""
+    """The text of a model without images and unknown addresses, and the hosts of the removed addresses."""
 
     text: str
     unknown_hosts: tuple[str, ...] = ()
@@ -249,8 +245,7 @@ def _split_unspaced(run: str, known: _KnownAddresses) -> str:
 
 
 def why_cut(reply: Reply | None, limit: int) -> str:
-    """Return a warning that says why the server cut off a reply of at most `limit` tokens, or "" if the reply is
-    complete."""
+    """Return a warning why the server cut off a reply of at most `limit` tokens, or "" if the reply is complete."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":
@@ -287,8 +282,7 @@ class LinkFilter:
 
 
 def _canonical(text: str) -> str:
-    """Return a normalized text, so that addresses can be compared: in lower case, without Markdown escapes, and with
-    percent-encoded letters decoded."""
+    """Return a text for comparisons: in lower case, without Markdown escapes, with percent-encoded letters decoded."""
     return _LETTERS.sub(_decoded, _ESCAPE.sub("", text).casefold()).casefold()
 
 
@@ -304,6 +298,5 @@ def _decoded(coded: re.Match[str]) -> str:
 
 
 def _bare(address: str) -> str:
-    """Return a normalized address for comparisons, without the scheme ("https://") and without the punctuation of the
-    sentence after the address."""
+    """Return an address for comparisons, without scheme ("https://") and without the punctuation after it."""
     return re.sub(r"\A(?:[a-z]+:)?[/\\]*", "", _canonical(address)).rstrip(_ENDS)

@@ -86,8 +86,7 @@ class Passage:
 
     @property
     def sentences(self) -> tuple[Span, ...]:
-        """The spans of all sentences and rows of tables in the content of the passage. The headers of a table are not
-        included."""
+        """The spans of all sentences and rows of tables in the content of the passage, without headers of tables."""
         return self._layout.sentences
 
     @cached_property
@@ -154,8 +153,8 @@ class Passage:
 
     @cached_property
     def name_letters(self) -> str:
-        """The casefolded letters and digits of the name of the document, without spaces, to recognise words of the name
-        in the labels of table rows."""
+        """The letters and digits of the name of the document, casefolded, to recognise its words in the labels of table
+        rows."""
         return letters_and_digits(self.hit.entry.context.partition(SEPARATOR)[0])
 
     @cached_property
@@ -309,8 +308,8 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence must not be quoted, because it is an entry of a table of contents, an empty form field,
-    a ruled line or a row of numbers."""
+    """Return whether a sentence is not quoted: an entry of a table of contents, a form field, a ruled line or a row of
+    numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
     if _is_contents(sentence.text):
         return True
@@ -326,8 +325,8 @@ def _is_filled(sentence: Sentence) -> bool:
 
 
 def _is_contents(text: str) -> bool:
-    """Return whether a text consists of lines of a table of contents: most end with numbers that grow, and none has a
-    punctuation mark."""
+    """Return whether a text is a part of a table of contents: most lines end with growing numbers, and none has a
+    comma."""
     lines = text.split("\n")
     numbered = (line for line in lines if line.rstrip()[-1:].isdecimal())  # a quick test
     pages = [int(match[1]) for line in numbered if (match := _PAGE_NUMBER.search(line))]

@@ -119,8 +119,7 @@ _TELLING = 3  # words needed to detect a language: a few words often belong to s
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
-    """Return the chat messages that ask a model to answer the question from `hits`. The prompt numbers the hits from
-    1."""
+    """Return the chat messages that ask a model to answer the question from `hits`, which are numbered from 1."""
     read = f"<passages>\n{passages(hits)}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"
     return [ChatMessage("system", SYSTEM), ChatMessage("user", read)]
 
@@ -137,8 +136,8 @@ def contains_no_answer(hits: Sequence[Hit]) -> bool:
 
 
 def passage(number: int, hit: Hit) -> str:
-    """Return one passage of a prompt, with its number and source. Tags, template tokens and reference numbers of the
-    passage are escaped."""
+    """Return one passage of a prompt, with number and source. Its tags, template tokens and reference numbers are
+    escaped."""
     source = hit.entry.source
     place = place_name(source.name, source.page, source.label) if source else _memory_place(hit.entry)
     name = _without_markers(escape_line(place))  # an uploader chooses the name, line breaks included

@@ -54,8 +54,8 @@ def whole_quote(sentence: Sentence) -> Quote:
 
 
 def _end_of_answer(question: Sentence) -> int:
-    """Return the offset at which the quote of a question ends: after the paragraph that answers it, as far as the
-    paragraph fits in the quote."""
+    """Return the offset at which the quote of a question ends: after the paragraph that answers it, as far as it
+    fits."""
     passage, answer = question.passage, question.answer
     assert answer
     end = answer.span.end
@@ -104,8 +104,7 @@ def _end_of_names(sentence: Sentence) -> int:
 
 
 def _leads_in(sentence: Sentence) -> bool:
-    """Return whether a sentence introduces a list: it ends with a colon, or it has no mark at its end and a list item
-    follows."""
+    """Return whether a sentence introduces a list: it ends with a colon, or without a mark before a list item."""
     if sentence.text.endswith(_LEADS_IN):
         return True
     content, end = sentence.passage.content, sentence.span.end
@@ -141,8 +140,7 @@ def _end_of_list(lead_in: Sentence) -> int:
 
 
 def shortened(content: str, span: Span, limit: int = MAX_QUOTE) -> Span:
-    """Return the span of a sentence. If the sentence is longer than `limit` code points, the span ends earlier, if
-    possible between two words."""
+    """Return the span of a sentence, cut at `limit` code points, if possible between two words."""
     if span.end - span.start <= limit:
         return span
     end = content.rfind(" ", span.start, span.start + limit)

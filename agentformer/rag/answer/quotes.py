@@ -184,8 +184,7 @@ def _best(features: Sequence[Features], weights: Features, count: int) -> list[i
 
 
 def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights: Features, count: int) -> list[int]:
-    """Return the indexes of at most `count` sentences to embed: the best sentences of each passage, and then the best
-    of all."""
+    """Return the indexes of at most `count` sentences to embed: the best of each passage, and then the best of all."""
     order = _best(features, weights, len(features))
     of_passage: dict[int, list[int]] = {}
     for n in order:
@@ -327,8 +326,8 @@ def _titled(row: TableRow | None, text: str) -> str:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans in their order. Spans that overlap or have only one character between them are joined, up to
-    `_WINDOW` code points."""
+    """Return the spans, those that overlap or have only one character between them joined, up to `_WINDOW` code
+    points."""
     joined: list[Span] = []
     for span in spans:
         last = joined[-1] if joined else None

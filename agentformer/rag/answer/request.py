@@ -120,8 +120,8 @@ class AnswerRequest:
         return self._with_named_first(rank_sentences(self.terms, self.quotable))
 
     def _with_named_first(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
-        """Return the ranked sentences. If the first one is of a stranger, the sentences of all strangers have lower
-        scores than before."""
+        """Return the ranked sentences. If the first is of a stranger, the sentences of all strangers get lower
+        scores."""
         if not ranked or not self._is_stranger(ranked[0].hit):
             return ranked
         scores = [one.score * (_OF_STRANGER if self._is_stranger(one.hit) else 1.0) for one in ranked]
@@ -202,8 +202,7 @@ class AnswerRequest:
         return self._passage.language or classify(self.question).language
 
     def _has_other_period(self) -> bool:
-        """Return whether the question asks for an amount per year or in a year, and the quote states one for another
-        period."""
+        """Return whether the quote states an amount for another period than the question asks for, such as a year."""
         quote, language = self.quotes[0].quote, self._language
         asked = classify(self.question, language)
         if other_period(asked, quote, language):

@@ -81,8 +81,7 @@ def names_nothing_of(question: str, passages: Sequence[Passage]) -> bool:
 
 
 def names_of_question(question: str, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
-    """Return the names in the question, and those of them that no passage contains. They are compared as in
-    `unknown_in_question`."""
+    """Return the names in the question, and those that no passage contains, compared as in `unknown_in_question`."""
     return _Reader(passages, "", question).names()
 
 
@@ -97,8 +96,7 @@ def finding(unsupported: Sequence[UnsupportedSentence]) -> str:
 
 
 def warnings(unsupported: Sequence[UnsupportedSentence]) -> Iterator[str]:
-    """Yield a warning for the reader for each of the first three unsupported sentences, and one with the number of the
-    others."""
+    """Yield a warning for each of the first three unsupported sentences, and one with the number of the others."""
     for each in unsupported[:_SHOWN]:
         text = each.sentence
         shown = f"{text[: _SHOWN_LENGTH - 1]}…" if len(text) > _SHOWN_LENGTH else text
@@ -147,8 +145,7 @@ class _Reader:
         return self._sources(self._all)
 
     def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
-        """Return the claims of a sentence that the cited passages do not contain. If `cited` is empty, return those
-        that no passage contains."""
+        """Return the claims of a sentence that none of the passages `cited` (or of all, if it is empty) contains."""
         numbers = cited or self._all
         plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", _ESCAPES.sub("", sentence))))
         language = detect_language(plain, self._language)
@@ -170,7 +167,7 @@ class _Reader:
         return names, [name for name in names if self._is_unknown_name(name, text)]
 
     def _not_named(self, figures: list[str], text: str) -> list[str]:
-        """Return the claims `figures` without the numbers of things that a passage names, such as a berth in a range of
+        """Return the claims without the numbers of things that a passage names, such as a berth in a range of
         berths."""
         if not figures:
             return []
@@ -286,8 +283,7 @@ class _Reader:
 
 
 def _cited_sentences(text: str) -> Iterator[tuple[str, list[int]]]:
-    """Yield the sentences of a text, each with the numbers that it cites. Markers after the end of a sentence belong to
-    this sentence."""
+    """Yield the sentences of a text, each with the numbers that it cites, also those of markers after its end."""
     text = claims.without_list_numbers(text)
     sentence, cited = "", list[int]()
     for span in sentence_spans(text):

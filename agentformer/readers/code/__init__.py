@@ -170,7 +170,6 @@ DATA = frozenset({"css", "ini", "json", "toml", "yaml"})  # their parts have no 
 
 
 def language_of(name: str) -> str:
-    """Return the programming language of a file with this name, such as "python", or "" if such a file is not source
-    code."""
+    """Return the programming language of a file with this name, such as "python", or "" if it is not source code."""
     path = PurePath(name.lower())
     return _NAMES.get(path.name) or _OF_SUFFIX.get(path.suffix, "")

@@ -66,8 +66,7 @@ def has_grammar(language: str) -> bool:
 
 
 def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
-    """Convert the line numbers of each part to offsets in the text, and yield it as a symbol. Parts outside of the text
-    are left out."""
+    """Yield each part as a symbol, with offsets instead of line numbers. Parts outside of the text are left out."""
     starts = [0]
     while end := text.find("\n", starts[-1]) + 1:
         starts.append(end)

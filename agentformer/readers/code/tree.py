@@ -170,9 +170,8 @@ class _Walk:
         return _plain(_QUOTES.sub("", self._read(first).strip()))
 
     def _notes_before(self, node: Any, before: list[Any]) -> tuple[int, str]:
-        """Return two values: the number of the line at which the comments directly above a symbol begin (or at which
-        the symbol begins, if it has none), and the text of these comments. `before` are the comments before the
-        symbol."""
+        """Return the number of the line at which the comments directly above a symbol (or else the symbol) begin, and
+        the text of these comments. `before` are the comments before the symbol."""
         first = node.start_point[0]
         texts: list[str] = []
         for note in reversed(before):

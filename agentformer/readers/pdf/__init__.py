@@ -63,8 +63,7 @@ class _Draft:
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield drafts of the document. A draft is a complete document with the text that was found so far; the last draft
-    is the result."""
+    """Yield drafts: complete documents with the text that was found so far. The last draft is the result."""
     _check_page_count(data)
     fast, slow = _open(data, options)
     count = len(fast if fast is not None else slow or ())
@@ -155,8 +154,7 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
 
 
 def _doubtful(pages: list[_Draft]) -> list[int]:
-    """Return the numbers of the pages that pypdf reads again. Pages with some text come first. Pages without text, such
-    as scans, come last."""
+    """Return the numbers of the pages that pypdf reads again. Pages without text, such as scans, come last."""
     doubtful = [n for n, page in enumerate(pages) if page.failed or (page.quality.verdict != "good" and not page.blank)]
     return sorted(doubtful, key=lambda n: pages[n].quality.verdict == "empty")
 
@@ -235,8 +233,7 @@ def _page(
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
-    """Return the filled form fields of a page, one field in each line. Fields whose value is in the text of the page
-    are left out."""
+    """Return the filled form fields of a page as lines, without those whose value is in the text of the page."""
     values: list[tuple[str, str]] = []
     with suppress(Unreadable):
         values = fast.form_values(number) if fast is not None else []

@@ -51,8 +51,7 @@ def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
 
 
 def _space_in_row(previous: Line, line: Line) -> str | None:
-    """Return the white space between two lines in the same row, such as "n" and a raised "2". Return None if
-    the lines are in different rows."""
+    """Return the white space between two lines in one row, such as "n" and a raised "2", or None for different rows."""
     height = max(previous.height, line.height)
     gap = line.x - previous.right
     if not (previous.height and line.height) or abs(previous.last_y - line.y) > 0.5 * height:
@@ -195,8 +194,7 @@ def _locate(title: str, page: Page, after: int) -> int:
 
 
 def _locate_found(title: str, page: Page, after: int) -> int | None:
-    """Return the offset of the lines of the body that consist of the title, or None. The text before the offset `after`
-    is not searched."""
+    """Return the offset of the lines of the body that consist of the title, or None. The search begins at `after`."""
     body = page.body or Span(0, len(page.text))
     match = re.compile(rf"(?m)^[ \t]*({line_pattern(title)})[ \t]*$").search(
         page.text, max(after, body.start), body.end
@@ -231,8 +229,8 @@ class Title(NamedTuple):
 
 
 class _Style(NamedTuple):
-    """The style of a title. Styles are compared by their fields in this order. The title with the greater style belongs
-    to the outer section."""
+    """The style of a title. Of two titles, the one with the greater style (compared by fields) has the outer
+    section."""
 
     height: float  # in points
     centered: bool
@@ -240,7 +238,7 @@ class _Style(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The usual style of the letters on a page, and the borders of its text, with which each line is compared to find
+    """The usual style of the letters on a page and the borders of its text, with which lines are compared to find
     titles."""
 
     width: float  # width of the sheet, in points

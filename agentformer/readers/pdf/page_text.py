@@ -53,8 +53,8 @@ _FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|ind
 
 
 class PageContent(NamedTuple):
-    """The text of a page, the share (0..1) of its characters that the font does not map to Unicode, the titles of the
-    sections, and the tables."""
+    """The text of a page, the share (0..1) of its characters that the font does not map to Unicode, titles and
+    tables."""
 
     text: str
     unmapped: float
@@ -108,16 +108,14 @@ class PdfiumDocument:
             raise Unreadable(str(error)) from error
 
     def form_values(self, number: int) -> list[tuple[str, str]]:
-        """Return the pair (label, value) of each text field and choice field that is filled in. The pairs are in the
-        order of the fields on the page."""
+        """Return the pair (label, value) of each filled text field and choice field, in the order of the page."""
         if not self._form:
             return []
         with self.page(number) as page:
             return list(_form_values(self._document.formenv.raw, page.raw))
 
     def label(self, number: int) -> str:
-        """Return the label of a page, which is its printed page number, such as "iv". Return "" if the page has no
-        label."""
+        """Return the label of a page: its printed page number, such as "iv", or "" if it has none."""
         with suppress(pdfium.PdfiumError):
             return str(self._document.get_page_label(number) or "").strip("\x00 ")
         return ""
@@ -172,8 +170,8 @@ class PdfiumDocument:
             return page.render(scale=scale, grayscale=True).to_pil()
 
     def page(self, number: int) -> closing[Any]:
-        """Return a context manager that yields the page `number`, and closes it at the end. Raises `Unreadable` if
-        PDFium cannot open the page."""
+        """Return a context manager that yields a page and closes it. Raises `Unreadable` if PDFium cannot open the
+        page."""
         try:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
@@ -282,8 +280,7 @@ class PypdfDocument:
         return _attempt(self._written)
 
     def _open(self, data: bytes, passwords: tuple[str, ...]) -> int:
-        """Open the file with the first password that fits, and return the number of pages. Return 0 if no password
-        fits."""
+        """Open the file with the first password that fits, and return its number of pages, or 0 if none fits."""
         from pypdf import PasswordType, PdfReader
 
         self._reader = reader = PdfReader(io.BytesIO(data), strict=False)
@@ -302,8 +299,8 @@ class PypdfDocument:
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
-    """Return the result of `read`. Return None if pypdf fails, or takes longer than `seconds`. If `seconds` is 0, the
-    time is not limited."""
+    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: the time is not
+    limited)."""
     from pypdf.errors import PyPdfError
 
     with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):

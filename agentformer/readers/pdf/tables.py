@@ -42,8 +42,8 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 class Word(NamedTuple):
-    """A word with its horizontal extent and the height of its base line, in points. `y` grows upwards. `line` is the
-    number of its line of text."""
+    """A word with its extent and its base line, in points. `y` grows upwards. `line` is the number of its line of
+    text."""
 
     text: str
     left: float
@@ -66,8 +66,8 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table with a header for each column. `scale` is the unit of the amounts as the caption gives it, such as "in
-    millions", or ""."""
+    """A table with a header for each column. `scale` is the unit of the amounts in the caption ("in millions"), or
+    ""."""
 
     headers: tuple[str, ...]
     scale: str
@@ -124,8 +124,7 @@ def draft_tables(text_page: Any, text: str) -> list[DraftTable]:
 
 
 def located(tables: Sequence[DraftTable], page: Page) -> tuple[PageTable, ...]:
-    """Return the tables with their positions in the text of a page. A table that the body of the page does not contain
-    is left out."""
+    """Return the tables that the body of a page contains, with their positions in its text."""
     result = []
     at, end = page.body or (0, len(page.text))
     for table in tables:
@@ -150,16 +149,14 @@ def _places(text: str, rows: Sequence[tuple[str, str]], span: Span) -> Iterator[
 
 
 def _find(text: str, line: str, span: Span) -> Span | None:
-    """Find a line inside the given span of the text, by the first words of the line. Return the span of these words, or
-    None if they are not there."""
+    """Return the span of the first words of a line inside `span` in the text, or None if they are not there."""
     beginning = clean(" ".join(line.split(None, _COMPARED)[:_COMPARED]))
     match = re.compile(rf"(?<!\S){line_pattern(beginning)}(?!\S)").search(text, *span) if beginning else None
     return Span(*match.span()) if match else None
 
 
 def _words(text_page: Any, lines: Sequence[str]) -> Iterator[Word]:
-    """Yield the words of a page with their positions. At most `MAX_WORDS` + 1 words are read, so that the caller can
-    see that a page has too many."""
+    """Yield the words of a page with their positions: at most `MAX_WORDS` + 1, to show that a page has too many."""
     box = raw.FS_RECTF()
     x, y = ctypes.c_double(), ctypes.c_double()
     start = count = 0
@@ -314,8 +311,8 @@ def _placed(row: _Row, columns: Sequence[_Cell]) -> tuple[list[str], tuple[str, 
 
 
 def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tuple[str, ...]:
-    """Return the words above each column. Lines without words above the columns are skipped. The header ends below a
-    title, prose, or another table."""
+    """Return the words above each column. Lines without such words are skipped. A title, prose or another table ends
+    them."""
     parts: list[list[str]] = [[] for _ in columns]
     for row in reversed(rows[max(0, start - _HEADER_LINES) : start] if columns else []):
         if row.has_data or len(row.words) > _MAX_HEADER_WORDS:

@@ -187,8 +187,8 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
 
 
 def image_isolated(data: bytes, options: ReadOptions) -> protocol.PageImage:
-    """Return the image of the page `options.page` of a PDF file, rendered in a child process. Raises `DocumentError` if
-    the page cannot be rendered."""
+    """Return the image of the page `options.page` of a PDF file from a child process. Raises `DocumentError` if this
+    fails."""
     outcome = _run(data, replace(options, ocr=False))
     if outcome.frames.draft:
         return protocol.image_from_bytes(outcome.frames.draft)

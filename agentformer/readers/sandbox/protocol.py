@@ -203,8 +203,7 @@ def image_from_bytes(data: bytes) -> PageImage:
 
 
 def parts_frame(parts: Sequence[tuple[str, int, int, str]]) -> bytes:
-    """Return the frame that contains the symbols of a source text: name, first line, last line and description of
-    each."""
+    """Return the frame with the symbols of a source text: name, first line, last line and description of each."""
     return _frame(_DRAFT, json.dumps(parts, separators=(",", ":")).encode("ascii"))
 
 
@@ -237,8 +236,7 @@ def error_from_bytes(data: bytes) -> DocumentError:
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
-    """Return the options as a dictionary for JSON. The deadline is left out, because the clocks of two processes may
-    differ."""
+    """Return the options as a dictionary for JSON, without the deadline."""
     value = dataclasses.asdict(options)
     del value["deadline"]  # the clocks of two processes may differ
     return value

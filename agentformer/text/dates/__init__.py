@@ -68,8 +68,7 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """Return the numbers (1 to 12) of the months that the word can mean. In different languages, a word can mean
-    different months."""
+    """Return the numbers (1 to 12) of the months that the word can mean, in one language or another."""
     return _numbers(word, _MONTH_TABLE)
 
 
@@ -80,16 +79,16 @@ def weekdays(word: str) -> frozenset[int]:
 
 
 def format_day(moment: datetime, language: str) -> str:
-    """Return the date of `moment` as it is written in `language`. If the format of the language is unknown, return a
-    date such as "2023-05-08"."""
+    """Return the date of `moment` as written in `language`, or as "2023-05-08" if the format of the language is
+    unknown."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:
-    """Return a range of dates as it is written in `language`, such as "8 May 2023 – 9 May 2023". If both dates are the
-    same day, return one date."""
+    """Return a range of dates as written in `language`: "8 May 2023 – 9 May 2023", or one date if it is the same
+    day."""
     return " – ".join(dict.fromkeys((format_day(first, language), format_day(last, language))))
 
 
@@ -167,8 +166,8 @@ def day_of_moment(moment: datetime) -> Day:
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether one of the `known` dates agrees with all parts of the date `claim`. A known date without a year
-    agrees with every year in `years`."""
+    """Return whether a `known` date agrees with all parts of the date `claim`. One without a year agrees with all
+    `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 
@@ -190,8 +189,7 @@ def _weekday(day: Day) -> int:
 
 
 def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
-    """Return the dates of these readings (year, month, day), without repetition. Readings that cannot be dates, such as
-    month 13, are omitted."""
+    """Return the possible dates of these readings (year, month, day), without repetition."""
     return tuple(dict.fromkeys(Day(*ymd) for ymd in readings if (1 <= ymd[1] <= 12) and ymd[2] <= 31 and any(ymd[1:])))
 
 
@@ -240,8 +238,7 @@ def _days_of_week(plain: str, words: Iterable[str]) -> Iterator[Mention]:
 
 
 def _named(text: str, plain: str, words: Iterable[str]) -> Iterator[Mention]:
-    """Yield the dates that contain the name of a month. `plain` is `text` without accents, and `words` are its
-    words."""
+    """Yield the dates with the name of a month. `plain` is `text` without accents, and `words` are its words."""
     if named := {word: numbers for word in words if (numbers := months(word))}:  # mostly none
         for match in _WORD.finditer(plain):
             if match[0] in named:

@@ -83,14 +83,12 @@ class _Line:
         return bool(word) and not self.text[start].isupper() and word not in _function_words(language)
 
     def joined(self, n: int) -> bool:
-        """Return whether token `n` and the next token can belong to one phrase: at most a few spaces are between
-        them."""
+        """Return whether token `n` and the next token can belong to one phrase: only a few spaces are between them."""
         between = self.plain[self.tokens[n].end : self.tokens[n + 1].start]
         return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
 
     def behind_border(self, at: int) -> bool:
-        """Return whether a border word such as "before" precedes token `at`. An article may be between the two
-        words."""
+        """Return whether a border word such as "before" precedes token `at`, also with an article between the two."""
         for n in range(at - 1, max(-1, at - 3), -1):
             if not self.joined(n):
                 return False
@@ -130,8 +128,7 @@ def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange
 
 
 def period_of(days: DateRange, zone: tzinfo | None) -> Period:
-    """Return the period of these days in the time zone `zone`: from midnight before the first day to midnight after the
-    last day."""
+    """Return the period of these days in the time zone `zone`, from midnight to midnight."""
     start, end = (datetime.combine(day, time(), zone).astimezone(UTC) for day in (days.first, days.last + ONE_DAY))
     return Period(start, end)
 
@@ -186,8 +183,7 @@ def time_languages() -> tuple[str, ...]:
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Return the ranges in the order of the text. If parts of the text that name ranges overlap, only the ranges of the
-    longest part are returned."""
+    """Return the ranges in the order of the text. Of parts of the text that overlap, only the longest gives ranges."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
@@ -284,8 +280,8 @@ def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """If the phrase occurs at token `at`, return the values of its slots (variable words such as "{unit}"). Otherwise
-    return None."""
+    """Return the values of the slots (variable words such as "{unit}") of a phrase at token `at`, or None if it is not
+    there."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None
@@ -310,7 +306,7 @@ _SLOT: Mapping[str, Callable[[str, Words], int]] = {
 
 def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[DateRange]) -> list[DateRange]:
     """Return the dates, and the ranges of phrases that refer to the date after the phrase, such as "two weeks before 7
-    May 2023". A date that only limits a period, as in "since 2023", is returned with `border=True`."""
+    May 2023". A date that only limits a period, as in "since 2023", has `border=True`."""
     if not dates:
         return []
     before_date: dict[int, tuple[_PhraseMatch, int]] = {}

@@ -116,8 +116,8 @@ class Slots(NamedTuple):
 
 
 def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
-    """Return the first and the last day of a date. If `day` is 0, the date is a whole month. Return None if the date
-    does not exist."""
+    """Return the first and the last day of a date, which is a whole month if `day` is 0. Return None if it does not
+    exist."""
     try:
         first = date(year, month, day or 1)
         return first, first if day else _end_of_month(first)
@@ -214,8 +214,7 @@ def number_value(word: str, words: Words) -> int:
 
 
 def year_value(word: str) -> int:
-    """Return the year that is written with four digits. Return 0 for any other text, and for a year that is not
-    plausible."""
+    """Return a plausible year that is written with four digits. Return 0 for any other text."""
     return int(word) if len(word) == 4 and word.isdecimal() and int(word) in _PLAIN_YEARS else 0
 
 

@@ -58,8 +58,7 @@ class Facts:
 
 
 def find_numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers in `text`, in order. The values of a number are decimals such as "1234.5", or times such as "at
-    13:56"."""
+    """Yield the numbers in `text`, in order. A value is a decimal such as "1234.5", or a time such as "at 13:56"."""
     plain = ascii_digits(text)
     for match in _NUMBER.finditer(plain):
         if match.end() - match.start() <= MAX_NUMBER_LENGTH:
@@ -70,8 +69,7 @@ def find_numbers(text: str) -> Iterator[Number]:
 
 
 def ascii_digits(text: str) -> str:
-    """Return the text with the decimal digits of all scripts replaced by the digits 0 to 9. The length of the text does
-    not change."""
+    """Return the text, at the same length, with the decimal digits of all scripts replaced by the digits 0 to 9."""
     return text if text.isascii() else _OTHER_DIGIT.sub(lambda match: str(unicodedata.decimal(match[0])), text)
 
 
@@ -88,8 +86,7 @@ def all_values(numbers: Iterable[Number]) -> set[str]:
 
 
 def facts_of(text: str, language: str) -> Facts:
-    """Return the facts of `text`. `language` is the code of the language of the text, such as "en", or "" if the
-    language is unknown."""
+    """Return the facts of `text`. `language` is the code of its language, such as "en", or "" if it is unknown."""
     text = normalized("NFKC", text)
     dates = find_dates(text)
     text = masked(text, dates)
@@ -183,8 +180,8 @@ def values_of(text: str, number: Number) -> list[str]:
 
 
 def masked(text: str, counted: Sequence[Mention | Number]) -> str:
-    """Return the text with each character of the dates and numbers in `counted` replaced by `MASK`, so that these are
-    not found again."""
+    """Return the text with `MASK` for each character of the dates and numbers in `counted`, so that these are not found
+    again."""
     characters = list(text)
     for item in counted:
         characters[item.start : item.end] = MASK * (item.end - item.start)

@@ -172,8 +172,8 @@ def _unsupported_names(text: str, stated: Stated, language: str) -> Iterator[tup
 
 
 def overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
-    """Return whether one of the dates in `mentions` overlaps the positions `[start, end)`. The dates are in order and
-    do not overlap each other."""
+    """Return whether one of the dates overlaps the positions `[start, end)`. The dates are in order, without
+    overlap."""
     index = bisect_right(mentions, start, key=lambda mention: mention.end)
     return index < len(mentions) and mentions[index].start < end
 
@@ -235,8 +235,8 @@ class Vocabulary:
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
     def has_alike(self, word: str) -> bool:
-        """Return whether a word may be a form or a compound of a word in the texts: the two begin alike, or one
-        contains the other."""
+        """Return whether a word of the texts begins like this word, or one contains the other: a possible form or
+        compound."""
         folded = _folded(word)
         others = (other for other in self._words if len(other) >= _COMMON)
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
@@ -250,8 +250,8 @@ class Vocabulary:
         return not self._around.isdisjoint(_sides(before, after))
 
     def has_part(self, name: str) -> bool:
-        """Return whether the texts contain at least one word of this name, or a similar word: "German" for "Germany",
-        or another spelling."""
+        """Return whether the texts contain a word of this name, or a similar one: "German" for "Germany", or another
+        spelling."""
         return any(self.has(word) or self._has_similar(_folded(word)) for word in _WORD.findall(name))
 
     def _has_similar(self, word: str) -> bool:
@@ -349,8 +349,7 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
 
 
 def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
-    """Join neighboring words to names, such as "Jean-Luc" and "Anna Virtanen". `words` are matches in `text`, in
-    order."""
+    """Join neighboring `words`, matches in `text` in order, to names such as "Jean-Luc" and "Anna Virtanen"."""
     spans: list[tuple[int, int]] = []
     for match in words:
         joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())
