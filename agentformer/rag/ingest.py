@@ -77,9 +77,7 @@ class IngestPipeline:
         entries = self._entries(placement.document, text)
         if isinstance(progress, TextProgress):
             progress.read(len(text.pages), entries[0].metadata["chunks"])
-        with self.originals.storing(entries[:1], [data]):
-            self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
-        return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
+        return self._commit(data, entries, placement, progress)
 
     def rehearse(self, data: bytes, document: Document, password: str | None) -> Document:
         """Do the work of an upload again without storing anything: read the file, cut its text, and embed the chunks.
@@ -102,12 +100,9 @@ class IngestPipeline:
         version has the metadata of the upload, and copies of `parts`, the stored pages and chunks. Nothing is read or
         embedded again. Raises `Conflict` and `StoreError` like `store`."""
         assert placement.same is not None
-        entries = _copies(placement.same, parts, placement.document)
-        with self.originals.storing(entries[:1], [data]):
-            self.backend.store(entries, replacing=placement.replacing, check=placement.check)
-        document = document_of(entries[0])
+        document = self._commit(data, _copies(placement.same, parts, placement.document), placement)
         reason = f"{METADATA_REPLACED}; {document.reason}" if document.reason else METADATA_REPLACED
-        return dataclasses.replace(document, reason=reason, replaced=placement.replaced)
+        return dataclasses.replace(document, reason=reason)
 
     def store_renamed(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
         """Store a new version of the document `placement.same` in one transaction, and return the new version. It has
@@ -115,9 +110,17 @@ class IngestPipeline:
         unchanged context lines. Nothing is read or embedded again. Raises `Conflict` and `StoreError` like `store`."""
         assert placement.same is not None
         copies = _copies(placement.same, parts, placement.document)
-        entries = [_renamed(entry, placement.document) for entry in copies]
+        return self._commit(data, [_renamed(entry, placement.document) for entry in copies], placement)
+
+    def _commit(
+        self,
+        data: bytes,
+        entries: list[MemoryEntry],
+        placement: Placement,
+        progress: Progress | TextProgress | None = None,
+    ) -> Document:
         with self.originals.storing(entries[:1], [data]):
-            self.backend.store(entries, replacing=placement.replacing, check=placement.check)
+            self.backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
         return dataclasses.replace(document_of(entries[0]), replaced=placement.replaced)
 
     def _entries(self, document: Document, text: DocumentText) -> list[MemoryEntry]:

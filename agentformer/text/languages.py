@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import Stemmer
 
+from agentformer.text import data_lines
 from agentformer.text.normalize import normalized
 
 # ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
@@ -77,8 +78,7 @@ def _folded(text: str) -> str:
 @cache
 def _word_lines() -> list[list[str]]:
     """Return the lines of the word lists. Each line is a list: a language, a kind of words, and the words."""
-    texts = [Path(__file__).with_name(name).read_text("utf-8") for name in _WORD_LISTS]
-    return [line.split() for text in texts for line in text.splitlines() if line and not line.startswith("#")]
+    return [line.split() for name in _WORD_LISTS for line in data_lines(Path(__file__).with_name(name))]
 
 
 def _items(kind: str) -> dict[str, list[str]]:

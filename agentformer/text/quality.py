@@ -17,6 +17,7 @@ from operator import mul
 from pathlib import Path
 from typing import Literal
 
+from agentformer.text import data_lines
 from agentformer.text.normalize import normalized
 
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
@@ -25,8 +26,8 @@ GARBLED_BELOW = 0.5
 DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to try the other extractor
 
 # The letter frequencies of unrelated languages. A text is compared with the nearest.
-_LINES = Path(__file__).with_name("letter_frequencies.txt").read_text("utf-8").splitlines()
-_FREQUENCIES = [[int(number) for number in line.split()[1:]] for line in _LINES if line and line[0] != "#"]
+_LINES = data_lines(Path(__file__).with_name("letter_frequencies.txt"))
+_FREQUENCIES = [[int(number) for number in line.split()[1:]] for line in _LINES]
 _UNFOLDED = str.maketrans({"ø": "o", "æ": "a", "œ": "o", "ß": "s", "ł": "l", "đ": "d", "ð": "d", "þ": "t", "ı": "i"})
 
 # Measured on distinct words, real text against random substitutions of its letters: with 120 letters real pages have a

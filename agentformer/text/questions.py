@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Literal
 
+from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 
@@ -71,13 +72,10 @@ class Question:
 def question_words(kind: str) -> dict[str, frozenset[str]]:
     """Return the words of a kind for each language, in lower case. `question_words.txt` lists the kinds."""
     words: dict[str, set[str]] = {}
-    for line in _FILE.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            language, of_kind, *items = line.split()
-            if of_kind == kind:
-                words.setdefault(language, set()).update(
-                    normalized("NFKC", item).casefold().replace("_", " ") for item in items
-                )
+    for language, of_kind, *items in map(str.split, data_lines(_FILE)):
+        if of_kind == kind:
+            written = (normalized("NFKC", item).casefold().replace("_", " ") for item in items)
+            words.setdefault(language, set()).update(written)
     return {language: frozenset(items) for language, items in words.items()}
 
 
@@ -98,13 +96,10 @@ def same_meaning(language: str) -> dict[str, frozenset[str]]:
     """Return for each word of `synonyms.txt` the words of about the same meaning in this language. The words are stems
     with their language ("en~cost"); the group of a word contains the word itself."""
     groups: dict[str, set[str]] = {}
-    for line in _SYNONYMS.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            code, *words = line.split()
-            if code == language:
-                stems = {f"{language}~{stem(word, language)}" for word in words}
-                for each in stems:
-                    groups.setdefault(each, set()).update(stems)
+    for code, *words in map(str.split, data_lines(_SYNONYMS)):
+        stems = {f"{language}~{stem(word, language)}" for word in words} if code == language else ()
+        for each in stems:
+            groups.setdefault(each, set()).update(stems)
     return {each: frozenset(others) for each, others in groups.items()}
 
 
@@ -270,12 +265,11 @@ def ratio_items(text: str, language: str) -> tuple[str, ...]:
 def _ratios() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]]:
     """Return for each language the patterns of the names of ratios, with the items of each ratio."""
     ratios: dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]] = {}
-    for line in _RATIOS.read_text("utf-8").splitlines():
-        if line and not line.startswith("#"):
-            names, _, items = line.partition(" : ")
-            language, *written = names.split()
-            pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, written))})(?!\w)")
-            ratios.setdefault(language, []).append((pattern, tuple(item.replace("_", " ") for item in items.split())))
+    for line in data_lines(_RATIOS):
+        names, _, items = line.partition(" : ")
+        language, *written = names.split()
+        pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, written))})(?!\w)")
+        ratios.setdefault(language, []).append((pattern, tuple(item.replace("_", " ") for item in items.split())))
     return ratios
 
 

@@ -1,4 +1,4 @@
-"""Answers with citations. A language model, if configured, writes the answer; otherwise it quotes sentences."""
+"""Answers with citations, which a language model writes if one is configured, or which quote sentences."""
 
 from __future__ import annotations
 

@@ -17,11 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from agentformer.rag.answer.features import asked_stems
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.documents import KeyedLock
+from agentformer.text import data_lines
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
 from agentformer.text.questions import classify
 from agentformer.text.word_forms import similar_forms
@@ -44,46 +46,9 @@ _UNKNOWN = 0.1  # factor if the question contains a number or a name that no hit
 _OTHER_PERIOD = 0.6  # factor if the quote has a monthly amount and the question asks for a yearly one
 _MISSING, _NOT_SURE = 0.3, 0.78  # if `missing` is so high, or if `lacks` is true, the confidence is at most this
 _EDGE = 1e-4  # the smallest distance of a probability from 0 and from 1
-# For each language, questions and passages that are not about them. Texts of two languages are often further apart, so
-# the baseline is measured within each language.
-_DIFFERENT = {
-    "en": (
-        ("Which gas do plants take from the air?", "Who won the chess tournament last summer?"),
-        (
-            "The tax office sends its letters in March.",
-            "Boil the noodles for nine minutes and add some salt.",
-            "Her grandfather repaired shoes in a small shop near the station.",
-            "The program reads the file line by line and counts the errors.",
-        ),
-    ),
-    "de": (
-        ("Welches Gas nehmen Pflanzen aus der Luft auf?", "Wer hat letzten Sommer das Schachturnier gewonnen?"),
-        (
-            "Das Finanzamt verschickt seine Briefe im März.",
-            "Die Nudeln neun Minuten kochen und etwas Salz dazugeben.",
-            "Ihr Großvater besserte in einem kleinen Laden am Bahnhof Schuhe aus.",
-            "Das Programm liest die Datei Zeile für Zeile und zählt die Fehler.",
-        ),
-    ),
-    "fi": (
-        ("Mitä kaasua kasvit ottavat ilmasta?", "Kuka voitti viime kesän shakkiturnauksen?"),
-        (
-            "Verotoimisto lähettää kirjeensä maaliskuussa.",
-            "Keitä nuudeleita yhdeksän minuuttia ja lisää hieman suolaa.",
-            "Hänen isoisänsä korjasi kenkiä pienessä liikkeessä aseman lähellä.",
-            "Ohjelma lukee tiedoston rivi riviltä ja laskee virheet.",
-        ),
-    ),
-    "ja": (
-        ("植物は空気からどの気体を取り込みますか。", "昨年の夏、将棋の大会で優勝したのは誰ですか。"),
-        (
-            "税務署は三月に手紙を送ります。",
-            "麺を九分ゆでて、塩を少し加えます。",
-            "彼女の祖父は駅の近くの小さな店で靴を直していました。",
-            "プログラムはファイルを一行ずつ読み、誤りを数えます。",
-        ),
-    ),
-}
+# The language, the kind (question or passage) and the text of each sample. Texts of two languages are often further
+# apart, so the baseline is measured within each language.
+_SAMPLES = [line.split(" ", 2) for line in data_lines(Path(__file__).with_name("unrelated_texts.txt"))]
 REFERENCE = 0.0206  # the baseline of the packaged MiniLM; the coefficients above were fitted to its cosines
 _MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
 _LEAST_OF_COMPOUND = 4  # minimum code points of a word that is searched in compounds
@@ -214,8 +179,10 @@ BASELINES = CosineBaselines()
 
 def _samples(space: EmbeddingSpace) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
     """Yield the questions and the passages of each language of the space. If there are none, yield the English ones."""
-    codes = [code for code in _DIFFERENT if space.languages == "*" or code in space.languages.split()]
-    yield from (_DIFFERENT[code] for code in codes or ("en",))
+    known = dict.fromkeys(code for code, _, _ in _SAMPLES)
+    for code in [code for code in known if space.languages == "*" or code in space.languages.split()] or ["en"]:
+        own = [(kind, text) for language, kind, text in _SAMPLES if language == code]
+        yield [text for kind, text in own if kind == "question"], [text for kind, text in own if kind == "passage"]
 
 
 def _measure_tokens(embedder: Embedder, space: EmbeddingSpace) -> float | None:

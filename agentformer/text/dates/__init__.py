@@ -12,13 +12,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS
 
 _FILE = Path(__file__).with_name("calendar_words.txt")
 _LONGEST_ENDING = 8  # letters
 
 # Kind and items of each line of the file.
-_LINES = [line.partition(": ")[::2] for line in _FILE.read_text("utf-8").splitlines() if line and line[0] != "#"]
+_LINES = [line.partition(": ")[::2] for line in data_lines(_FILE)]
 _WRITTEN = {kind.removeprefix("day "): items.split(":") for kind, items in _LINES if kind.startswith("day ")}
 
 

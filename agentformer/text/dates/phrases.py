@@ -15,6 +15,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from agentformer.text import data_lines
 from agentformer.text.dates import strip_accents
 
 UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1
@@ -74,9 +75,7 @@ class Words:
 def phrase_tables() -> Mapping[str, Words]:
     """Return a mapping from the code of each language to its time words. All words are folded by `fold`."""
     by_language: dict[str, Words] = {}
-    for line in Path(__file__).with_name("time_words.txt").read_text("utf-8").splitlines():
-        if not line or line.startswith("#"):
-            continue
+    for line in data_lines(Path(__file__).with_name("time_words.txt")):
         if (match := _LINE.fullmatch(line)) is None:
             raise ValueError(f"time_words.txt: {line!r} must have a language, a kind, a number and phrases")
         language, kind, number = match[1], match[2], int(match[3])
