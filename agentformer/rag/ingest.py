@@ -238,13 +238,7 @@ def _beginning(text: DocumentText) -> str:
 
 
 def document_entry(
-    document: Document,
-    text: DocumentText,
-    status: DocumentStatus,
-    reason: str,
-    *,
-    chunks: int,
-    language: str = "",
+    document: Document, text: DocumentText, status: DocumentStatus, reason: str, *, chunks: int, language: str = ""
 ) -> MemoryEntry:
     """Return the entry to store for a document itself, without its pages and chunks."""
     return MemoryEntry(

@@ -78,11 +78,7 @@ class Originals:
     the original files of the upload are deleted."""
 
     def __init__(
-        self,
-        folder: Path,
-        backend: MemoryBackend,
-        files: OriginalFiles | None = None,
-        uploads: Uploads | None = None,
+        self, folder: Path, backend: MemoryBackend, files: OriginalFiles | None = None, uploads: Uploads | None = None
     ) -> None:
         """`folder` contains the locks (unless `uploads` has them) and the original files (unless `files` has them)."""
         self.files = files or LocalFiles(folder)

@@ -11,13 +11,7 @@ from collections import deque
 from dataclasses import replace
 from pathlib import PurePath
 
-from agentformer.errors import (
-    CorruptDocument,
-    DocumentTooLarge,
-    EmptyDocument,
-    EncryptedDocument,
-    UnsupportedFormat,
-)
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument, UnsupportedFormat
 from agentformer.readers.code.symbols import with_symbols
 from agentformer.readers.formats import (
     ADAPTERS,

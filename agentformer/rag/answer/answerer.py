@@ -16,16 +16,7 @@ from agentformer.rag.answer.quotes import RankedSentence
 from agentformer.rag.answer.request import AnswerRequest
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.prompt_quoting import MarkerRestorer
-from agentformer.types import (
-    Answer,
-    AnswerEvent,
-    AnswerFault,
-    AnswerPiece,
-    ChatMessage,
-    Embedder,
-    Hit,
-    LanguageModel,
-)
+from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, Hit, LanguageModel
 
 # The model is not asked if no hit shares a term with the question and no sentence reaches this cosine. `abstain` does
 # not apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot

@@ -49,8 +49,16 @@ def exchange(
 
 
 def _talk(
-    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, start: float, seconds: float
+    process: subprocess.Popen[bytes],
+    given: Sequence[bytes],
+    frames: protocol.Frames,
+    start: float,
+    seconds: float,
+    *,
+    lasting: bool = False,
 ) -> bool:
+    """Exchange data with the process until its frames are done, as `exchange` does, without killing the process. Return
+    whether it ran out of time. The standard input of a `lasting` process stays open for further requests."""
     assert process.stdin and process.stdout
     deadline, ready_seen = time.monotonic() + start + seconds, False
     todo = [memoryview(piece) for piece in given if piece]
@@ -68,7 +76,8 @@ def _talk(
             ready = [key.fileobj for key, _ in selector.select(0 if exited else min(left, _POLL_SECONDS))]
             if process.stdin in ready and not _give(process.stdin.fileno(), todo):
                 selector.unregister(process.stdin)
-                process.stdin.close()
+                if not lasting:
+                    process.stdin.close()
             if process.stdout in ready:
                 data = os.read(process.stdout.fileno(), _PIECE)
                 if not data:
@@ -257,30 +266,9 @@ class LastingWorker:
 
     def exchange(self, request: bytes, frames: protocol.Frames, *, seconds: float) -> None:
         """Send a request, and pass the answer to `frames`. Return early if the child process ends, or if it needs more
-        than `seconds`. Raises `Overrun` if the answer is too large, `NoFrame` if it is invalid, and `OSError` if the
-        process has ended."""
-        assert self._process.stdin and self._process.stdout
-        left, until = memoryview(request), time.monotonic() + seconds + (0 if self._ready else _STARTUP_SECONDS)
-        with selectors.DefaultSelector() as selector:
-            for pipe, event in (
-                (self._process.stdin, selectors.EVENT_WRITE),
-                (self._process.stdout, selectors.EVENT_READ),
-            ):
-                os.set_blocking(pipe.fileno(), False)
-                selector.register(pipe, event)
-            while not frames.done and (wait := until - time.monotonic()) > 0:
-                ready = [key.fileobj for key, _ in selector.select(wait)]
-                if self._process.stdin in ready:
-                    left = left[os.write(self._process.stdin.fileno(), left[:_PIECE]) :]
-                    if not left:
-                        selector.unregister(self._process.stdin)
-                if self._process.stdout in ready:
-                    data = os.read(self._process.stdout.fileno(), _PIECE)
-                    if not data:
-                        return
-                    frames.feed(data)
-                if frames.ready and not self._ready:
-                    self._ready, until = True, time.monotonic() + seconds
+        than `seconds`. Raises `Overrun` if the answer is too large, and `NoFrame` if it is invalid."""
+        _talk(self._process, [request], frames, 0.0 if self._ready else _STARTUP_SECONDS, seconds, lasting=True)
+        self._ready = self._ready or frames.ready
 
     def end(self) -> None:
         """End the child process."""

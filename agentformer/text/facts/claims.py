@@ -13,15 +13,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from typing import NamedTuple
 
-from agentformer.text.dates import (
-    Day,
-    Mention,
-    day_of_moment,
-    find_dates,
-    is_given,
-    months,
-    strip_accents,
-)
+from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
 from agentformer.text.facts import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.numbers import whole_numbers, whole_values
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
