@@ -81,9 +81,9 @@ def test_a_name_must_agree_with_the_content() -> None:
     ):
         if message:
             with pytest.raises(UnsupportedFormat, match=message):
-                readers._refuse_disguise(media_type, name)
+                readers._refuse_unreadable(b"", media_type, name)
         else:
-            readers._refuse_disguise(media_type, name)
+            readers._refuse_unreadable(b"", media_type, name)
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

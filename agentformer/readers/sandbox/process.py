@@ -278,16 +278,23 @@ class LastingWorker:
 def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
     """Start a child process with the program `boot`, and return the process. Its working folder is `folder`, if this is
     not "". The caller writes the file to its standard input."""
-    # Absolute paths, because the child process runs in another folder.
-    path = [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p] or [""]  # noqa: PTH100, PTH110
-    environment = {name: os.environ[name] for name in _PASSED_ENVIRONMENT if name in os.environ} | _ENVIRONMENT
     return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
-        [sys.executable, "-I", "-c", boot, json.dumps([path, str(_PACKAGE)])],
+        [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         bufsize=0,
         cwd=folder or None,
-        env=environment | (dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) if folder else {}),
+        env=_environment(folder),
         start_new_session=True,  # tesseract, its child, ends with the group
     )
+
+
+def _module_path() -> list[str]:
+    """Return the entries of `sys.path` as absolute paths, because the child process runs in another folder."""
+    return [os.path.abspath(p) if os.path.exists(p) else p for p in sys.path if p] or [""]  # noqa: PTH100, PTH110
+
+
+def _environment(folder: str) -> dict[str, str]:
+    passed = {name: os.environ[name] for name in _PASSED_ENVIRONMENT if name in os.environ}
+    return passed | _ENVIRONMENT | (dict.fromkeys(("TMPDIR", "TEMP", "TMP"), folder) if folder else {})
