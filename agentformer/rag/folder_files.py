@@ -78,8 +78,7 @@ class Problem(NamedTuple):
 
 
 def encodable(path: str | os.PathLike[str]) -> str:
-    """Return a path as a text that can be stored and shown, with `/`, and with `\\udce9` for a byte that is not
-    UTF-8."""
+    """Return a path as a text that can be stored: with `/`, and with `\\udce9` for a byte that is not UTF-8."""
     return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
 
 

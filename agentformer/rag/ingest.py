@@ -184,8 +184,7 @@ def document_entries(
 
 
 def _of_code(chunk: PageChunk) -> dict[str, Any]:
-    """Return the metadata of a chunk of source code: programming language, names of functions and classes, and
-    lines."""
+    """Return the metadata of a chunk of source code: its language, its functions and classes, and its lines."""
     if not chunk.page.code:
         return {"lines": list(chunk.lines)} if chunk.lines else {}
     return {"code": chunk.page.code, "symbol": chunk.symbol, "lines": list(chunk.lines or ())}
@@ -226,8 +225,7 @@ def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
 
 
 def _beginning(text: DocumentText) -> str:
-    """Return the first `_LANGUAGE_SAMPLE` characters of the prose of the document, from which its language is
-    detected."""
+    """Return the first `_LANGUAGE_SAMPLE` characters of prose, from which the language is detected."""
     parts: list[str] = []
     left = _LANGUAGE_SAMPLE
     for page in text.pages:

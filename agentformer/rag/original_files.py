@@ -122,8 +122,7 @@ class LocalFiles:
 
 
 def file_name(digest: str) -> str:
-    """Return the name of an original file, in a subfolder named by two characters, so that no folder has too many
-    files."""
+    """Return the name of an original file, in a subfolder with a name of two characters, to keep folders small."""
     return f"{digest[:2]}/{digest}.bin"
 
 
@@ -201,8 +200,7 @@ class S3Files:
         self._lock = threading.Lock()
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless an undamaged one is there. Raises `StoreError` if the bucket cannot be read or
-        written."""
+        """Store a file, unless an undamaged one is there. Raises `StoreError` if the bucket is not usable."""
         if self.holds(digest, data):
             return
         with self._errors("written"):
@@ -302,8 +300,7 @@ class S3Files:
             raise StoreBusy(f"{self.place} cannot be reached ({type(error).__name__}); {advice}") from None
 
     def _refused(self, done: str, code: str) -> StoreError:
-        """Return the error for a refused request. `done` is the request as a participle, and `code` the store's error
-        code."""
+        """Return the error for a refused request: `done` as a participle, and `code`, the store's error code."""
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self.place} does not exist; create it, or correct `originals`")
         what = f"an original file in {self.place} cannot be {done}"

@@ -34,8 +34,7 @@ class Origin:
 
     @classmethod
     def of_file(cls, file: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Origin:
-        """Return the origin of a file in the folder `root`, links resolved. Raises `InvalidInput` if this is not
-        possible."""
+        """Return the origin of a file in the folder `root`, links resolved. Raises `InvalidInput` on failure."""
         return cls(_absolute(file), _absolute(root) if root is not None else "")
 
 
@@ -70,8 +69,7 @@ def identity(document: Document) -> tuple[str, str, str]:
 
 
 def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
-    """Return a check for `MemoryBackend.store`: it raises `Conflict` unless each scope has exactly the ids seen in
-    it."""
+    """Return a check for `MemoryBackend.store`: it raises `Conflict` unless each scope has the ids seen in it."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for scope, expected in seen:

@@ -43,8 +43,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _heading_levels(styles: etree._Element | None) -> dict[str, int]:
-    """Return a dictionary: id of a heading style -> level. Every language version of Word names the styles in
-    English."""
+    """Return a dictionary: id of a heading style -> level. Every version of Word names the styles in English."""
     levels: dict[str, int] = {}
     for style in styles.iter(f"{_W}style") if styles is not None else ():
         name = style.find(f"{_W}name")

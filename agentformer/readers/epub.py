@@ -30,8 +30,7 @@ _NCX, _CHAPTERS = "application/x-dtbncx+xml", frozenset({"application/xhtml+xml"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Raises `EncryptedDocument` for copy protection, and `CorruptDocument` if a chapter is
-    missing."""
+    """Yield the document. Raises `EncryptedDocument` for copy protection, `CorruptDocument` if a chapter is missing."""
     parts = ZipParts(data, _KIND)
     _refuse_protected(parts)
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)

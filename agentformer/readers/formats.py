@@ -204,8 +204,7 @@ def _zip_type(data: bytes) -> str:
 
 
 def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the directory of a ZIP archive, at `[start, end)` in `data`, contains a file with the name
-    `part`."""
+    """Return whether the directory of a ZIP archive, at `[start, end)` in `data`, contains the file name `part`."""
     at = data.find(part, start, end)
     while at >= 0:
         header = data[max(0, at - _ZIP_ENTRY) : at]

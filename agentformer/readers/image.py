@@ -130,8 +130,7 @@ def image_text(image: Any) -> str:
 
 
 def _read(image: Any) -> tuple[str, float]:
-    """Return the text that OCR finds in an image, in lines and paragraphs, and the mean confidence of its letters
-    (0..100)."""
+    """Return the text that OCR finds, in lines and paragraphs, and the mean confidence of its letters (0..100)."""
     import pytesseract
 
     installed = set(pytesseract.get_languages())
@@ -150,8 +149,7 @@ def _read(image: Any) -> tuple[str, float]:
 
 
 def _turn(image: Any) -> int:
-    """Return the degrees by which the image must be turned clockwise to be upright, or 0 if tesseract cannot detect
-    them."""
+    """Return the degrees by which the image must be turned clockwise to be upright, or 0 if they are unknown."""
     import pytesseract
 
     with suppress(pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow

@@ -109,8 +109,7 @@ def code_terms(text: str) -> Terms:
 
 
 def _distinct_terms(words: Iterable[str]) -> Terms:
-    """Return the terms of identifiers, each once. The parts of an identifier are stems too: they count like whole
-    names."""
+    """Return the terms of identifiers, each once. Parts of an identifier are stems too: they count like whole names."""
     terms = _terms(lexemes(" ".join(dict.fromkeys(words))), CODE_LANGUAGE)
     return Terms(tuple(dict.fromkeys((*terms.stems, *terms.parts))), tuple(dict.fromkeys(terms.surface)))
 

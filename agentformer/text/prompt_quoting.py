@@ -88,8 +88,7 @@ def escape_line(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape tags, tokens and hidden characters in JSON text by codes of JSON, so that the parsed value stays the
-    same."""
+    """Escape tags, tokens and hidden characters in JSON text by codes of JSON: the parsed value stays the same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     text = _ENTITY.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)

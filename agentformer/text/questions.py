@@ -81,8 +81,7 @@ def question_words(kind: str) -> dict[str, frozenset[str]]:
 
 @cache
 def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
-    """Return a pattern that finds the words of a kind in a casefolded text, or None if the language has no such words.
-    If several words match, the longest is found."""
+    """Return a pattern that finds the (longest) words of a kind in a casefolded text, or None if there are none."""
     items = sorted(question_words(kind).get(language, ()), key=len, reverse=True)
     if not items:
         return None

@@ -213,8 +213,7 @@ def split(
 
 
 class _Piece(NamedTuple):
-    """A piece of a text: its span, its number of tokens, and whether white space or an end of the text is on both
-    sides."""
+    """A piece of a text: its span, its number of tokens, and whether white space or an end is on both sides."""
 
     span: Span
     tokens: int

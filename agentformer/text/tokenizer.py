@@ -153,8 +153,7 @@ def _unspaced(run: str) -> Lexeme:
 
 
 def _long(token: str) -> Lexeme:
-    """Return the lexeme of a token that is longer than `MAX_TERM`. Its words are pieces of at most `MAX_TERM`
-    characters."""
+    """Return the lexeme of a token longer than `MAX_TERM`. Its words are pieces of at most `MAX_TERM` characters."""
     pieces = (piece for part in _MARKS_BETWEEN.split(token.casefold()) for piece in _pieces(part))
     return Lexeme(words=tuple(piece for piece in pieces if not _ACCENTS_ONLY.fullmatch(piece)))
 
@@ -178,8 +177,7 @@ def _grouped(kind: str | None, token: str) -> Iterator[str]:
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole is a code, and its parts are words or
-    codes."""
+    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole is a code, its parts are words or codes."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -204,8 +202,7 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of an identifier, whose words are its `inner`, or of words joined by marks, such as
-    "e-mail"."""
+    """Return the lexeme of an identifier, with its words as `inner`, or of words joined by marks ("e-mail")."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -230,8 +227,7 @@ def _compound(token: str, folded: str, capital: bool) -> Lexeme:
 
 
 def _humps(part: str) -> tuple[str, ...]:
-    """Split an identifier into its words: `getUserName` into "get", "user", "name"; `PDFReader` into "pdf",
-    "reader"."""
+    """Split an identifier: `getUserName` into "get", "user" and "name"; `PDFReader` into "pdf" and "reader"."""
     runs: list[str] = []
     for run in _RUNS.findall(part):
         start = 0
@@ -246,8 +242,7 @@ def _humps(part: str) -> tuple[str, ...]:
 
 
 def _without_ending(token: str) -> str:
-    """Return the token without a Nordic case ending after a colon ("EU:n"), an English possessive ending ("Anna's"), or
-    a contracted English verb ("we're")."""
+    """Return the token without a Nordic case ending ("EU:n"), an English possessive ("Anna's") or verb ("we're")."""
     head, colon, tail = token.rpartition(":")
     if colon and tail in _COLON_TAIL:
         return head

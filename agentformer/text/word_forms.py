@@ -37,8 +37,7 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
 
 
 def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list[str]:
-    """Return the terms of the vocabulary that may be forms or compounds of one of `words`, pairs of language and
-    word."""
+    """Return the terms of the vocabulary that may be forms or compounds of `words`, pairs of language and word."""
     least = min(_BEGINNING, _LEAST_OF_COMPOUND)
     starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
     ends = tuple(word for language, word in words if language in COMPOUNDING and len(word) >= least)

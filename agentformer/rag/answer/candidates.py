@@ -93,8 +93,7 @@ def asks_number(question: Question) -> bool:
 
 
 def lacks_frequency(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks how often something happens, and a text does not say this, but perhaps only
-    when."""
+    """Return whether a question asks how often something happens, and a text does not say this, but at most when."""
     asked = classify(question, language)
     return "often" in asked.measures and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
@@ -152,8 +151,7 @@ def _is_subject(words: Sequence[str], subject: Sequence[str]) -> bool:
 
 
 def other_period(question: Question, text: str, language: str) -> bool:
-    """Return whether a sentence states amounts for other periods than the question asks for: "5 euros per month" if the
-    question is "How much is it per year?"."""
+    """Return whether a sentence states amounts for other periods than asked: "per month" for "per year"."""
     stated = periods(text.casefold(), language) if question.period else []
     return bool(stated) and question.period not in stated
 

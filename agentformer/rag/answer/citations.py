@@ -137,8 +137,7 @@ def without_unfinished(text: str) -> str:
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a group of neighboring markers without those that cite no passage, and without the words that joined only
-    them."""
+    """Return a group of markers without those that cite no passage, and without the words that joined only them."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:

@@ -73,8 +73,7 @@ class PassageContext:
     chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: chunk ids with their spans in the page
 
     def located(self, citation: Citation) -> Citation:
-        """Return the citation, which must cite one of these passages, with the id of the chunk that contains its
-        quote."""
+        """Return the citation of one of these passages with the id of the chunk that contains its quote."""
         chunks = self.chunks[citation.number - 1]
         inside = (id_ for id_, (start, end) in chunks if start <= citation.start and citation.end <= end)
         return dataclasses.replace(citation, entry_id=next(inside, citation.entry_id))
@@ -174,8 +173,7 @@ class _Text:
 
 
 class _Texts:
-    """Reads the text from which each hit is taken: at the first hit of a document, all needed pages of this
-    document."""
+    """Reads the text of each hit: at the first hit of a document, all needed pages of this document."""
 
     def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:
         self._backend = backend

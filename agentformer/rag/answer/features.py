@@ -255,8 +255,7 @@ class SentenceFeatures:
 
 @cache
 def _backward(language: str) -> frozenset[str]:
-    """Return the words, such as pronouns, that refer to the previous sentence. Without a language, return those of
-    all."""
+    """Return the words, such as pronouns, that refer to the previous sentence; without a language, those of all."""
     lists = question_words("backward")
     return lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
 

@@ -153,8 +153,7 @@ class Passage:
 
     @cached_property
     def name_letters(self) -> str:
-        """The letters and digits of the name of the document, casefolded, to recognise its words in the labels of table
-        rows."""
+        """The letters and digits of the document's name, casefolded, to recognise its words in labels of table rows."""
         return letters_and_digits(self.hit.entry.context.partition(SEPARATOR)[0])
 
     @cached_property
@@ -308,8 +307,7 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence is not quoted: an entry of a table of contents, a form field, a ruled line or a row of
-    numbers."""
+    """Return whether a sentence is not quoted: an entry of a table of contents, a form field, a line or numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
     if _is_contents(sentence.text):
         return True
@@ -325,8 +323,7 @@ def _is_filled(sentence: Sentence) -> bool:
 
 
 def _is_contents(text: str) -> bool:
-    """Return whether a text is a part of a table of contents: most lines end with growing numbers, and none has a
-    comma."""
+    """Return whether a text is from a table of contents: most lines end with growing numbers, and none has a comma."""
     lines = text.split("\n")
     numbered = (line for line in lines if line.rstrip()[-1:].isdecimal())  # a quick test
     pages = [int(match[1]) for line in numbered if (match := _PAGE_NUMBER.search(line))]

@@ -60,8 +60,7 @@ def contains_no_answer(hits: Sequence[Hit]) -> bool:
 
 
 def passage(number: int, hit: Hit) -> str:
-    """Return one passage of a prompt, with number and source. Its tags, template tokens and reference numbers are
-    escaped."""
+    """Return a passage of a prompt, with number and source. Tags, template tokens and references are escaped."""
     source = hit.entry.source
     place = place_name(source.name, source.page, source.label) if source else _memory_place(hit.entry)
     name = _without_markers(escape_line(place))  # an uploader chooses the name, line breaks included

@@ -326,8 +326,7 @@ def _titled(row: TableRow | None, text: str) -> str:
 
 
 def _joined(spans: Sequence[Span]) -> list[Span]:
-    """Return the spans, those that overlap or have only one character between them joined, up to `_WINDOW` code
-    points."""
+    """Return the spans, joined up to `_WINDOW` code points if they overlap or only one character is between them."""
     joined: list[Span] = []
     for span in spans:
         last = joined[-1] if joined else None

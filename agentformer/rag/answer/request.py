@@ -120,8 +120,7 @@ class AnswerRequest:
         return self._with_named_first(rank_sentences(self.terms, self.quotable))
 
     def _with_named_first(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
-        """Return the ranked sentences. If the first is of a stranger, the sentences of all strangers get lower
-        scores."""
+        """Return the ranked sentences. If the first is of a stranger, those of all strangers get lower scores."""
         if not ranked or not self._is_stranger(ranked[0].hit):
             return ranked
         scores = [one.score * (_OF_STRANGER if self._is_stranger(one.hit) else 1.0) for one in ranked]

@@ -167,8 +167,7 @@ class _Reader:
         return names, [name for name in names if self._is_unknown_name(name, text)]
 
     def _not_named(self, figures: list[str], text: str) -> list[str]:
-        """Return the claims without the numbers of things that a passage names, such as a berth in a range of
-        berths."""
+        """Return the claims without numbers of things that a passage names, such as a berth in a range of berths."""
         if not figures:
             return []
         things = numbered_things(text, self._language)

@@ -31,8 +31,7 @@ _DIGITS = re.compile(r"\d{1,7}")
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Raises `EncryptedDocument` for one with a password, and `CorruptDocument` if it has no
-    content."""
+    """Yield the document. Raises `EncryptedDocument` if it has a password, `CorruptDocument` if it has no content."""
     parts = ZipParts(data, _KIND)
     if _MANIFEST in parts and _ENCRYPTION in parts.read(_MANIFEST):  # not parsed: some manifests are not valid XML
         raise parts.encrypted()

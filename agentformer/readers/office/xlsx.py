@@ -37,8 +37,7 @@ _NO_VALUE = "{} formulas have no stored value; open the file in a spreadsheet pr
 
 
 class _Book(NamedTuple):
-    """The shared parts of a workbook: texts, a number format ("d", "h", "%", ...) for each style, and the first day of
-    dates."""
+    """The shared parts of a workbook: texts, a number format ("d", "%", ...) for each style, and the first day."""
 
     texts: Sequence[str]
     formats: Sequence[str]
@@ -68,8 +67,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def _formats(styles: etree._Element) -> list[str]:
-    """Return the format of each cell style: "d" (a date), "h" (a time), "d h", "%" with a "0" for each decimal, or
-    ""."""
+    """Return the format of each cell style: "d" (date), "h" (time), "d h", "%" with a "0" for each decimal, or ""."""
     own = {each.get("numFmtId", ""): each.get("formatCode", "") for each in styles.iter(f"{_S}numFmt")}
     cells = styles.find(f"{_S}cellXfs")
     found = []

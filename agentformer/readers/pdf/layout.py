@@ -229,8 +229,7 @@ class Title(NamedTuple):
 
 
 class _Style(NamedTuple):
-    """The style of a title. Of two titles, the one with the greater style (compared by fields) has the outer
-    section."""
+    """The style of a title. The title with the greater style (compared by fields) has the outer section."""
 
     height: float  # in points
     centered: bool
@@ -238,8 +237,7 @@ class _Style(NamedTuple):
 
 
 class _Page(NamedTuple):
-    """The usual style of the letters on a page and the borders of its text, with which lines are compared to find
-    titles."""
+    """The usual style and the borders of the text of a page, with which lines are compared to find titles."""
 
     width: float  # width of the sheet, in points
     left: float  # border of the text

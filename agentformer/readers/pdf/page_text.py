@@ -53,8 +53,7 @@ _FILE_NAME = re.compile(r"\S+\.(?:\w{2,5})$|.*\.(?:docx?|pptx?|xlsx?|dvi|tex|ind
 
 
 class PageContent(NamedTuple):
-    """The text of a page, the share (0..1) of its characters that the font does not map to Unicode, titles and
-    tables."""
+    """The text of a page, the share (0..1) of characters that its font does not map to Unicode, titles and tables."""
 
     text: str
     unmapped: float
@@ -170,8 +169,7 @@ class PdfiumDocument:
             return page.render(scale=scale, grayscale=True).to_pil()
 
     def page(self, number: int) -> closing[Any]:
-        """Return a context manager that yields a page and closes it. Raises `Unreadable` if PDFium cannot open the
-        page."""
+        """Return a context manager that yields a page and closes it. Raises `Unreadable` if PDFium cannot open it."""
         try:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
@@ -299,8 +297,7 @@ class PypdfDocument:
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
-    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: the time is not
-    limited)."""
+    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: any time)."""
     from pypdf.errors import PyPdfError
 
     with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):

@@ -42,8 +42,7 @@ _YEAR = re.compile(r"(?:19|20)\d\d")
 
 
 class Word(NamedTuple):
-    """A word with its extent and its base line, in points. `y` grows upwards. `line` is the number of its line of
-    text."""
+    """A word with its extent and its base line in points (`y` grows upwards), and the number of its line of text."""
 
     text: str
     left: float
@@ -66,8 +65,7 @@ class FoundRow:
 
 @dataclass(frozen=True, slots=True)
 class FoundTable:
-    """A table with a header for each column. `scale` is the unit of the amounts in the caption ("in millions"), or
-    ""."""
+    """A table with a header for each column, and with the unit of the amounts in the caption ("in millions")."""
 
     headers: tuple[str, ...]
     scale: str
@@ -311,8 +309,7 @@ def _placed(row: _Row, columns: Sequence[_Cell]) -> tuple[list[str], tuple[str, 
 
 
 def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tuple[str, ...]:
-    """Return the words above each column. Lines without such words are skipped. A title, prose or another table ends
-    them."""
+    """Return the words above each column, skipping lines without such words, below a title, prose or another table."""
     parts: list[list[str]] = [[] for _ in columns]
     for row in reversed(rows[max(0, start - _HEADER_LINES) : start] if columns else []):
         if row.has_data or len(row.words) > _MAX_HEADER_WORDS:

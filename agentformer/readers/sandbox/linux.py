@@ -57,8 +57,7 @@ def _allow(rules: int, path: Path, rights: int) -> None:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """Make the system call with this number. Return its result, or -1 if the system refuses or does not know the
-    call."""
+    """Make a system call by its number. Return its result, or -1 if the system refuses or does not know the call."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     call.restype = ctypes.c_long
     words = [ctypes.c_long(word) if isinstance(word, int) else word for word in arguments]

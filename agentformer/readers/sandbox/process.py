@@ -196,8 +196,7 @@ def read_isolated(data: bytes, options: ReadOptions) -> DocumentText:
 
 
 def image_isolated(data: bytes, options: ReadOptions) -> protocol.PageImage:
-    """Return the image of the page `options.page` of a PDF file from a child process. Raises `DocumentError` if this
-    fails."""
+    """Return the image of the page `options.page` of a PDF from a child process. Raises `DocumentError` on failure."""
     outcome = _run(data, replace(options, ocr=False))
     if outcome.frames.draft:
         return protocol.image_from_bytes(outcome.frames.draft)
@@ -220,8 +219,7 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """Yield a temporary folder for the files of tesseract, and delete the folder at the end. Yield "" if tesseract is
-    not used, or if the folder cannot be created."""
+    """Yield a temporary folder for the files of tesseract, or "" if there is no need or no room for one."""
     folder = ""
     if options.ocr and options.media_type in RECOGNISED and shutil.which("tesseract"):
         with suppress(OSError):  # a full disk: pages without text stay without

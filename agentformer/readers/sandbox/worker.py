@@ -182,8 +182,7 @@ def main() -> None:
 
 
 def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
-    """Read the file, and write each draft when it is complete. Half of the allowed output is kept for the last
-    draft."""
+    """Read the file, and write each complete draft. Half of the allowed output is kept for the last draft."""
     written, pending, end = 0, b"", DONE
     try:
         parse = _parser(options)

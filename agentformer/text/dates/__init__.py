@@ -80,16 +80,14 @@ def weekdays(word: str) -> frozenset[int]:
 
 
 def format_day(moment: datetime, language: str) -> str:
-    """Return the date of `moment` as written in `language`, or as "2023-05-08" if the format of the language is
-    unknown."""
+    """Return the date of `moment` as written in `language`, or as "2023-05-08" if its format is unknown."""
     form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
     month = names.split()[moment.month - 1] if names else ""
     return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:
-    """Return a range of dates as written in `language`: "8 May 2023 – 9 May 2023", or one date if it is the same
-    day."""
+    """Return a range of dates as written in `language`: "8 May 2023 – 9 May 2023", or one date for the same day."""
     return " – ".join(dict.fromkeys((format_day(first, language), format_day(last, language))))
 
 
@@ -167,8 +165,7 @@ def day_of_moment(moment: datetime) -> Day:
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether a `known` date agrees with all parts of the date `claim`. One without a year agrees with all
-    `years`."""
+    """Return whether a `known` date agrees with all parts of `claim`. One without a year agrees with all `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 

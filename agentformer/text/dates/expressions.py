@@ -280,8 +280,7 @@ def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """Return the values of the slots (variable words such as "{unit}") of a phrase at token `at`, or None if it is not
-    there."""
+    """Return the values of the slots (variable words) of a phrase at token `at`, or None if it is not there."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None

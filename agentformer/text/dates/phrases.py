@@ -115,8 +115,7 @@ class Slots(NamedTuple):
 
 
 def calendar_days(year: int, month: int, day: int) -> DaySpan | None:
-    """Return the first and the last day of a date, which is a whole month if `day` is 0. Return None if it does not
-    exist."""
+    """Return the first and the last day of a date (a whole month if `day` is 0), or None if it does not exist."""
     try:
         first = date(year, month, day or 1)
         return first, first if day else _end_of_month(first)

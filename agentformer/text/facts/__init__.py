@@ -180,8 +180,7 @@ def values_of(text: str, number: Number) -> list[str]:
 
 
 def masked(text: str, counted: Sequence[Mention | Number]) -> str:
-    """Return the text with `MASK` for each character of the dates and numbers in `counted`, so that these are not found
-    again."""
+    """Return the text with `MASK` for each character of `counted`, so that these are not found again."""
     characters = list(text)
     for item in counted:
         characters[item.start : item.end] = MASK * (item.end - item.start)

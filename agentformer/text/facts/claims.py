@@ -164,8 +164,7 @@ def _unsupported_names(text: str, stated: Stated, language: str) -> Iterator[tup
 
 
 def overlaps(start: int, end: int, mentions: Sequence[Mention]) -> bool:
-    """Return whether one of the dates overlaps the positions `[start, end)`. The dates are in order, without
-    overlap."""
+    """Return whether a date overlaps the positions `[start, end)`. The dates are in order, without overlap."""
     index = bisect_right(mentions, start, key=lambda mention: mention.end)
     return index < len(mentions) and mentions[index].start < end
 
@@ -227,8 +226,8 @@ class Vocabulary:
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
     def has_alike(self, word: str) -> bool:
-        """Return whether a word of the texts begins like this word, or one contains the other: a possible form or
-        compound."""
+        """Return whether a word of the texts may be a form or a compound: it begins alike, or one contains the
+        other."""
         folded = _folded(word)
         others = (other for other in self._words if len(other) >= _COMMON)
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
@@ -242,8 +241,7 @@ class Vocabulary:
         return not self._around.isdisjoint(_sides(before, after))
 
     def has_part(self, name: str) -> bool:
-        """Return whether the texts contain a word of this name, or a similar one: "German" for "Germany", or another
-        spelling."""
+        """Return whether the texts contain a word of this name, or a similar one: "German" for "Germany"."""
         return any(self.has(word) or self._has_similar(_folded(word)) for word in _WORD.findall(name))
 
     def _has_similar(self, word: str) -> bool:
@@ -292,8 +290,7 @@ def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, .
 
 
 def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
-    """Return True if the word `name` has no article where an ordinary noun has one, as in "von Edison", and if the
-    sources (`known`) have no similar word."""
+    """Return whether a word has no article where a noun has one ("von Edison"), and `known` has no similar word."""
     folded = name.text.casefold()
     if len(folded) < _COMMON or folded in _WITHOUT_ARTICLE or _NOUN_ENDING.search(folded):
         return False

@@ -33,8 +33,7 @@ _PLACE = re.compile(r"\b(in|nach|aus|von) ([A-ZÄÖÜ][^\W\d_]+)")
 
 
 def is_about_another(names: Iterable[str], question: str, text: str, language: str) -> bool:
-    """Return whether a text is certainly about something else than a question. `names` are the names in the question,
-    and `language` is the language of the text."""
+    """Return whether a text in `language` is certainly about something else than a question with these names."""
     surnames = () if language in CAPITAL_NOUNS else names
     return (
         any(_names_another(name, text, language) for name in surnames)

@@ -195,8 +195,7 @@ class NumberedThing(NamedTuple):
     numbers: str
 
     def is_among(self, others: Iterable[NumberedThing]) -> bool:
-        """Return whether another has a number of this thing, or of a part of it: "7.2" for "7", and "12(4)" for
-        "12"."""
+        """Return whether another has a number of this thing or of a part: "7.2" for "7", and "12(4)" for "12"."""
         own = _NUMBER.findall(self.numbers)
         return any(_includes(other.numbers, number) for other in others for number in own)
 
@@ -223,8 +222,7 @@ def _in_digits(match: re.Match[str]) -> str:
 
 
 def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> bool:
-    """Return whether a text names another thing of the kind that is asked for, and not the same: "berth 12" for berth
-    30."""
+    """Return whether a text names another thing of a kind asked for, and not the same: "berth 12" for berth 30."""
     return any(alike and not thing.is_among(alike) for thing, alike in _compared(asked, text, language))
 
 

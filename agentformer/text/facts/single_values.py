@@ -94,8 +94,7 @@ _ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Fin
 
 
 class _Statement(NamedTuple):
-    """A fact in a text. `about` are the words of its subject and verb, or of its label; `value` are those of its
-    value."""
+    """A fact in a text: the words of its subject and verb, or of its label, and the words of its value."""
 
     about: tuple[str, ...]
     value: tuple[str, ...]
