@@ -96,8 +96,7 @@ def checked_folder(folder: Any) -> Path:
 
 class OwnFolders:
     """The folders in which the memory keeps its own files, so they contain no documents: `folders`, and the folder
-    `PRIVATE` in every memory home (see `is_home`). A folder is recognised under any path that leads to it, such as a
-    link."""
+    `PRIVATE` in every memory home (see `is_home`). A folder is recognised under any path, such as a link."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._numbers = {number for folder in folders if (number := _number_of(folder))}

@@ -152,8 +152,7 @@ class _Stored:
 
     def of_origin(self) -> list[MemoryEntry]:
         """Return the documents from the path of the upload. An older version of agentformer stored no paths. Therefore,
-        if no document has the path, return a document of an older version that has the same bytes and the same file
-        name."""
+        if no document has the path, return a document of an older version with the same bytes and file name."""
         document = self._document
         if entries := self._select(origin=document.origin):
             return entries

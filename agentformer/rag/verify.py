@@ -106,8 +106,8 @@ class _Survey:
 
 def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
     """Return the results of all checks: first those of the backend, then those of documents, originals, uploads,
-    embeddings and jobs. If `repair` is true, damage is repaired if possible. `reread` ingests a damaged document again
-    from its original file."""
+    embeddings and jobs. If `repair` is true, damage is repaired if possible. `reread` ingests a document again from its
+    original file."""
     checks = list(store.backend.verify(repair=repair))
     sound = all(check.mended >= check.found for check in checks)
     if repair:

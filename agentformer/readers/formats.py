@@ -82,8 +82,7 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 def sniff(data: bytes, name: str = "") -> str:
     """Return the media type of the content. The extension of `name` only distinguishes plain text, Markdown, HTML that
     does not begin with a usual tag, and mail with few headers. If the content matches two types, the first bytes
-    decide. The function runs on untrusted bytes in the calling process, so its time is at most linear in their
-    length."""
+    decide. The time is at most linear, because untrusted bytes are read in the calling process."""
     # A real PDF has objects; a text may only mention "%PDF-".
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and (b" obj" in data or b"startxref" in data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):
@@ -292,8 +291,8 @@ BINARY_NAMES = {
 
 class Adapter(Protocol):
     """A module that reads one media type. `parse` yields drafts of the document. A draft is a complete document with
-    the text that was found so far; the last draft is the result. `parse` raises only `DocumentError`, and only for
-    problems of the file."""
+    the text that was found so far; the last draft is the result. `parse` raises only `DocumentError`, for problems of
+    the file."""
 
     def parse(self, data: bytes, options: ReadOptions) -> Iterator[DocumentText]: ...
 

@@ -35,8 +35,7 @@ _LONGEST_CELL = 1 << 20  # characters; a longer one follows a quotation mark tha
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. A form feed character begins a new page. A page that is too long is divided into several
     pages. The rows of a table are the lines of its pages, and the first row has the headers. A table whose rows have
-    different numbers of cells is read as prose. Raises `CorruptDocument` if a quotation mark in a table is not
-    closed."""
+    different numbers of cells is read as prose. Raises `CorruptDocument` for a quotation mark that is not closed."""
     text, code = decode(data), language_of(options.name)
     table = text.replace("\0", "") if options.media_type in (CSV, TSV) else ""
     if delimiter := _delimiter(table, options.media_type):
@@ -114,8 +113,7 @@ _KANA = re.compile("[\u3040-\u30ff]")  # not half-width: EUC and Latin bytes rea
 def decode(data: bytes, declared: str = "") -> str:
     """Return the decoded text. `declared` is the encoding that the file names, or "". These encodings are tried in
     order: the encoding of the byte order mark, ISO-2022-JP, UTF-16, UTF-8, the declared encoding, other Japanese
-    encodings, Western European encodings, and the encoding that statistics suggest. Raises `CorruptDocument` if none
-    fits."""
+    encodings, Western European encodings, and that of statistics. Raises `CorruptDocument` if none fits."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return _strict(data, encoding)

@@ -90,8 +90,7 @@ class ZipParts:
 
     def xml(self, name: str, *, doctype: bool = False) -> etree._Element:
         """Return the root element of a part in XML. A part with a document type declaration is refused, because the
-        declaration may define entities. If `doctype` is true, only a declaration that does define entities is
-        refused."""
+        declaration may define entities. If `doctype` is true, only one that does so is refused."""
         content, parser = self.read(name), etree.XMLParser(**_SAFE)
         with self._damaged():
             root = etree.fromstring(content, parser)

@@ -240,9 +240,8 @@ class Sudachi(Splitter):
 
 
 def choose_analyzers(settings: Settings) -> Analyzers:
-    """Return the analyzers that the settings select. If a setting names an analyzer, it is loaded now, and
-    `MissingExtra` is raised if it cannot be loaded. With the setting `auto`, an installed analyzer is loaded when it is
-    first used."""
+    """Return the analyzers that the settings select. An analyzer that a setting names is loaded now; `MissingExtra` is
+    raised if this fails. With `auto`, an installed analyzer is loaded when it is first used."""
     return Analyzers(
         detector=_choose(FastLangdetect, settings.language_detector),
         finnish=_choose(Voikko, settings.compounds),

@@ -317,8 +317,7 @@ def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: b
 
 def clean_plain(text: str) -> str:
     """Return the content of a text file in the Unicode form NFC, with LF as line end, and without invisible characters.
-    Indentation, hyphens at line ends and special characters stay, because they have a meaning in code, tables and
-    logs."""
+    Indentation, hyphens at line ends and special characters stay, for code, tables and logs."""
     text = _LINE_ENDS.sub("\n", text).replace("\u2029", "\n\n")
     text = _DROPPED.sub("", text.replace("\u00ad", "").replace("\u00a0", " "))
     return normalized("NFC", text).strip("\n")

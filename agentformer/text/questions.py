@@ -137,8 +137,7 @@ def _measures(folded: str, question: Question, language: str) -> Iterator[str]:
 
 def _subject(folded: str, question: Question) -> str:
     """Return X if the question is only "What is X?": an interrogative, a copula, and a few words. The article before X
-    is left out. X has no function words, because a question such as "What is the capital of X?" asks something
-    else."""
+    is left out. X has no function words: "What is the capital of X?" asks something else."""
     if question.language == "ja":
         found = _EAST_SUBJECT.match(folded)
         return found[1] if found else ""

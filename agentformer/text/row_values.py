@@ -78,8 +78,7 @@ def has_other_length(asked: AskedValue, text: str, language: str) -> bool:
 def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
     """Return a dictionary: span of a row -> 1 or -1. In each table, the row with the highest value (or the lowest, if
     the question asks for it) gets 1. The values of the column that the question asks for are compared. Rows with a
-    total are not compared and get -1. Other rows are left out. The result is empty if the question asks for neither
-    value."""
+    total are not compared and get -1. Other rows are left out, and all rows if it asks for neither value."""
     found: dict[Span, float] = {}
     for table in tables if asked.direction else ():
         groups: dict[tuple[str, int], list[TableRow]] = {}

@@ -303,8 +303,7 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
     """Return the index of the first token of the next piece, if the former piece has the tokens from `first` up to
-    `last` (exclusive). The next piece begins up to `overlap` tokens before `last`, at a sentence or, if no sentence
-    begins there, at a word."""
+    `last` (exclusive). The next piece begins up to `overlap` tokens before `last`, at a sentence or else at a word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):
         for start in range(earliest, last):

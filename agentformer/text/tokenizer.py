@@ -107,8 +107,8 @@ def lexemes(text: str) -> Iterator[Lexeme]:
 
 def parts_without_spaces(text: str) -> list[str]:
     """Return the parts of `text` between its spaces, for `lexemes_of_part`. If a lexeme may contain a space, as in a
-    telephone number, return the whole text as one part. Together, the parts have the lexemes of the text, unless the
-    text contains no words."""
+    telephone number, return the whole text as one part. The parts have the lexemes of the text, if it contains
+    words."""
     text = _unified(text)
     return [text] if _MAY_CROSS.search(text) else text.split()
 
@@ -144,8 +144,8 @@ def _pieces(token: str) -> Iterator[str]:
 
 def _unspaced(run: str) -> Lexeme:
     """Return the lexeme of a run of characters in a script without spaces. `codes` has pairs of characters without
-    hiragana. `parts` has pairs with hiragana (mostly endings), single ideographs, and sequences of ideographs (mostly
-    one word)."""
+    hiragana. `parts` has pairs with hiragana (mostly endings), single ideographs, and sequences of ideographs
+    (words)."""
     codes = _PAIRS.findall(run) if len(run) > 1 or _HIRAGANA.match(run) else [run]
     together = (piece for word in _IDEOGRAPHS.findall(run) for piece in _pieces(word))
     loose = _LOOSE_PAIRS.findall(run) if len(run) > 1 else _HIRAGANA.findall(run)
@@ -161,8 +161,7 @@ def _long(token: str) -> Lexeme:
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
     """Yield the terms of a token that is written in groups, such as "040 123 456": "040123456" and each group. `kind`
     is "phone" for a telephone number, "spaced" for a number with spaces, and "account" for an account number. "12
-    500,50" also gives 12500, and a telephone number its last seven digits, which every spelling of the number
-    contains."""
+    500,50" also gives 12500, and a telephone number its last seven digits, which every spelling contains."""
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
         yield token.partition(",")[0].replace(" ", "")

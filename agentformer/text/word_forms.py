@@ -1,6 +1,5 @@
 """Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), compounds ("sauna" and
-"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` weighs the terms by
-their rarity."""
+"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` weighs terms."""
 
 from __future__ import annotations
 

@@ -93,8 +93,7 @@ class Answerer:
         self, question: str, hits: Sequence[Hit], more: Sequence[Hit] = ()
     ) -> tuple[list[RankedSentence], QuoteFeatures | None]:
         """Return the values that decide about an extractive answer, so that a benchmark can measure them: the sentences
-        of the hits and of `more` (see `answer`), best first, and the values from which the confidence is computed (None
-        without hits)."""
+        of the hits and of `more` (see `answer`), best first, and the values for the confidence (None without hits)."""
         request = self._request(question, hits, more=more)
         return request.ranked, request.grounds
 
@@ -223,8 +222,8 @@ class Answerer:
         complete: bool,
     ) -> Answer:
         """Return the answer for a text whose citations were checked (`cited`). If the model cited no passage, add a
-        citation to each sentence that a passage supports. Unless the setting `check` is `off`, compare the text with
-        the passages."""
+        citation to each sentence that a passage supports. Unless `check` is `off`, compare the text with the
+        passages."""
         if not cited.citations:
             placed = citations.cite(support.with_citations(cited.text, passages), passages)
             warnings.append(_PLACED if placed.citations else _NO_CITATIONS)

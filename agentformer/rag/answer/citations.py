@@ -64,8 +64,7 @@ class CitedText:
 
 def cite(text: str, passages: Sequence[Passage]) -> CitedText:
     """Check the citations in the text of a model. Return the text with every marker written as `[n]`, and the citations
-    in the order of their first marker. `passages` are the passages that the model received; the first passage has the
-    number 1."""
+    in the order of their first marker. `passages` are those that the model received, numbered from 1."""
     strays: set[int] = set()
     copied = _CopiedMarkers(text, passages)
 

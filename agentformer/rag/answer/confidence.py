@@ -58,8 +58,8 @@ _LONG = 60  # code points of a question's stems (about ten words); a passage nee
 @dataclass(frozen=True, slots=True)
 class ConfidenceFeatures:
     """The values from which the confidence is computed. `share` (0..1) is the share of the question's terms that one
-    passage contains. `cosine` (-1..1) is the cosine of the passage that is nearest to the question, or None if no
-    cosine is known."""
+    passage contains. `cosine` (-1..1) is the cosine of the passage that is nearest to the question, or None if
+    unknown."""
 
     share: float
     cosine: float | None = None
@@ -110,7 +110,7 @@ class QuoteFeatures(NamedTuple):
     def is_judged(self) -> bool:
         """True if the confidence depends on the coefficients, so that they can be fitted to this example: the hits may
         contain the answer, and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may
-        still apply."""
+        apply."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -137,8 +137,7 @@ def _logit(probability: float) -> float:
 
 class Baselines(NamedTuple):
     """The mean cosines of unrelated texts. `text` is the mean cosine of two whole texts. `token` is the mean cosine of
-    a token of a question with the nearest token of a passage. A value is None if cosines of its kind cannot be
-    used."""
+    a token of a question with the nearest token of a passage. A value is None if such cosines cannot be used."""
 
     text: float | None = REFERENCE
     token: float | None = None
@@ -208,8 +207,7 @@ def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
 def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
     """Return a cosine (-1..1) on the scale of the model MiniLM, so that cosines of different models can be compared.
     `baseline` is the mean cosine of unrelated texts. The value 1 stays 1, and the baseline becomes the baseline of
-    MiniLM. Return None if the baseline is unknown, or if it is too high to separate similar texts from unrelated
-    texts."""
+    MiniLM. Return None if the baseline is unknown, or too high to separate similar from unrelated texts."""
     if baseline is None or not baseline < _MAX_BASELINE:
         return None
     return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))

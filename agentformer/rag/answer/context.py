@@ -91,8 +91,7 @@ class PassageBuilder:
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
         """Return the hits that can answer the question. Among facts that contradict each other, the newest comes first,
         as in a search of the memory. Messages that only ask a question are dropped, such as the same question in an
-        earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
-        them."""
+        earlier conversation. Messages of the session `session_id`, which the caller has, are dropped, too."""
         if all(hit.entry.kind == _CHUNK for hit in hits):
             return hits
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
@@ -123,8 +122,7 @@ class PassageBuilder:
 
 def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Span]], limit: int) -> Span:
     """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the part
-    that the vector search found, if it is short enough. Otherwise, it is the part with the rarest terms of the
-    query."""
+    that the vector search found, if it is short enough. Otherwise, it has the rarest terms of the query."""
     content = hit.entry.content
     if len(token_spans(content)) <= limit:
         return Span(0, len(content))

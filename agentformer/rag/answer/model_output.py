@@ -235,8 +235,8 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
     """Insert a space between an address and Chinese, Japanese or similar text that follows it without a space. Return
-    the address, the space and this text. Return "" if the model did not receive the address (see `known`), because its
-    end is then uncertain."""
+    the address, the space and this text. Return "" if the model did not receive the address: its end is then
+    uncertain."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""
@@ -259,8 +259,7 @@ def _without_images(text: str) -> str:
 
 class LinkFilter:
     """Removes images and markup from a text that arrives in pieces. Also restores the brackets that were escaped in the
-    prompt: `given` are the texts of the prompt before escaping. Links are not checked here, but later in the complete
-    text."""
+    prompt: `given` are the texts of the prompt before escaping. Links are checked later, in the complete text."""
 
     def __init__(self, given: Iterable[str] = ()) -> None:
         self._restorer = MarkerRestorer(given)

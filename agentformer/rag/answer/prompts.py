@@ -77,8 +77,8 @@ def _memory_place(entry: MemoryEntry) -> str:
 
 def _without_markers(text: str) -> str:
     """Return a text in which the brackets of numbers such as `[1]` are replaced by other brackets, and `NO_ANSWER` by
-    another spelling. Otherwise, the model could copy them into its answer, where they would be read as citations or as
-    a refusal."""
+    another spelling. Otherwise, the model could copy them into its answer, where they would be citations or a
+    refusal."""
     text = _REFERENCES.sub(lambda run: MARKER.sub(lambda marker: f"⟦{marker[0][1:-1]}⟧", run[0]), text)
     return _NO_ANSWER.sub("NO·ANSWER", text)
 

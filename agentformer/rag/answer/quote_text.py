@@ -54,7 +54,7 @@ def whole_quote(sentence: Sentence) -> Quote:
 
 
 def _end_of_answer(question: Sentence) -> int:
-    """Return the offset at which the quote of a question ends: after the paragraph that answers it, if it fits."""
+    """Return the offset at which the quote of a question ends: after the answering paragraph, as far as it fits."""
     passage, answer = question.passage, question.answer
     assert answer
     end = answer.span.end

@@ -93,8 +93,8 @@ def rank_sentences(
 ) -> list[RankedSentence]:
     """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
     the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder, and
-    `baselines` are the mean cosines that the embedder gives to unrelated texts. Raises `EmbedderError` if the embedder
-    fails in another way."""
+    `baselines` are the mean cosines that the embedder gives to unrelated texts. Raises `EmbedderError` for another
+    failure."""
     sentences = read_sentences(passages)
     if not sentences:
         return []
@@ -220,8 +220,8 @@ class _Compared:
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
         """Return three values: the features with the fields from vectors, the weights for these features, and a
-        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, the features are unchanged, and
-        the dictionary is empty."""
+        dictionary: index of a sentence -> its cosine. Without the embedder, the features are unchanged, and the
+        dictionary is empty."""
         try:
             return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
         except EmbedderUnavailable:

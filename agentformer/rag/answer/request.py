@@ -109,8 +109,8 @@ class AnswerRequest:
     @cached_property
     def ranked(self) -> list[RankedSentence]:
         """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
-        language of the hits. Vectors of tokens are compared in this case, and also if the question and one of the hits
-        have the same language."""
+        language of the hits. Vectors of tokens are compared in this case, and also if a hit has the language of the
+        question."""
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count a sentence's tokens in another way

@@ -78,8 +78,8 @@ def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
 
 def _nested(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
     """Yield the symbols in the order of the text, without overlaps: two symbols are either apart, or one is inside the
-    other. A symbol that ends after the symbol in which it begins is left out. If two symbols have the same range, only
-    the first is yielded."""
+    other. A symbol that ends after the symbol in which it begins, and a second one with the same range, are left
+    out."""
     around: list[Symbol] = []
     for symbol in sorted(symbols, key=lambda each: (each.start, -each.end)):
         while around and around[-1].end <= symbol.start:

@@ -47,8 +47,8 @@ class GridPages:
 
     def add(self, name: str, rows: Iterable[Row]) -> None:
         """Add a sheet. Each row is a list of cells, or a dictionary of cells by the numbers of their columns. A row
-        without text is a blank row. A sheet without text has one page without text. Raises `DocumentTooLarge` if a
-        limit is exceeded."""
+        without text is a blank row. A sheet without text has one page without text. Raises `DocumentTooLarge` at a
+        limit."""
         text = ""
         first = True
         for part in self._parts(rows):

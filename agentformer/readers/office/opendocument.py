@@ -1,6 +1,5 @@
 """Read OpenDocument files: texts (`.odt`) with headings, tables and notes, sheets (`.ods`) row by row, and
-presentations (`.odp`) slide by slide. Macros, comments, images, and text that a tracked change has deleted are not
-read."""
+presentations (`.odp`) slide by slide. Macros, comments, images and deleted text are not read."""
 
 from __future__ import annotations
 

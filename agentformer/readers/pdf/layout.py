@@ -131,7 +131,7 @@ def _line_keys(text: str, page: int) -> frozenset[str]:
 def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
     """Return how many lines at the top of a page are running headers, or how many lines at the bottom are running
     footers. `edges` contains the lines at this end of each page, each as the set of its keys (`_line_keys`). `page` is
-    an index in `edges`."""
+    an index."""
     first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
     seen: Counter[str] = Counter()
     for other in edges[first:last]:
@@ -249,8 +249,7 @@ class _Page(NamedTuple):
 
 def page_titles(lines: Sequence[Line], width: float) -> list[Title]:
     """Return the titles of a page in the order of the text. `width` is the width of the page, in points. If there are
-    more than `MAX_TITLES`, only the titles of the outermost style are returned, or no titles if these are too many as
-    well."""
+    more than `MAX_TITLES`, only the titles of the outermost style are returned, or none if these are too many."""
     placed = [line for line in lines if line.height > 0 and line.text.strip()]
     if not placed:
         return []

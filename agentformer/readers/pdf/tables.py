@@ -339,8 +339,7 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
 def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
     """Return the header of each column from the cells of a row above the columns. If every cell is centered above the
     same number of columns, it is the header of these columns. Otherwise, it is the header of the column that it
-    overlaps. Return [] if a cell is not a header, because it begins to the left of the columns or overlaps several
-    columns."""
+    overlaps. Return [] if a cell is not a header, because it begins left of the columns or overlaps several."""
     size, rest = divmod(len(columns), len(cells))
     pitch = (columns[-1].right - columns[0].left) / len(columns)
     if size and not rest:

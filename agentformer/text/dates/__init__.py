@@ -214,8 +214,7 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
     """Return the year of a Japanese, Chinese or Korean date. `era` is the Japanese era, and `year` is the year in this
-    era or, without an era, in the Western calendar. Return 0 if the date has no year, and None if the year is
-    ambiguous."""
+    era or, without an era, in the Western calendar. Return 0 without a year, and None if it is ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)

@@ -54,8 +54,7 @@ class _Token(NamedTuple):
 
 class _Line:
     """A text in which time phrases are searched. `plain` is the text without case and accents, and `words` are its
-    words. `borders` are words such as "before", and `articles` words such as "the", in all `languages` that the text
-    may have."""
+    words. `borders` are words such as "before", and `articles` words such as "the", in all possible `languages`."""
 
     def __init__(self, text: str, plain: str, words: set[str], languages: Sequence[Words]) -> None:
         self.text = text
@@ -112,8 +111,7 @@ class _PhraseMatch(NamedTuple):
 def periods(text: str, at: datetime, language: str = "") -> list[Period]:
     """Return the periods that `text` names, in order and without repetition. `language` is an ISO 639-1 code, or "".
     Relative expressions such as "yesterday" are computed from the moment `at`, in its time zone. A date without a year
-    means the last such date that is not after `at`. A date after "before", "since" or a similar word gives no
-    period."""
+    means the last such date that is not after `at`. A date after a word such as "before" gives no period."""
     return list(dict.fromkeys(period_of(days, at.tzinfo) for days in query_date_ranges(text, at.date(), language)))
 
 
@@ -154,8 +152,7 @@ def _with_phrases(
     text: str, on: date | None, language: str, past: bool, years: bool, dates: list[DateRange]
 ) -> list[DateRange]:
     """Return `dates`, and also the ranges of the time expressions that consist of words, such as "last week". An
-    expression can refer to one of the dates, as in "two weeks before 7 May". `find_date_ranges` describes `past` and
-    `years`."""
+    expression can refer to one of the dates, as in "two weeks before 7 May". See `find_date_ranges`."""
     plain = time_words.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):

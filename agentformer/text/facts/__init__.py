@@ -30,8 +30,7 @@ LABEL = re.compile(r"\W*[^\W\d_]+\s+(\d+)[\s:,]+[^\W\d_]")  # "Room 12 has", "Hu
 @dataclass(frozen=True, slots=True)
 class Number:
     """A number or a time of day at the positions `[start, end)` of a text. The number has several `readings` if it can
-    mean several things: "9.30" can be a decimal or a time. Each reading is a set of values, and the values are
-    strings."""
+    mean several things: "9.30" can be a decimal or a time. Each reading is a set of values (strings)."""
 
     start: int
     end: int
