@@ -92,7 +92,7 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
     if settings.backend not in SERVERS:
         yield KeyStore(settings.index_dir)
         return
-    from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
+    from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
     from agentformer.memory.nodes.sharing import DatabaseKeys
 
     database = PostgresDatabase(settings.postgres_url, schema_of(settings), _KEY_CONNECTIONS)
@@ -225,8 +225,7 @@ def build_memory(
 ) -> MemoryManager:
     """Return the memory manager, which stores and searches entries in `backend`. `delete_originals` deletes the
     original files of removed documents."""
-    from agentformer.memory.core import CoreMemory
-    from agentformer.memory.hierarchical import HierarchicalMemory
+    from agentformer.memory.hierarchical import CoreMemory, HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
 
     count_tokens = token_counter(embedder)

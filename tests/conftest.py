@@ -62,7 +62,7 @@ pytest.register_assert_rewrite("agentformer.testing")
 
 from hypothesis import HealthCheck, settings  # noqa: E402
 
-import agentformer.settings.loading  # noqa: E402
+import agentformer.settings  # noqa: E402
 from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
@@ -70,7 +70,7 @@ from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401
 from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
 from tests.faults.long_form import LONG  # noqa: E402
 
-agentformer.settings.loading.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
+agentformer.settings.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
 
 # Two slow cores must not fail a test by time, and the same run must find the same examples.
 settings.register_profile(

@@ -21,7 +21,7 @@ from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.jobs.queue import Jobs
+from agentformer.jobs import Jobs
 from agentformer.settings import Settings
 from agentformer.tools.removals import Removals
 

@@ -21,7 +21,7 @@ from agentformer.api.request import body_of, check_no_query, is_arriving, parame
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
-from agentformer.jobs.queue import Jobs
+from agentformer.jobs import Jobs
 from agentformer.llms.forwarding import ChatForwarder
 from agentformer.tools.removals import Removals
 

@@ -11,7 +11,7 @@ from agentformer.archive import batches
 from agentformer.archive.reader import Archive, ArchivedEntry, block_key
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.backends import all_entries
-from agentformer.memory.core import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory
 from agentformer.rag.documents import document_of
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import identity

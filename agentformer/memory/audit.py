@@ -196,8 +196,8 @@ def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) ->
     given. Without `project`, all these entries are examined. With `project`, only its entries are examined, and core
     blocks: they have no project, so they must belong to exactly `user_id` or, if it is None, to no user."""
     if project is None:
-        return True  # the scope has the user already
-    return entry.user_id == user_id if entry.tier == "core" else entry.project == project  # a block has no project
+        return True
+    return entry.user_id == user_id if entry.tier == "core" else entry.project == project
 
 
 def _is_unread(entry: MemoryEntry, read_before: datetime) -> bool:

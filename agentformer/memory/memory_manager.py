@@ -33,8 +33,8 @@ from agentformer.types import (
 
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
+    from agentformer.memory.context import Context
     from agentformer.memory.context.builder import ContextBuilder
-    from agentformer.memory.context.messages import Context
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # needed because `list` is a method inside the class
@@ -250,7 +250,9 @@ class MemoryManager(BatchOperations):
         `InvalidInput` if it is an uploaded document or part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
-        return _remove_entry(self._backend, changeable(self._backend, what), expected_version)
+        if deleted := self._backend.remove([changeable(self._backend, what).id], expected_version):
+            return deleted
+        raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:
         """Count that a person or a model has read these entries. Raises `NotFound` if one of them does not exist."""
@@ -320,12 +322,6 @@ def _references(hits: Iterable[Hit]) -> list[Reference]:
             record = (entry.source_type, entry.source_id)
             references.setdefault(record, Reference(*record, entry.id, hit.score, entry.pair_id, entry.parent_id))
     return [*references.values()]
-
-
-def _remove_entry(backend: MemoryBackend, entry: MemoryEntry, expected_version: int | None) -> int:
-    if deleted := backend.remove([entry.id], expected_version):
-        return deleted
-    raise NotFound(f"there is no entry {entry.id}")
 
 
 def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callable[[], None]) -> int:

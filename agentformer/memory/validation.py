@@ -110,7 +110,7 @@ _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
 _NAMED = {"source_id": fields.source_id}  # filter -> check, for filters whose values are not names
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
-# The parts of a block of recalled memory in a prompt, as `context/messages.py` writes it.
+# The parts of a block of recalled memory in a prompt, as `memory.context` writes it.
 _MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
 _MARK = "-memory>"  # part of every marker
 _ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket

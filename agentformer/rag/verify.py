@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import quote
 
 from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
-from agentformer.jobs.queue import FILE as JOBS_FILE
+from agentformer.jobs import FILE as JOBS_FILE
 from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals
 from agentformer.records.entry_json import entry_to_json

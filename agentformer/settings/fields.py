@@ -240,28 +240,11 @@ class Settings:
 
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
-    "postgres_connections",
-    *(
-        "read_seconds",
-        "sync_text_bytes",
-        "url_seconds",
-        "llm_timeout",
-        "answer_tokens",
-        "answer_context_tokens",
-        "threads",
-        "max_question_chars",
-    ),
-    *(
-        "core_block_tokens",
-        "working_messages",
-        "context_tokens",
-        "clean_batch",
-        "summary_tokens",
-        "lease_seconds",
-        "embed_timeout",
-    ),
-    *("embed_batch", "breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads"),
-    *("node_lease_seconds", "max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
+    *("postgres_connections", "read_seconds", "sync_text_bytes", "url_seconds", "llm_timeout", "answer_tokens"),
+    *("answer_context_tokens", "threads", "max_question_chars", "core_block_tokens", "working_messages"),
+    *("context_tokens", "clean_batch", "summary_tokens", "lease_seconds", "embed_timeout", "embed_batch"),
+    *("breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads", "node_lease_seconds"),
+    *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
     *("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),

@@ -9,9 +9,12 @@ vectors has one vector in each row. Vectors have the type float32 and the length
 from agentformer.types.backend import AbsentDocument as AbsentDocument
 from agentformer.types.backend import Check as Check
 from agentformer.types.backend import EntryVector as EntryVector
+from agentformer.types.backend import HeldLock as HeldLock
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot
 from agentformer.types.backend import RecordStore as RecordStore
+from agentformer.types.backend import SharedFiles as SharedFiles
+from agentformer.types.backend import SharedLocks as SharedLocks
 from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
 from agentformer.types.documents import FINDABLE as FINDABLE
@@ -28,11 +31,6 @@ from agentformer.types.documents import PageStatus as PageStatus
 from agentformer.types.documents import PageTable as PageTable
 from agentformer.types.documents import Symbol as Symbol
 from agentformer.types.documents import UnsupportedSentence as UnsupportedSentence
-from agentformer.types.filters import Comparison as Comparison
-from agentformer.types.filters import Condition as Condition
-from agentformer.types.filters import Filter as Filter
-from agentformer.types.filters import Group as Group
-from agentformer.types.filters import Where as Where
 from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
@@ -41,8 +39,12 @@ from agentformer.types.memory import TIERS as TIERS
 from agentformer.types.memory import UNSEARCHED_KIND as UNSEARCHED_KIND
 from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
 from agentformer.types.memory import Analyzed as Analyzed
+from agentformer.types.memory import Comparison as Comparison
+from agentformer.types.memory import Condition as Condition
 from agentformer.types.memory import Decay as Decay
 from agentformer.types.memory import Factor as Factor
+from agentformer.types.memory import Filter as Filter
+from agentformer.types.memory import Group as Group
 from agentformer.types.memory import Hit as Hit
 from agentformer.types.memory import Hits as Hits
 from agentformer.types.memory import Link as Link
@@ -56,6 +58,7 @@ from agentformer.types.memory import Span as Span
 from agentformer.types.memory import Tier as Tier
 from agentformer.types.memory import Use as Use
 from agentformer.types.memory import Vote as Vote
+from agentformer.types.memory import Where as Where
 from agentformer.types.memory import new_id as new_id
 from agentformer.types.models import BoundedReranker as BoundedReranker
 from agentformer.types.models import ChatMessage as ChatMessage
@@ -74,6 +77,3 @@ from agentformer.types.models import Tool as Tool
 from agentformer.types.models import ToolCall as ToolCall
 from agentformer.types.models import Vector as Vector
 from agentformer.types.models import Waiting as Waiting
-from agentformer.types.shared import HeldLock as HeldLock
-from agentformer.types.shared import SharedFiles as SharedFiles
-from agentformer.types.shared import SharedLocks as SharedLocks

@@ -9,9 +9,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
-from agentformer.types.filters import Where
+Comparison = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one value of an entry. `key` is a key of the metadata, or `$` and the name of a field, such as
+    `$kind`; `$metadata.KEY` is the metadata key KEY, whatever its first character is. `value` is a JSON value: a list
+    (here a tuple) for `in` and `nin`, a bool for `exists`, and otherwise the value to compare with."""
+
+    type: Comparison
+    key: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A filter that combines other filters. With `and`, all `filters` must match; with `or`, at least one must match;
+    with `not`, the only filter must not match."""
+
+    type: Literal["and", "or", "not"]
+    filters: tuple[Filter, ...]
+
+
+Filter: TypeAlias = Condition | Group
+Where: TypeAlias = Filter | Mapping[str, Any]  # a filter, or its JSON form; see `records.filters.parse`
+
 
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
@@ -270,13 +295,8 @@ class Hits(list[Hit]):
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
         """Return a copy that contains `hits` instead of the present hits, and `warnings` after the present warnings."""
-        return Hits(
-            hits,
-            (*self.warnings, *warnings),
-            one_sided=self.one_sided,
-            factors=self.factors,
-            analyzed=self.analyzed,
-        )
+        warnings = (*self.warnings, *warnings)
+        return Hits(hits, warnings, one_sided=self.one_sided, factors=self.factors, analyzed=self.analyzed)
 
 
 @dataclass(frozen=True, slots=True)

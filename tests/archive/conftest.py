@@ -13,7 +13,7 @@ from agentformer.archive.export import Exported, export_to
 from agentformer.archive.format import FORMATS
 from agentformer.archive.importer import Destination, Imported, import_into
 from agentformer.archive.reader import read
-from agentformer.memory.core import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory
 from agentformer.rag.originals import Originals
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Scope

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentformer.access.keys import KeyStore
-from agentformer.settings.loading import load_settings
+from agentformer.settings import load_settings
 from agentformer.types import Embedder, MemoryBackend
 
 _urls: list[str] = []
@@ -40,10 +40,10 @@ def stored_keys(index_dir: Path) -> KeyStore:
     settings = load_settings({"index_dir": index_dir})
     if settings.backend != "postgres":
         return KeyStore(index_dir)
-    from agentformer.memory.backends.postgres import connection
+    from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
     from agentformer.memory.nodes.sharing import DatabaseKeys
 
-    database = connection.PostgresDatabase(settings.postgres_url, connection.schema_of(settings))
+    database = PostgresDatabase(settings.postgres_url, schema_of(settings))
     return KeyStore(DatabaseKeys(database, index_dir))
 
 

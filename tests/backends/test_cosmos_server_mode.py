@@ -16,7 +16,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, TooLarge
-from agentformer.memory.backends.cosmos_db import CosmosAddress
+from agentformer.memory.backends.cosmos_db import CosmosAddress, local_properties, server_properties
 from agentformer.memory.backends.cosmos_db.backend import (
     CosmosMemoryBackend,
     ServerQuery,
@@ -24,7 +24,6 @@ from agentformer.memory.backends.cosmos_db.backend import (
     search_query,
     words_of,
 )
-from agentformer.memory.backends.cosmos_db.container import local_properties, server_properties
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source

@@ -16,8 +16,7 @@ from agentformer.cli.commands import main
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable
 from agentformer.memory.backends.postgres.backend import PostgresOptions
-from agentformer.memory.distributed import DistributedMemory
-from agentformer.memory.nodes import queue
+from agentformer.memory.distributed import _BATCH, DistributedMemory, SharedQueue
 from agentformer.records import codec, meta
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
@@ -75,7 +74,7 @@ def _wait(memory: DistributedMemory, count: int) -> list[str]:
 
 
 def test_nodes_embed_different_batches_at_once(node: Open) -> None:
-    texts = _wait(node(_Down()), 3 * queue._BATCH)
+    texts = _wait(node(_Down()), 3 * _BATCH)
     both = threading.Barrier(2, timeout=30)
     recorders = [_Recorder(), _Recorder()]
 
@@ -103,7 +102,7 @@ def test_the_batch_of_a_dead_node_is_embedded_by_another_one_after_its_lease(nod
     dying, living = node(seconds=_LEASE), node(seconds=_LEASE)
     holder = f"{dying.node.id}/1"  # never extended, as after `kill -9`
     shared = dying._opened.embedding
-    assert isinstance(shared, queue.SharedQueue)
+    assert isinstance(shared, SharedQueue)
     dying.node.join()
     claimed = shared._claim(holder, 0, False)
     assert len(claimed) == 2

@@ -11,9 +11,8 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreError, StoreFull
-from agentformer.memory.backends.postgres import scopes, vectors
+from agentformer.memory.backends.postgres import PostgresDatabase, searching, vectors
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.server import open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
@@ -120,7 +119,7 @@ def test_a_large_space_is_searched_by_its_index(
 ) -> None:
     monkeypatch.setattr(vectors, "INDEXED_FROM", 100)
     monkeypatch.setattr(vectors, "FEW", 20)
-    monkeypatch.setattr(scopes, "FEW", 20)
+    monkeypatch.setattr(searching, "FEW", 20)
     backend = _open(postgres_url, tmp_path)
     words = ["heron", "puffin", "stoat", "marmot", "lynx", "newt"]
     random = np.random.default_rng(5)

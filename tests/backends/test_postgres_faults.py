@@ -13,9 +13,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
-from agentformer.memory.backends.postgres import connection, pool
+from agentformer.memory.backends.postgres import PostgresDatabase, pool
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
 from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
@@ -107,7 +106,7 @@ def test_every_call_of_a_writer_on_a_bad_network_is_stored_once(proxy: Proxy, tm
 def test_a_commit_of_which_nothing_can_be_learned_is_an_error(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "_DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr("agentformer.memory.backends.postgres._DOUBT_SECONDS", 0.0)
     monkeypatch.setattr(pool, "_PATIENCE", 0.0)
     backend = _open(proxy.url, tmp_path)
     assert backend.count(EVERYTHING) == 0

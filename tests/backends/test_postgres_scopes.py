@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.postgres import scope_vectors
+from agentformer.memory.backends.postgres import vectors
 from agentformer.testing import make_entry
 from agentformer.types import Hits, Query, Scope
 from tests.backends.postgres_server import open_store
@@ -77,9 +77,7 @@ def test_the_vectors_of_rarely_searched_scopes_are_dropped(tmp_path: Path, monke
     memory = open_store(tmp_path, HashingEmbedder())
     users = [f"user-{n}" for n in range(6)]
     memory.store([make_entry(f"a heron at the {place} of {user}", user_id=user) for user in users for place in PLACES])
-    monkeypatch.setattr(
-        scope_vectors, "_MAX_BYTES", 3 * 5 * (HashingEmbedder().space.dimension * 4 + scope_vectors._ROW_BYTES)
-    )
+    monkeypatch.setattr(vectors, "_MAX_BYTES", 3 * 5 * (HashingEmbedder().space.dimension * 4 + vectors._ROW_BYTES))
     for user in users:
         for _ in range(2):
             hits = memory.search(Query("heron", Scope("default", user_id=user), mode="dense"))
@@ -93,8 +91,8 @@ def test_a_scope_in_memory_returns_windows_of_enough_entries() -> None:
     entries = np.repeat(np.arange(1, 4), [60, 1, 1])
     rows = np.zeros((62, 2), np.float32)
     rows[:60, 0], rows[60, 0], rows[61, 0] = 1, 0.5, 0.25
-    windows = scope_vectors.Windows(np.arange(62), entries, np.arange(62), rows, np.empty(62, object))
-    hits, best = scope_vectors.nearest(windows, np.array([1, 0], np.float32), 3, 2)
+    windows = vectors.Windows(np.arange(62), entries, np.arange(62), rows, np.empty(62, object))
+    hits, best = vectors.nearest(windows, np.array([1, 0], np.float32), 3, 2)
     assert best.windows.tolist() == hits.windows.tolist()
     assert {*hits.entries.tolist()} == {1, 2, 3}
     assert hits.scores[-1] == 0.25

@@ -22,8 +22,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
-from agentformer.memory.distributed import DistributedMemory
-from agentformer.memory.nodes import queue
+from agentformer.memory.distributed import _BATCH, DistributedMemory
 from agentformer.testing.case import EVERYTHING, run_in_threads
 from agentformer.types import Query, Scope
 from tests.faults.long_form import LONG, long_form
@@ -170,7 +169,7 @@ def test_nodes_and_the_postmaster_are_killed_and_nothing_is_lost(server: Server,
     assert (status["vectors"], status["windows"]) == (present, present)  # one vector for each different text
     repeated = {text: count for text, count in Counter(nodes.embedded.read_text().splitlines()).items() if count > 1}
     deaths = nodes.killed + postmasters * NODES
-    assert sum(repeated.values()) - len(repeated) <= deaths * queue._BATCH
+    assert sum(repeated.values()) - len(repeated) <= deaths * _BATCH
     assert not [check for check in memory.verify() if check.found]
     with memory._database.statements() as connection:
         connection.run("ANALYZE", [])  # a crash of the server resets what it counts for its own ANALYZE

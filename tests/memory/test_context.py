@@ -16,8 +16,8 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.memory.context import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.context.builder import ContextBuilder
-from agentformer.memory.context.messages import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.validation import without_recalled
 from agentformer.search import relevance
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source

@@ -12,7 +12,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.core import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory
 from agentformer.testing import make_entry
 
 

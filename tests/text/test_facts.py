@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.core import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.recall import above_noise
 from agentformer.text.facts import conflict, facts_of, find_numbers, is_year, number_values
 from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry

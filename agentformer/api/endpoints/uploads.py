@@ -26,7 +26,7 @@ from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
 from agentformer.factory import AgentFormer
-from agentformer.jobs.queue import Jobs
+from agentformer.jobs import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.jobs.store import Job, Progress, Task, any_usable
 from agentformer.rag.documents import Document

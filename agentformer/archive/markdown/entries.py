@@ -14,7 +14,7 @@ from agentformer.archive.markdown.folder import HomeFile
 from agentformer.archive.markdown.pages import Page
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import is_live, with_times
-from agentformer.memory.core import BLOCK_KIND
+from agentformer.memory.hierarchical import BLOCK_KIND
 from agentformer.memory.validation import context_line, new_entry
 from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KIND, Condition, MemoryEntry, Scope

@@ -18,7 +18,7 @@ from agentformer.settings import load_settings
 
 if TYPE_CHECKING:
     from agentformer.memory.distributed import DistributedMemory
-    from agentformer.memory.nodes.listener import Listener
+    from agentformer.memory.nodes.sharing import Listener
 
 log = logging.getLogger("agentformer")
 

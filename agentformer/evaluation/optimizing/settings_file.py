@@ -15,7 +15,7 @@ from dotenv.parser import parse_stream
 from agentformer.errors import InvalidInput
 from agentformer.evaluation.optimizing.space import Value
 from agentformer.records.integrity.files import read_file, write_atomically
-from agentformer.settings.loading import ENV_PREFIX
+from agentformer.settings import ENV_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
 _BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # the text before a name in a line, and the empty lines above

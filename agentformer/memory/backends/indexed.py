@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from agentformer.errors import NotFound
 from agentformer.memory.backends import check_version, with_changes, with_times
-from agentformer.records import consolidation, meta, spaces, supersession
+from agentformer.records import change_feed, consolidation, meta, spaces, supersession
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
@@ -23,6 +23,7 @@ from agentformer.types import (
     AbsentDocument,
     Check,
     Embedder,
+    EmbeddingSpace,
     Hits,
     MemoryEntry,
     MemorySnapshot,
@@ -38,7 +39,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded
+    from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
     from agentformer.index.embedding.windows import Progress
 
 P = ParamSpec("P")
@@ -52,7 +53,9 @@ class Searcher(Protocol):
 
 
 class BackendIndexes(Protocol):
-    """The interface of the indexes of a backend: search, embedding, migration and verification."""
+    """The interface of the indexes of a backend: search, embedding, migration, import and verification."""
+
+    imported: VectorImport
 
     @property
     def search(self) -> Searcher: ...
@@ -63,8 +66,6 @@ class BackendIndexes(Protocol):
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding: ...
 
     def migration_lock(self) -> AbstractContextManager[None]: ...
-
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int: ...
 
     def verify(self, *, repair: bool) -> Sequence[Check]: ...
 
@@ -270,7 +271,7 @@ class IndexedBackend(StoredRecords):
         return self._indexes.verify(repair=repair)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return self._indexes.keep_vectors(vectors)
+        return self._indexes.imported.store(vectors)
 
     def search(self, query: Query) -> Hits:
         """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
@@ -293,6 +294,17 @@ class IndexedBackend(StoredRecords):
     def _embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries | NotEmbedded:
         check_texts(entries)
         return self._indexes.embedding.try_embed(entries, progress)
+
+
+def record_status(connection: sqlite3.Connection, space: tuple[int, EmbeddingSpace] | None) -> dict[str, Any]:
+    """Return JSON values: the numbers of records, and the description of `space`, the active embedding space."""
+    tables = ("entries", "windows", "vectors", "pending")
+    return {
+        **{table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables},
+        "kinds": records.count_by_kind(connection),
+        "changes": change_feed.last_seq(connection),
+        "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
+    }
 
 
 def _select(

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context.messages import Context, Turn
+from agentformer.memory.context import Context, Turn
 from agentformer.memory.context.plan import NO_ROOM, ContextPlan
-from agentformer.memory.core import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse

@@ -1,19 +1,28 @@
-"""Files, locks and API keys in the PostgreSQL database of a memory, for all its nodes; see `types.shared`."""
+"""The files, locks and API keys in the PostgreSQL database of a memory, which all its nodes share (see
+`types.backend`), and the notifications of the server about changes of other nodes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from filelock import Timeout
 
 from agentformer.access.keys import KeyFile
 from agentformer.errors import StoreError
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
-from agentformer.memory.nodes.node import Node, take_lease
+from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.server import open_connection, translated_errors
+from agentformer.memory.nodes import Node, take_lease
 
+if TYPE_CHECKING:
+    import psycopg
+
+
+_CHANNEL = "agentformer"  # of the notifications
 _PART = 4 * 1024 * 1024  # maximum bytes of a row; longer files have several rows
 _PREFIX = "lock/"  # the names of leases that are locks begin with this
 _KEYS = "access/keys.json"  # file with the API keys
@@ -102,19 +111,16 @@ class DatabaseKeys:
         than `seconds`."""
         self.read()  # copies the keys of this machine before the lock
         end = time.monotonic() + seconds
-        while True:
-            lock = self._database.lock("keys", wait=False)
-            try:
-                lock.__enter__()
-                break
-            except Timeout:
-                if time.monotonic() >= end:
-                    raise
-                time.sleep(_LOCK_PAUSE)
-        try:
+        with ExitStack() as lock:
+            while True:
+                try:
+                    lock.enter_context(self._database.lock("keys", wait=False))
+                    break
+                except Timeout:
+                    if time.monotonic() >= end:
+                        raise
+                    time.sleep(_LOCK_PAUSE)
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
 
 class NodeLocks:
@@ -135,7 +141,7 @@ class NodeLocks:
         if not taken:
             self._node.end(holder)
             return None
-        return NodeLock(self._node, self._database, name, holder)
+        return NodeLock(self._node, self._database, _PREFIX + name, holder)
 
     def states(self, prefix: str) -> dict[str, bool]:
         """Return for each lock whose name begins with `prefix` whether it is held, by name."""
@@ -154,18 +160,58 @@ class NodeLocks:
         return self._database.lock(name, wait=True)
 
 
+@dataclass(frozen=True, slots=True)
 class NodeLock:
-    """A lock that this node holds."""
+    """A lock that this node holds. Its lease has the name `name` and belongs to `holder`."""
 
-    def __init__(self, node: Node, database: PostgresDatabase, name: str, holder: str) -> None:
-        self._node = node
-        self._database = database
-        self._name = name
-        self._holder = holder
+    node: Node
+    database: PostgresDatabase
+    name: str
+    holder: str
 
     def release(self) -> None:
         """Release the lock. If the server cannot be reached, the lock ends after the duration of its lease."""
-        self._node.end(self._holder)
+        self.node.end(self.holder)
         query = "UPDATE leases SET ends_at = 0 WHERE name = %s AND holder = %s"
-        with suppress(StoreError), self._database.statements() as connection:
-            connection.run(query, [_PREFIX + self._name, self._holder])
+        with suppress(StoreError), self.database.statements() as connection:
+            connection.run(query, [self.name, self.holder])
+
+
+class Listener:
+    """Waits for changes of the tables of one store. Not thread-safe. Changes before the first `wait` are not noticed,
+    so a caller reads the tables once after the first `wait`."""
+
+    def __init__(self, url: str, schema: str) -> None:
+        self._url = url
+        self._schema = schema
+        self._connection: psycopg.Connection[Any] | None = None
+
+    def wait(self, seconds: float, *tables: str) -> bool:
+        """Return True as soon as one of the tables has new rows, and False after `seconds`. If the listener was already
+        connected, a change before the call is noticed, too. If the server cannot be reached, return False after
+        `seconds`."""
+        deadline = time.monotonic() + seconds
+        wanted = {f"{self._schema}/{table}" for table in tables}
+        try:
+            with translated_errors():
+                connection = self._connected()
+                while (left := deadline - time.monotonic()) > 0:
+                    found = [message.payload for message in connection.notifies(timeout=left, stop_after=1)]
+                    if wanted & {*found}:
+                        return True
+        except StoreError:
+            self.close()
+            time.sleep(max(0.0, deadline - time.monotonic()))
+        return False
+
+    def close(self) -> None:
+        """Close the connection. The next `wait` opens a new one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connected(self) -> psycopg.Connection[Any]:
+        if self._connection is None:
+            self._connection = open_connection(self._url)
+            self._connection.execute(f"LISTEN {_CHANNEL}".encode())
+        return self._connection

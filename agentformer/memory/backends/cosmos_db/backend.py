@@ -17,8 +17,14 @@ from urllib.parse import urlsplit
 from agentformer.errors import Conflict, EmbedderError, InvalidInput, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.cosmos_db import CACHE_FOLDER, SEARCHED_FOLDER, CosmosAddress
-from agentformer.memory.backends.cosmos_db.container import Container, local_properties, server_properties
+from agentformer.memory.backends.cosmos_db import (
+    CACHE_FOLDER,
+    SEARCHED_FOLDER,
+    Container,
+    CosmosAddress,
+    local_properties,
+    server_properties,
+)
 from agentformer.memory.backends.cosmos_db.head import Heads
 from agentformer.memory.backends.cosmos_db.items import EQUAL, PARTITION_KEY, metadata_pair, partition_of
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase

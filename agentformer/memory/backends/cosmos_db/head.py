@@ -18,13 +18,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError
-from agentformer.memory.backends.cosmos_db.container import Changed, Container, Exists
+from agentformer.memory.backends.cosmos_db import Changed, Container, Exists
 from agentformer.memory.backends.cosmos_db.items import CONTROL, PARTITION_KEY, Item, item_bytes
 from agentformer.types import new_id
 
@@ -38,6 +39,7 @@ _PAUSES = (0.002, 0.05)  # seconds between two reads of the head while another n
 _THREADS = 8
 _TRIES = 4
 _HEAD = "head"
+_STORED = ("store", "last", "commit", "writer", "beat", "parts")  # fields of a head, stored as they are
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class Head:
             PARTITION_KEY: CONTROL,
             "type": "head",
             "format": FORMAT,
-            **{name: getattr(self, name) for name in ("store", "last", "commit", "writer", "beat", "parts")},
+            **{name: getattr(self, name) for name in _STORED},
             "changes": _packed(self.changes),
             "sequences": dict(self.sequences),
         }
@@ -87,8 +89,8 @@ class Head:
         format, wrote the container."""
         if item.get("format") != FORMAT:
             raise StoreError("another version of agentformer wrote this container; use the newest version on all nodes")
-        names = ("store", "last", "commit", "writer", "beat", "parts", "sequences")
-        return cls(**{name: item[name] for name in names}, changes=_unpacked(item["changes"]), etag=item["_etag"])
+        values = {name: item[name] for name in (*_STORED, "sequences")}
+        return cls(**values, changes=_unpacked(item["changes"]), etag=item["_etag"])
 
 
 class Heads:
@@ -266,10 +268,10 @@ class Writer:
     def _write_items(self, changes: Sequence[Change]) -> None:
         if len(changes) < _THREADS:
             for change in changes:
-                _repeat(put, self._container, change)
+                _put_patiently(self._container, change)
             return
         with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(lambda change: _repeat(put, self._container, change), changes):
+            for _ in pool.map(partial(_put_patiently, self._container), changes):
                 pass
 
 
@@ -303,10 +305,10 @@ def put(container: Container, change: Change) -> None:
             continue
 
 
-def _repeat(call: Callable[[Container, Change], None], container: Container, change: Change) -> None:
+def _put_patiently(container: Container, change: Change) -> None:
     for attempt in range(_TRIES):
         try:
-            call(container, change)
+            put(container, change)
             return
         except StoreError:
             if attempt == _TRIES - 1:

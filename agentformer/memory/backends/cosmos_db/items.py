@@ -44,6 +44,7 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "absent": ("id",),
     "meta": ("key",),
 }
+CONDITIONS = {kind: " AND ".join(f"{name} = ?" for name in names) for kind, names in KEYS.items()}  # of one row
 QUEUES = ("pending", "moving")  # tables with a row for each waiting entry; this row is stored in the item of the entry
 LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe only the local file
 # Columns of an entry that a search compares. A scope compares those of `EQUAL` by equality.
@@ -73,11 +74,9 @@ class RowKey(NamedTuple):
     @property
     def item_id(self) -> str:
         """The id of the item. Texts are hashed, because an id may not contain some characters."""
-        return "-".join((self.type, *(value if isinstance(value, str) else str(value) for value in self._plain())))
-
-    def _plain(self) -> tuple[Any, ...]:
-        texts = self.type in ("lease", "absent", "meta")
-        return tuple(hashlib.sha256(str(v).encode()).hexdigest() if texts else v for v in self.values)
+        hashed = self.type in ("lease", "absent", "meta")
+        values = (hashlib.sha256(str(value).encode()).hexdigest() if hashed else str(value) for value in self.values)
+        return "-".join((self.type, *values))
 
 
 def read_item(
@@ -87,8 +86,8 @@ def read_item(
     transaction that writes the item. `change` is the number of the last transaction that changed indexed data of the
     row; a node that has not applied that transaction yet updates its indexes. If `searched` is True, the item also gets
     the fields with which Cosmos DB searches (mode `server`)."""
-    condition = " AND ".join(f"{name} = ?" for name in KEYS[key.type])
-    row = connection.execute(f"SELECT * FROM {TABLES[key.type]} WHERE {condition}", key.values).fetchone()
+    query = f"SELECT * FROM {TABLES[key.type]} WHERE {CONDITIONS[key.type]}"
+    row = connection.execute(query, key.values).fetchone()
     if row is None:
         return None
     values = dict(row)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreError
-from agentformer.memory.backends.cosmos_db.container import Container
+from agentformer.memory.backends.cosmos_db import Container
 from agentformer.memory.backends.cosmos_db.head import Change, Head, Heads, Writer
 from agentformer.memory.backends.cosmos_db.items import (
+    CONDITIONS,
     KEYS,
     LOCAL_META,
     QUEUES,
@@ -42,15 +43,6 @@ _SCHEMA = (
 _SEQUENCES = ("entries", "windows")
 _FEED = "SELECT * FROM c WHERE c.seq > @since"
 _ORDER = ("window", "history", "entry", "lease", "absent", "meta", "space")  # rows before those to which they refer
-_CONDITIONS = {
-    "window": "id = ?",
-    "history": "entry = ? AND version = ?",
-    "entry": "num = ?",
-    "lease": "name = ?",
-    "absent": "id = ?",
-    "meta": "key = ?",
-    "space": "id = ?",
-}
 
 
 def _triggers() -> Iterator[str]:
@@ -392,7 +384,7 @@ class Following:
         elif key.type == "entry":
             query = "SELECT vector FROM windows WHERE entry = ?"
             self._vectors.update(row[0] for row in self._connection.execute(query, key.values))
-        self._connection.execute(f"DELETE FROM {TABLES[key.type]} WHERE {_CONDITIONS[key.type]}", key.values)
+        self._connection.execute(f"DELETE FROM {TABLES[key.type]} WHERE {CONDITIONS[key.type]}", key.values)
 
 
 def _update(key: str, row: Mapping[str, Any]) -> str:

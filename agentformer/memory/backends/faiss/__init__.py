@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -62,8 +63,5 @@ def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
     if not present(folder):
         return None
     database = Database(folder / DATABASE_FILE)
-    try:
-        with database.reading() as connection:
-            return read(connection)
-    finally:
-        database.close()
+    with closing(database), database.reading() as connection:
+        return read(connection)

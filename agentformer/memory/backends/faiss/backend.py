@@ -4,7 +4,6 @@ before each search, both indexes apply the newest changes of the records."""
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sqlite3
 import threading
@@ -17,19 +16,14 @@ from agentformer.errors import StoreError
 from agentformer.index.files import SecureDelete, check_records, read_index_status
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions
-from agentformer.memory.backends.indexed import IndexedBackend
-from agentformer.records import change_feed, spaces
-from agentformer.records import entries as records
+from agentformer.memory.backends.indexed import IndexedBackend, record_status
+from agentformer.records import spaces
 from agentformer.records.database import Database
 from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
-from agentformer.types import (
-    Embedder,
-    Hits,
-    Query,
-)
+from agentformer.types import Embedder, Hits, Query
 
 if TYPE_CHECKING:
     from agentformer.index.embedding.windows import Progress
@@ -104,21 +98,10 @@ class FaissMemoryBackend(IndexedBackend):
         index = opened.search.vectors.status() if opened and opened.searching else read_index_status(self._folder)
         with self._database.reading() as connection:
             space = spaces.active_space(connection)
-            counts = {
-                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("entries", "windows", "vectors", "pending")
-            }
             if space and "rows" in index and not index["in_memory"]:  # the snapshot can be older than the records
                 query = "SELECT count(*) FROM windows WHERE space = ?"
                 index["rows"] = connection.execute(query, [space[0]]).fetchone()[0]
-            return {
-                **counts,
-                "kinds": records.count_by_kind(connection),
-                "disk_bytes": _bytes_of(self._folder),
-                "changes": change_feed.last_seq(connection),
-                "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
-                "index": index,
-            }
+            return {**record_status(connection, space), "disk_bytes": _bytes_of(self._folder), "index": index}
 
     def close(self) -> None:
         """Save the indexes and close the database. Idempotent."""

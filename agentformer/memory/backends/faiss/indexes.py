@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import LOST, Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.search.local import HybridSearch
-from agentformer.types import Check, Embedder, Reembedding, StoredVector
+from agentformer.types import Check, Embedder, Reembedding
 
 _UNTOUCHED = "nothing more is repaired, because a part of the database file cannot be read"
 
@@ -48,7 +48,7 @@ class Indexes:
         self._embedding = EmbeddingQueue(
             partial(queue_lock, folder), database, embedder, window_tokens=options.window_tokens
         )
-        self._imported = VectorImport(database, embedder)
+        self.imported = VectorImport(database, embedder)
 
     @property
     def search(self) -> HybridSearch:
@@ -96,10 +96,6 @@ class Indexes:
         the lock raises `Conflict` while another process holds the lock."""
         return migration_lock(self._folder)
 
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors that come from another store; see `MemoryBackend.keep_vectors`."""
-        return self._imported.store(vectors)
-
     def verify(self, *, repair: bool) -> Sequence[Check]:
         """Compare the records with the indexes. If `repair` is True, repair the damage that is found; see
         `MemoryBackend.verify`."""
@@ -109,7 +105,7 @@ class Indexes:
     def close(self) -> None:
         """Delete imported vectors that no entry uses, and save the vector index. Raises `OSError` or `StoreError` if
         the files cannot be written."""
-        self._imported.drop_unused()
+        self.imported.drop_unused()
         if self._search is None:
             return  # nothing was changed or searched
         if self._scratch is not None:

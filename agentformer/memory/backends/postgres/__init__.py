@@ -1,23 +1,230 @@
-"""The backend `postgres`: records, vectors and words in a PostgreSQL database with pgvector, for several machines. The
-functions of this module read a store without opening the backend."""
+"""The store of the backend `postgres`, which several machines use, in a PostgreSQL database with pgvector:
+transactions, locks, and functions that read the store without opening the backend.
+
+Writers of one store take turns: a transaction that writes holds an advisory lock from its first statement to its end.
+The numbers of the change feed therefore have the order of the commits, and a writer sees the changes of all earlier
+writers, as with SQLite. Readers never wait: a read transaction sees the state of one moment.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
-from collections.abc import Callable
-from typing import TypeVar
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, drop_schema, has_store, schema_of
-from agentformer.records import spaces
+from filelock import Timeout
+
+from agentformer.errors import StoreDamaged, StoreError
+from agentformer.memory.backends.postgres import schema
+from agentformer.memory.backends.postgres.pool import Connections
+from agentformer.memory.backends.postgres.server import (
+    Connection,
+    Ready,
+    TransactionLost,
+    as_connection,
+    import_psycopg,
+    open_connection,
+    translated_errors,
+)
+from agentformer.records import change_feed, spaces
+from agentformer.records.database import RecordsSnapshot
 from agentformer.settings import Settings
-from agentformer.types import EmbeddingSpace
+from agentformer.types import EmbeddingSpace, new_id
 
+if TYPE_CHECKING:
+    import psycopg
+
+# If a node is lost during a transaction, the write lock stays held for this time.
+_LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
+_DOUBT_SECONDS = 15.0  # seconds in which the server is asked whether a transaction was committed
+_IN_DOUBT = (
+    "the connection to the server was lost during a commit, so whether the change is stored is not known; "
+    "repeat the call with the same ids: an entry that is stored already raises a conflict"
+)
+# Each transaction that writes stores a new token under the name of its connection. If the answer to a commit is lost,
+# the token shows whether the transaction was committed. A transaction number could not show this: after a crash, a
+# server reuses the number of a transaction that left nothing on the disk.
+_STARTED = """
+    INSERT INTO commits AS c VALUES (%s, %s, server_micros())
+    ON CONFLICT (connection) DO UPDATE SET token = excluded.token, at = excluded.at
+    RETURNING (SELECT coalesce(max(seq), 0) FROM changes)
+"""
+# This statement writes, so its commit waits for synchronous standbys, which then have the transaction in doubt, too.
+_OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
+_FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
+_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_NOTHING: Ready = {}
 T = TypeVar("T")
+_Hook = Callable[[sqlite3.Connection, int], object]
+
+
+class PostgresDatabase:
+    """A store in one schema of a database. Any number of threads, processes and machines may open it. The methods
+    `reading`, `writing` and `snapshot` are those of `records.database.Database`. `before_commit(connection, since)` is
+    called at the end of each transaction that writes; `since` is the number of the last change before this
+    transaction."""
+
+    def __init__(self, url: str, schema_name: str = "agentformer", connections: int = 16) -> None:
+        self._schema = schema_name
+        self._lock_number = _lock_number(schema_name)
+        import_psycopg()
+        self._connections = Connections(url, schema_name, connections, self._lock_number)
+        self.before_commit: _Hook | None = None
+        connection = self._connections.connect(extended=False)
+        with translated_errors():
+            row = connection.execute(
+                "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+            ).fetchone()
+            self.read_only = bool(row and row[0])
+            if not self.read_only:
+                schema.migrate(connection, schema_name, self._lock_number)
+                connection.execute(_FORGET)
+            found = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
+        self.store_id = str(found[0]) if found else ""
+        if not self.store_id:
+            raise StoreDamaged("the id of the store is missing in the table meta; restore a backup")
+        connection.close()
+
+    @contextmanager
+    def reading(
+        self, ready: Ready = _NOTHING, setting: str = "", *, beyond: bool = False
+    ) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a read transaction. All statements see the data as of the first statement. `setting` is
+        a statement that sets an option of the transaction, and `ready` are queries whose results the connection will
+        need. They are sent together with the beginning of the transaction, which saves round trips. If `beyond` is
+        true, the connection does not count for the limit of connections."""
+        begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
+        with self._connections.borrow(begin, beyond=beyond) as raw:
+            try:
+                with _lost_transactions(raw):
+                    yield cast(sqlite3.Connection, Connection(raw, self._connections.results(raw, ready)))
+            finally:
+                self._connections.end_reading(raw)
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Yield a connection in a transaction that has the write lock of the store. The transaction is committed at the
+        end of the context, or rolled back after an error. If the server is lost during the commit, the server is asked
+        whether the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was
+        changed."""
+        begin = f"BEGIN; {_LIMIT}; SELECT pg_advisory_xact_lock({self._lock_number})"
+        token = new_id()
+        with self._transaction(begin) as raw:
+            name = self._connections.name(raw)
+            connection = Connection(raw)
+            with _lost_transactions(raw):
+                since = connection.run(_STARTED, [name, token]).fetchone()[0]
+                yield as_connection(raw)
+                if self.before_commit is not None:
+                    self.before_commit(as_connection(raw), since)
+            self._commit(raw, name, token)
+
+    @contextmanager
+    def snapshot(self) -> Iterator[RecordsSnapshot]:
+        """Yield a view of the store as of this moment."""
+        with self.reading() as connection:
+            change_feed.last_seq(connection)  # the first statement decides which state the transaction sees
+            yield RecordsSnapshot(connection)
+
+    @contextmanager
+    def lock(self, name: str, *, wait: bool) -> Iterator[Connection]:
+        """Hold a lock that only one process of all nodes can hold, and yield a connection without a transaction. The
+        server releases the lock if the process dies. Raises `filelock.Timeout` if another process holds the lock and
+        `wait` is False."""
+        number = _lock_number(f"{self._schema}/{name}")
+        with self._connections.borrow() as raw, translated_errors():
+            if wait:
+                raw.execute("SELECT pg_advisory_lock(%s)", [number])
+            else:
+                row = raw.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()
+                if not (row and row[0]):
+                    raise Timeout(name)
+            try:
+                yield Connection(raw)
+            finally:
+                with suppress(Exception):
+                    raw.execute("SELECT pg_advisory_unlock(%s)", [number])
+
+    @contextmanager
+    def statements(self) -> Iterator[Connection]:
+        """Yield a connection in which each statement is a transaction without the write lock of the store. Used for the
+        tables of the nodes, because their statements must not wait for writers."""
+        with self._connections.borrow() as raw:
+            yield Connection(raw)
+
+    def close(self) -> None:
+        """Close the unused connections. A connection in use is closed when it is returned."""
+        self._connections.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
+        with self._connections.borrow(begin) as raw:
+            try:
+                yield raw
+            finally:
+                if not raw.closed and raw.info.transaction_status != 0:
+                    with suppress(Exception):
+                        raw.execute("ROLLBACK")
+
+    def _commit(self, raw: psycopg.Connection[Any], name: str, token: str) -> None:
+        try:
+            with translated_errors():
+                outcome = raw.execute("COMMIT").statusmessage
+        except StoreError as error:
+            if not raw.closed:
+                raise
+            self._connections.note_lost(raw)
+            if not self._was_committed(name, token):
+                raise TransactionLost(str(error)) from error.__cause__
+            return
+        if outcome != "COMMIT":  # the server rolls a transaction with a failed statement back without an error
+            raise StoreError("the PostgreSQL server has undone a transaction, because one of its statements failed")
+
+    def _was_committed(self, name: str, token: str) -> bool:
+        """Ask the server whether a transaction was committed, after its connection was lost during the commit. `name`
+        is the name of the connection, and `token` the random mark of the transaction. The question is asked while this
+        process holds the write lock, so the transaction, which held this lock, has ended. If a standby has replaced the
+        server, the answer is True only if the standby had received the transaction. Raises `StoreError` if no server
+        answers."""
+        begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
+        begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
+        end = time.monotonic() + _DOUBT_SECONDS
+        while True:
+            with suppress(StoreError), self._transaction(begin) as raw, translated_errors():
+                row = raw.execute(_OUTCOME, [name]).fetchone()
+                raw.execute("COMMIT")
+                return row is not None and row[0] == token
+            if time.monotonic() > end:
+                raise StoreError(_IN_DOUBT)
+            time.sleep(0.1)
+
+
+@contextmanager
+def _lost_transactions(raw: psycopg.Connection[Any]) -> Iterator[None]:
+    """Raise `TransactionLost` if an error ends the connection before a commit."""
+    try:
+        yield
+    except StoreError as error:
+        if raw.closed:
+            raise TransactionLost(str(error)) from error.__cause__
+        raise
+
+
+def schema_of(settings: Settings) -> str:
+    """Return the name of the schema with the store of these settings. `{folder}` in the setting is replaced by a hash
+    of the index folder."""
+    folder = hashlib.sha256(str(settings.index_dir.absolute()).encode()).hexdigest()[:16]
+    return settings.postgres_schema.replace("{folder}", folder)
 
 
 def present(settings: Settings) -> bool:
     """Return whether the database of the settings holds a store."""
-    return has_store(settings.postgres_url, schema_of(settings))
+    with open_connection(settings.postgres_url) as raw, translated_errors():
+        row = raw.execute("SELECT to_regclass(%s)", [f'"{schema_of(settings)}".schema_version']).fetchone()
+        return bool(row and row[0])
 
 
 def wanted_embedder(settings: Settings) -> str:
@@ -38,12 +245,20 @@ def remove_store(settings: Settings) -> None:
     drop_schema(settings.postgres_url, schema_of(settings))
 
 
+def drop_schema(url: str, schema_name: str) -> None:
+    """Delete a schema with all its tables."""
+    with open_connection(url) as raw, translated_errors():
+        raw.execute(f'DROP SCHEMA IF EXISTS "{schema_name}" CASCADE'.encode())
+
+
 def _read(settings: Settings, read: Callable[[sqlite3.Connection], T]) -> T | None:
     if not present(settings):
         return None
     database = PostgresDatabase(settings.postgres_url, schema_of(settings))
-    try:
-        with database.reading() as connection:
-            return read(connection)
-    finally:
-        database.close()
+    with closing(database), database.reading() as connection:
+        return read(connection)
+
+
+def _lock_number(name: str) -> int:
+    digest = hashlib.blake2b(f"agentformer/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)

@@ -4,27 +4,28 @@ node stores nothing locally. Each call that writes is one transaction, which als
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sqlite3
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from agentformer.errors import StoreFull
 from agentformer.memory.backends import with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE
-from agentformer.memory.backends.indexed import IndexedBackend
-from agentformer.memory.backends.postgres.connection import PostgresDatabase, schema_of
+from agentformer.memory.backends.indexed import IndexedBackend, record_status
+from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.indexes import ServerIndexes
 from agentformer.memory.backends.postgres.server import TransactionLost
-from agentformer.records import change_feed, spaces
-from agentformer.records import entries as records
+from agentformer.records import spaces
 from agentformer.records.codec import check_texts
 from agentformer.records.database import Database
 from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
-from agentformer.types import Embedder, Hits, MemoryEntry, Query, Use
+from agentformer.types import Embedder, MemoryEntry
 
 __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
 
@@ -75,6 +76,20 @@ class PostgresOptions:
         )
 
 
+def _repeating(call: Callable[P, T]) -> Callable[P, T]:
+    """Return a function that calls `call`, and repeats the call if its connection was lost and the server has undone
+    its transaction. If it is unknown whether the transaction was committed, the call raises `StoreError`."""
+
+    @functools.wraps(call)
+    def repeated(*args: P.args, **options: P.kwargs) -> T:
+        for _ in range(_REPEATS):
+            with suppress(TransactionLost):
+                return call(*args, **options)
+        return call(*args, **options)
+
+    return repeated
+
+
 class PostgresMemoryBackend(IndexedBackend):
     """A `MemoryBackend` that stores entries in a PostgreSQL database with pgvector. `url` has the form
     `postgresql://user:password@host:5432/name`; error messages never contain it. Raises `MissingExtra` if psycopg is
@@ -102,36 +117,20 @@ class PostgresMemoryBackend(IndexedBackend):
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
         return cls(settings.postgres_url, embedder, PostgresOptions.from_settings(settings))
 
-    # A call is repeated if its connection was lost and the server has undone its transaction. If it cannot be found out
-    # whether the transaction was committed, the call raises `StoreError`.
-
     def store(self, entries: Sequence[MemoryEntry], **options: Any) -> list[MemoryEntry]:
         """Store entries as `MemoryBackend.store` does. Their words are analyzed before the transaction begins."""
         check_texts(entries)
         entries = [with_times(entry) for entry in entries]
         with self._opened.prepared(entries):
-            return _repeated(lambda: super(PostgresMemoryBackend, self).store(entries, **options))
+            return _repeating(super().store)(entries, **options)
 
-    def update(self, *args: Any, **options: Any) -> MemoryEntry:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).update(*args, **options))
-
-    def remove(self, *args: Any, **options: Any) -> int:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).remove(*args, **options))
-
-    def consolidate(self, *args: Any, **options: Any) -> MemoryEntry:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).consolidate(*args, **options))
-
-    def restore(self, summary_id: str) -> list[MemoryEntry]:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).restore(summary_id))
-
-    def touch(self, uses: Sequence[Use]) -> None:
-        _repeated(lambda: super(PostgresMemoryBackend, self).touch(uses))
-
-    def search(self, query: Query) -> Hits:
-        return _repeated(lambda: super(PostgresMemoryBackend, self).search(query))
-
-    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
-        return _repeated(lambda: super(PostgresMemoryBackend, self)._read(query, *args, **options))
+    update = _repeating(IndexedBackend.update)
+    remove = _repeating(IndexedBackend.remove)
+    consolidate = _repeating(IndexedBackend.consolidate)
+    restore = _repeating(IndexedBackend.restore)
+    touch = _repeating(IndexedBackend.touch)
+    search = _repeating(IndexedBackend.search)
+    _read = _repeating(IndexedBackend._read)
 
     def backup(self, folder: Path) -> None:
         """Write the records and vectors of this moment into `folder`, as a store that the backend `faiss` can open."""
@@ -141,17 +140,8 @@ class PostgresMemoryBackend(IndexedBackend):
         """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
         with self._database.reading() as connection:
             space = spaces.active_space(connection)
-            counts = {
-                table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-                for table in ("entries", "windows", "vectors", "pending")
-            }
-            return {
-                **counts,
-                "kinds": records.count_by_kind(connection),
-                "changes": change_feed.last_seq(connection),
-                "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,
-                "index": self._opened.vectors.status(connection, space[0] if space else 0),
-            }
+            index = self._opened.vectors.status(connection, space[0] if space else 0)
+            return {**record_status(connection, space), "index": index}
 
     def close(self) -> None:
         """Close the connections. Idempotent."""
@@ -162,15 +152,6 @@ class PostgresMemoryBackend(IndexedBackend):
             self._opened.close()
         finally:
             self._database.close()
-
-
-def _repeated(call: Callable[[], T]) -> T:
-    for _ in range(_REPEATS):
-        try:
-            return call()
-        except TransactionLost:
-            continue
-    return call()
 
 
 def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:

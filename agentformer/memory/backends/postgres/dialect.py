@@ -174,7 +174,8 @@ def translate(sql: str) -> Statement:
         sql, end = sql.replace("OR IGNORE ", "", 1), " ON CONFLICT DO NOTHING"
     for pattern, replacement in _RULES:
         sql = pattern.sub(replacement, sql)
-    sql = _MARKS.sub(_as_list, sql)  # one statement for any number of values
+    # one statement for any number of values
+    sql = _MARKS.sub(lambda match: f"{'<> ALL' if match[1] else '= ANY'}(#{match[2].count('?')}#)", sql)
     keys: list[int | str | slice] = []
     lists: set[int | str] = set()
     bound = 0  # values of the original statement so far
@@ -201,10 +202,6 @@ def translate(sql: str) -> Statement:
 
     text = _PARAMETER.sub(parameter, sql) + end
     return Statement(text, tuple(keys), frozenset(lists))
-
-
-def _as_list(match: re.Match[str]) -> str:
-    return f"{'<> ALL' if match[1] else '= ANY'}(#{match[2].count('?')}#)"
 
 
 def escape(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 
 from filelock import Timeout
@@ -16,9 +16,8 @@ from agentformer.index.embedding.migration import SpaceMigration
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
-from agentformer.memory.backends.postgres.scopes import ServerScopes
-from agentformer.memory.backends.postgres.searching import SearchReads
+from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
 from agentformer.memory.backends.postgres.server import native
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
@@ -30,7 +29,7 @@ from agentformer.records.vectors import Rows
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch, SearchIndexes
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding, StoredVector
+from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding
 
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 _PAGE = 500  # entries analyzed at a time
@@ -108,7 +107,7 @@ class ServerIndexes:
         self.embedding: EmbeddingQueue = ServerQueue(
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
-        self._imported = VectorImport(database, embedder)
+        self.imported = VectorImport(database, embedder)
         self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # a `DistributedMemory` sets a lease
         self._prepared = threading.local()  # the terms of the entries that this thread stores
         database.before_commit = self._update_words
@@ -154,10 +153,6 @@ class ServerIndexes:
             else:
                 yield True
 
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors that come from another store; see `MemoryBackend.keep_vectors`."""
-        return self._imported.store(vectors)
-
     def verify(self, *, repair: bool) -> Sequence[Check]:
         """Compare the records with their checksums, with each other, and with the words and vectors; see
         `MemoryBackend.verify`. PostgreSQL itself must detect damage of its files."""
@@ -193,7 +188,7 @@ class ServerIndexes:
     def close(self) -> None:
         """Delete imported vectors that no entry uses, and stop the threads."""
         if not self._database.read_only:
-            self._imported.drop_unused()
+            self.imported.drop_unused()
         self.vectors.close()
         self.search.close()
 

@@ -196,7 +196,7 @@ CREATE TRIGGER notify_nodes AFTER INSERT ON pending FOR EACH STATEMENT EXECUTE F
 CREATE TRIGGER notify_nodes AFTER INSERT ON changes FOR EACH STATEMENT EXECUTE FUNCTION notify_nodes();
 """
 
-# Files and upload jobs, see `types.shared` and `jobs.store`.
+# Files and upload jobs, see `types.backend` and `jobs.store`.
 _FILES = """
 CREATE TABLE files (
     name text COLLATE "C" NOT NULL, part bigint NOT NULL, data bytea NOT NULL, PRIMARY KEY (name, part)
@@ -210,7 +210,7 @@ CREATE TABLE jobs (
 );
 """
 
-# The token of the last write transaction of each connection, see `connection`.
+# The token of the last write transaction of each connection, see `PostgresDatabase`.
 _COMMITS = """
 CREATE TABLE commits (connection text COLLATE "C" PRIMARY KEY, token text NOT NULL, at bigint NOT NULL)
     WITH (fillfactor = 50);

@@ -1,36 +1,38 @@
-"""The read transactions of a search. A round trip to the server takes longer than most statements of a search. To save
-round trips, the statements that each search needs are sent together with `BEGIN`, and the last steps of a search share
-one transaction."""
+"""The read transactions and the scopes of a search. A round trip to the server takes longer than most statements of a
+search. To save round trips, the statements that each search needs are sent together with `BEGIN`, and the last steps of
+a search share one transaction."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
-from agentformer.memory.backends.postgres.scope_vectors import STATE
-from agentformer.memory.backends.postgres.server import Ready
+from agentformer.memory.backends.postgres import PostgresDatabase, dialect
+from agentformer.memory.backends.postgres.server import Ready, ReadyKey
 from agentformer.records.database import RecordsSnapshot
-from agentformer.types import RecordStore
+from agentformer.records.scopes import SEARCHED, where
+from agentformer.types import RecordStore, Scope
 
+_LAST_SEQ = "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
+_ACTIVE_SPACE = "SELECT id, description, checksum FROM spaces WHERE active = 1"
+# The last change, its random token, and a number that changes when the store moves to another embedding space.
+STATE: ReadyKey = (
+    "SELECT seq, token, (SELECT xmin::text FROM spaces WHERE active = 1) FROM points ORDER BY seq DESC LIMIT 1",
+    (),
+)
 # Statements of `records/` without parameters, or with constant ones: the statement as in `records/` -> the same for
 # PostgreSQL. If `records/` changes a statement, it needs another round trip; a test counts these.
-_LAST_SEQ: Ready = {
-    ("SELECT max(seq), (SELECT max(seq) FROM changes) FROM points", ()): (
-        "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
-    ),
-}
-_STATE: Ready = {
-    **_LAST_SEQ,
-    ("SELECT id, description, checksum FROM spaces WHERE active = 1", ()): (
-        "SELECT id, description, checksum FROM spaces WHERE active = 1"
-    ),
-}
+_STATE: Ready = {(_LAST_SEQ, ()): _LAST_SEQ, (_ACTIVE_SPACE, ()): _ACTIVE_SPACE}
 _QUEUE: Ready = {
-    **_LAST_SEQ,
+    (_LAST_SEQ, ()): _LAST_SEQ,
     STATE: STATE[0],
     ("SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)", (1,)): (
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
@@ -38,6 +40,19 @@ _QUEUE: Ready = {
 }
 # Otherwise, the planner may sort all vectors and not use their index, or read all windows for a scope with few entries.
 _NO_SCAN = "SET LOCAL enable_seqscan = off"
+FEW = 5_000  # in a scope with at most so many entries, vectors are compared one by one
+_MAX_CACHED = 256
+# The windows of the entries `e` with their vectors. The embedding space is a parameter.
+WINDOWS_OF_ENTRIES = (
+    "JOIN windows AS w ON w.entry_namespace = e.namespace AND w.entry = e.num AND w.space = %s "
+    "JOIN vectors AS v ON v.entry_namespace = w.entry_namespace AND v.id = w.vector"
+)
+
+
+class _Joined(threading.local):
+    """The read transaction that all reads of a thread share at present, or None."""
+
+    connection: sqlite3.Connection | None = None
 
 
 class SearchReads(RecordStore):
@@ -45,41 +60,26 @@ class SearchReads(RecordStore):
 
     def __init__(self, database: PostgresDatabase) -> None:
         self._database = database
-        self._local = threading.local()
-
+        self._joined = _Joined()
         self.read_only, self.store_id = database.read_only, database.store_id
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction. Inside the context `joined` or `whole` of this thread, this is the
-        transaction of the context."""
-        joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
-        if joined is not None:
-            yield joined
-            return
-        with self._database.reading(_STATE) as connection:
-            yield connection
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context manager that yields a connection in a read transaction. Inside the context `joined` or
+        `whole` of this thread, this is the transaction of the context."""
+        joined = self._joined.connection
+        return nullcontext(joined) if joined is not None else self._database.reading(_STATE)
 
-    @contextmanager
-    def reading_in_helper(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a read transaction for the helper thread of a search. The connection does not count for
-        the limit of connections, because the search may hold the last one while it waits for its helper thread."""
-        joined: sqlite3.Connection | None = getattr(self._local, "joined", None)
-        if joined is not None:  # the helper thread was not used
-            yield joined
-            return
-        with self._database.reading(beyond=True) as connection:
-            yield connection
+    def reading_in_helper(self) -> AbstractContextManager[sqlite3.Connection]:
+        """Return a context manager that yields a connection in a read transaction for the helper thread of a search.
+        The connection does not count for the limit of connections, because the search may hold the last one while it
+        waits for its helper thread."""
+        joined = self._joined.connection  # given if the helper thread was not used
+        return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 
-    @contextmanager
-    def joined(self, mask: ScopeMask) -> Iterator[None]:
+    def joined(self, mask: ScopeMask) -> AbstractContextManager[None]:
         """Let all calls of `reading` in this thread use one transaction until the end of the context. `mask` is the
         scope of the search; this implementation does not use it."""
-        if getattr(self._local, "joined", None) is not None:
-            yield
-            return
-        with self._join(_QUEUE):
-            yield
+        return nullcontext() if self._joined.connection is not None else self._join(_QUEUE)
 
     def whole(self) -> AbstractContextManager[None]:
         """Let all calls of `reading` in this thread use one transaction until the end of the context. The search must
@@ -89,18 +89,55 @@ class SearchReads(RecordStore):
     @contextmanager
     def _join(self, ready: Ready) -> Iterator[None]:
         with self._database.reading(ready, _NO_SCAN) as connection:
-            self._local.joined = connection
+            self._joined.connection = connection
             try:
                 yield
             finally:
-                self._local.joined = None
+                self._joined.connection = None
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        with self._database.writing() as connection:
-            yield connection
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+        return self._database.writing()
 
-    @contextmanager
-    def snapshot(self) -> Iterator[RecordsSnapshot]:
-        with self._database.snapshot() as view:
-            yield view
+    def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
+        return self._database.snapshot()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScopeRows(ScopeMask):
+    """A scope of a search. `count` is the number of its entries, or `FEW` + 1 if there are more."""
+
+    scope: Scope = field(default_factory=Scope)
+
+
+class ServerScopes:
+    """Counts the entries of scopes, because a scope with few entries is searched in another way. The counts are cached
+    until the next change. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cached: OrderedDict[str, tuple[int, ScopeRows]] = OrderedDict()
+
+    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeRows:
+        """Return the scope with the number of its entries. `seq` is the newest change that `connection` can read."""
+        key = repr(scope)
+        with self._lock:
+            cached = self._cached.get(key)
+        if cached and cached[0] == seq and scope.min_salience <= 0:
+            return cached[1]
+        condition, values = where(scope)
+        query = f"SELECT count(*) FROM (SELECT 1 FROM entries WHERE {condition} AND {SEARCHED} LIMIT {FEW + 1}) AS few"
+        count = int(connection.execute(query, values).fetchone()[0])
+        found = ScopeRows(np.zeros(0, np.bool_), count, scope)
+        with self._lock:
+            self._cached[key] = seq, found
+            self._cached.move_to_end(key)
+            if len(self._cached) > _MAX_CACHED:
+                self._cached.popitem(last=False)
+        return found
+
+
+def scope_condition(scope: Scope) -> tuple[str, list[Any]]:
+    """Return an SQL condition for the searchable entries of a scope, and its parameters."""
+    condition, values = where(scope)
+    statement = dialect.translate(f"{condition} AND {SEARCHED}")
+    return statement.text, statement.bind(values)

@@ -87,8 +87,7 @@ class Row(tuple[Any, ...]):
 
 
 def _row_factory(cursor: Any) -> Callable[[Sequence[Any]], Row]:
-    names = tuple(column.name for column in cursor.description or ())
-    return row_type(names)
+    return row_type(tuple(column.name for column in cursor.description or ()))
 
 
 @lru_cache(maxsize=256)

@@ -1,9 +1,13 @@
 """The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
-or, from the second search of the scope on, by this process (`scope_vectors`). In larger scopes, an HNSW index of the
-embedding space finds candidates. These comparisons use vectors of half precision; the caller then ranks the best
-windows by their stored vectors.
+or, from the second search of the scope on, by this process. In larger scopes, an HNSW index of the embedding space
+finds candidates. These comparisons use vectors of half precision; the caller then ranks the best windows by their
+stored vectors. The index of a space is created in the background when the space has many vectors; other spaces are
+searched exactly.
 
-The index of a space is created in the background when the space has many vectors; other spaces are searched exactly.
+This process keeps the windows of small scopes in memory (`ScopeVectors`), because the server needs several milliseconds
+to compare a thousand vectors one by one, and this process needs less than one. A search uses cached vectors only if
+they belong to the last change and the active embedding space that its own read transaction sees. Otherwise, only the
+entries that have changed are read again. A search therefore sees the acknowledged writes of all nodes.
 """
 
 from __future__ import annotations
@@ -11,22 +15,30 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from collections import OrderedDict
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from filelock import Timeout
+from numpy.typing import NDArray
 
 from agentformer.errors import AgentFormerError
 from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits
-from agentformer.memory.backends.postgres.connection import PostgresDatabase
+from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
-from agentformer.memory.backends.postgres.scope_vectors import ScopeVectors, nearest
-from agentformer.memory.backends.postgres.scopes import FEW, WINDOWS_OF_ENTRIES, ScopeRows, scope_condition
-from agentformer.memory.backends.postgres.searching import SearchReads
-from agentformer.memory.backends.postgres.server import Connection, native
-from agentformer.types import RecordStore, Vector
+from agentformer.memory.backends.postgres.searching import (
+    FEW,
+    STATE,
+    WINDOWS_OF_ENTRIES,
+    ScopeRows,
+    SearchReads,
+    scope_condition,
+)
+from agentformer.memory.backends.postgres.server import Connection, KnownRows, native, row_type
+from agentformer.types import Matrix, RecordStore, Scope, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -36,6 +48,15 @@ _EFFORT = (200, 1_000)  # minimum and maximum candidates that the index consider
 _MAX_CANDIDATES = 20_000  # maximum candidates of the index (hnsw.max_scan_tuples); then the search is exact
 _BUILD = {"m": 16, "ef_construction": 100}
 _COLUMNS = "w.id, w.entry, w.vector, -(v.half <#> %b) AS cosine"
+_MAX_BYTES = 128 << 20  # size of the vectors of all scopes; the least recently used scopes are dropped
+_MAX_SCOPES = 256
+_MAX_CHANGES = 1_000  # after more changes, the scope is read again
+_ROW_BYTES = 500  # estimated size of the other fields of a window
+_WINDOW_COLUMNS = ("id", "space", "entry", "span_start", "span_end", "vector", "checksum")
+_CHANGES = """
+    SELECT (SELECT token FROM points WHERE seq = %s),
+        ARRAY(SELECT entry FROM changes WHERE seq > %s ORDER BY seq LIMIT %s)
+"""
 
 
 class ServerVectors:
@@ -81,10 +102,8 @@ class ServerVectors:
 
     def status(self, connection: sqlite3.Connection, space: int) -> dict[str, Any]:
         """Return the state of the index of an embedding space as JSON values."""
-        query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-        row = native(connection).run(query, [index_name(space)]).fetchone()
         training = self._builder is not None and self._builder.is_alive()
-        kind = "hnsw" if row and row[0] else "exact"
+        kind = "hnsw" if _is_valid(native(connection), space) else "exact"
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
@@ -106,13 +125,12 @@ class ServerVectors:
     def _has_index(self, raw: Connection, space: int) -> bool:
         if space in self._indexed:
             return True
-        query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-        row = raw.run(query, [index_name(space)]).fetchone()
-        if row is None:
+        valid = _is_valid(raw, space)
+        if valid is None:
             self.build(wait=False)
-        elif row[0]:
+        elif valid:
             self._indexed.add(space)
-        return bool(row and row[0])
+        return bool(valid)
 
     def _build(self) -> None:
         try:
@@ -129,15 +147,21 @@ def index_name(space: int) -> str:
     return f"vectors_of_space_{space}"
 
 
+def _is_valid(raw: Connection, space: int) -> bool | None:
+    """Return whether the index of an embedding space is valid, or None if it does not exist."""
+    query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
+    row = raw.run(query, [index_name(space)]).fetchone()
+    return bool(row[0]) if row else None
+
+
 def create_index(raw: Connection) -> None:
     """Create the HNSW index of each space that has many vectors and no valid index. Writers do not wait."""
     for space, dimension in raw.run("SELECT space, max(vector_dims(half)) FROM vectors GROUP BY 1", []).fetchall():
         count = raw.run("SELECT count(*) FROM vectors WHERE space = %s", [space]).fetchone()[0]
-        name = index_name(space)
-        valid = raw.run("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)", [name]).fetchone()
-        if count < INDEXED_FROM or (valid and valid[0]):
+        name, valid = index_name(space), _is_valid(raw, space)
+        if count < INDEXED_FROM or valid:
             continue
-        if valid:  # an interrupted creation
+        if valid is False:  # an interrupted creation
             raw.run(f"DROP INDEX CONCURRENTLY IF EXISTS {name}", [])
         options = ", ".join(f"{key} = {value}" for key, value in _BUILD.items())
         raw.run(
@@ -201,3 +225,143 @@ def _hits(query: Vector, limit: int, rows: list[Any]) -> VectorHits:
     columns = [np.array(column, np.int64) for column in (windows, entries, vectors)]
     scores = np.array(cosines, np.float32)
     return VectorHits(query, limit, columns[0], columns[1], columns[2], scores, min(len(rows), limit + _SPARE))
+
+
+class _State(NamedTuple):
+    seq: int
+    token: bytes
+    space: str
+
+
+class Windows(NamedTuple):
+    """The windows of a scope, as parallel arrays. `windows`, `entries` and `vectors` are the ids of each window, its
+    entry and its vector. `rows` are the vectors, shape (windows, dim). `stored` has pairs: the row of the window in the
+    database, and the checksum of its vector."""
+
+    windows: IntArray
+    entries: IntArray
+    vectors: IntArray
+    rows: Matrix
+    stored: NDArray[Any]
+
+    def at(self, places: NDArray[Any]) -> Windows:
+        """Return the windows at these indexes."""
+        columns = self.windows[places], self.entries[places], self.vectors[places]
+        return Windows(*columns, self.rows[places], self.stored[places])
+
+    @property
+    def size(self) -> int:
+        """The estimated size in bytes."""
+        return self.rows.nbytes + len(self.rows) * _ROW_BYTES
+
+    def known(self) -> KnownRows:
+        """Return the stored rows of the vectors and windows, so that a connection need not read them again."""
+        ids, blobs = self.vectors.tolist(), (row.tobytes() for row in self.rows.astype("<f4", copy=False))
+        vectors = zip(ids, blobs, (checksum for _, checksum in self.stored), strict=True)
+        windows = zip(self.windows.tolist(), (row for row, _ in self.stored), strict=True)
+        return KnownRows({row[0]: row for row in vectors}, dict(windows))
+
+
+class ScopeVectors:
+    """A cache of the windows of small scopes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[int, str], tuple[_State, Windows] | None] = OrderedDict()
+        self._bytes = 0
+
+    def windows(self, connection: Connection, space: int, scope: Scope, dimension: int) -> Windows | None:
+        """Return the windows of a scope as the transaction of `connection` sees them. Return None if the caller must
+        search without this cache: in the first search of a scope (it may never be searched again), if the entries of
+        the scope depend on the time, or if a vector has another dimension."""
+        if scope.min_salience > 0:
+            return None
+        key = space, repr(scope)
+        with self._lock:
+            seen, known = key in self._known, self._known.get(key)
+            self._put(key, known)
+        if not seen:
+            return None
+        row = connection.execute(*STATE).fetchone()
+        if row is None or row[2] is None:
+            return None
+        state = _State(row[0], bytes(row[1]), row[2])
+        if known is not None and known[0] == state:
+            return known[1]
+        windows = _followed(connection, space, scope, known, state, dimension) if known else None
+        if windows is None:
+            windows = _read_windows(connection, space, scope, dimension)
+        with self._lock:
+            self._put(key, (state, windows) if windows is not None and windows.size <= _MAX_BYTES else None)
+        return windows
+
+    def _put(self, key: tuple[int, str], value: tuple[_State, Windows] | None) -> None:
+        former = self._known.pop(key, None)
+        self._known[key] = value
+        self._bytes += _size(value) - _size(former)
+        while self._bytes > _MAX_BYTES or len(self._known) > _MAX_SCOPES:
+            self._bytes -= _size(self._known.popitem(last=False)[1])
+
+
+def nearest(windows: Windows, query: Vector, limit: int, spare: int) -> tuple[VectorHits, Windows]:
+    """Return at least `limit` + `spare` windows, nearest first, and the stored data of these windows. More windows are
+    returned until they belong to at least `limit` entries. If there are not enough windows, all are returned."""
+    scores = windows.rows @ query
+    order = np.lexsort((windows.windows, -scores))
+    count = limit + spare
+    while count < len(order) and len(np.unique(windows.entries[order[:count]])) < limit:
+        count *= 4
+    best, scores = windows.at(order[:count]), scores[order[:count]]
+    sure = min(len(scores), limit + spare)
+    return VectorHits(query, limit, best.windows, best.entries, best.vectors, scores, sure), best
+
+
+def _size(value: tuple[_State, Windows] | None) -> int:
+    return value[1].size if value else 0
+
+
+def _followed(
+    connection: Connection, space: int, scope: Scope, known: tuple[_State, Windows], state: _State, dimension: int
+) -> Windows | None:
+    """Apply the changes between the states of `known` and `state` to the windows in `known`, and return the result.
+    Return None if the scope must be read again: there are many changes, a backup of the database was restored, or the
+    store has moved to another embedding space."""
+    former, windows = known
+    token, changed = connection.run(_CHANGES, [former.seq, former.seq, _MAX_CHANGES + 1]).fetchone()
+    if former.space != state.space or bytes(token or b"") != former.token or len(changed) > _MAX_CHANGES:
+        return None
+    new = _read_windows(connection, space, scope, dimension, changed)
+    if new is None:
+        return None
+    kept = ~np.isin(windows.entries, np.array(changed, np.int64))
+    if kept.all() and not len(new.rows):
+        return windows
+    old = windows.at(kept)
+    columns = [np.concatenate([one, more]) for one, more in zip(old[:3], new[:3], strict=True)]
+    rows, stored = np.concatenate([old.rows, new.rows]), np.concatenate([old.stored, new.stored])
+    return Windows(columns[0], columns[1], columns[2], rows, stored)
+
+
+def _read_windows(
+    connection: Connection, space: int, scope: Scope, dimension: int, among: list[int] | None = None
+) -> Windows | None:
+    """Read the windows of a scope. If `among` is given, read only the windows of the entries with these numbers. Return
+    None if a vector has another dimension."""
+    condition, values = scope_condition(scope)
+    if among is not None:
+        condition, values = f"num = ANY(%s::bigint[]) AND {condition}", [among, *values]
+    query = (
+        f"SELECT {', '.join(f'w.{column}' for column in _WINDOW_COLUMNS)}, v.checksum, v.data "
+        f"FROM (SELECT namespace, num FROM entries WHERE {condition}) AS e {WINDOWS_OF_ENTRIES}"
+    )
+    rows: list[Any] = connection.run(query, [*values, space]).fetchall()
+    if any(len(row[-1]) != 4 * dimension for row in rows):
+        return None
+    columns = [
+        np.array([row[_WINDOW_COLUMNS.index(name)] for row in rows], np.int64) for name in ("id", "entry", "vector")
+    ]
+    matrix = np.frombuffer(b"".join(row[-1] for row in rows), "<f4").astype(np.float32).reshape(len(rows), dimension)
+    window, stored = row_type(_WINDOW_COLUMNS), np.empty(len(rows), object)
+    for place, row in enumerate(rows):
+        stored[place] = window(row[: len(_WINDOW_COLUMNS)]), row[-2]
+    return Windows(columns[0], columns[1], columns[2], matrix, stored)

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, weighted_terms
 from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities, without_common_terms
-from agentformer.memory.backends.postgres.scopes import scope_condition
-from agentformer.memory.backends.postgres.searching import SearchReads
+from agentformer.memory.backends.postgres.searching import SearchReads, scope_condition
 from agentformer.memory.backends.postgres.server import Connection, native
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
