@@ -203,18 +203,8 @@ class JobStore:
         """Add a new job to the queue, and return the job. Raises `Busy` if the queue has no place for it; see
         `check_limit`."""
         moment = to_micros(now())
-        values = (
-            job_id,
-            task.namespace,
-            _json(task.names),
-            _json(task.metadata),
-            "queued",
-            moment,
-            moment,
-            "[]",
-            task.on_conflict,
-            task.key_id,
-        )
+        values = [job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]"]
+        values += [task.on_conflict, task.key_id]
         with self.writing() as connection:
             _check_limit(connection.execute(_ACTIVE_KEYS).fetchall(), task.key_id, limit)
             connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?)", values)
@@ -364,13 +354,8 @@ def _get(connection: sqlite3.Connection, job_id: str) -> Job:
 def _job(row: sqlite3.Row) -> Job:
     created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
     assert created is not None and updated is not None
-    task = Task(
-        row["namespace"],
-        tuple(json.loads(row["names"])),
-        json.loads(row["metadata"]),
-        row["on_conflict"],
-        row["key_id"],
-    )
+    names, metadata = (json.loads(row[name]) for name in ("names", "metadata"))
+    task = Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"])
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
         task=task,

@@ -23,6 +23,7 @@ from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntr
 BLOCK_KIND = "block"
 _ATTEMPTS = 100  # attempts of an edit while other callers edit the same block
 _PAGE = 1000
+_EXTRA = 20  # additional entries that are read, because superseded entries are removed from the result
 
 
 class Owner(TypedDict, total=False):
@@ -155,9 +156,6 @@ def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
         with suppress(Conflict):
             return edit()
     raise Conflict(f"core block {name!r} is edited by too many callers at the same time; try again")
-
-
-_EXTRA = 20  # additional entries that are read, because superseded entries are removed from the result
 
 
 class HierarchicalMemory:

@@ -1,4 +1,5 @@
-"""Types for memory entries, for scopes that limit which entries a caller sees, and for queries and their hits."""
+"""Types for memory entries, for filters, for scopes that limit which entries a caller sees, and for queries and their
+hits."""
 
 from __future__ import annotations
 
@@ -10,33 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
-
-Comparison = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists"]
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition on one value of an entry. `key` is a key of the metadata, or `$` and the name of a field, such as
-    `$kind`; `$metadata.KEY` is the metadata key KEY, whatever its first character is. `value` is a JSON value: a list
-    (here a tuple) for `in` and `nin`, a bool for `exists`, and otherwise the value to compare with."""
-
-    type: Comparison
-    key: str
-    value: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A filter that combines other filters. With `and`, all `filters` must match; with `or`, at least one must match;
-    with `not`, the only filter must not match."""
-
-    type: Literal["and", "or", "not"]
-    filters: tuple[Filter, ...]
-
-
-Filter: TypeAlias = Condition | Group
-Where: TypeAlias = Filter | Mapping[str, Any]  # a filter, or its JSON form; see `records.filters.parse`
-
 
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
@@ -143,6 +117,33 @@ class MemoryEntry:
     archived_by: str | None = None  # the summary that replaced this entry
     superseded_by: str | None = None
     version: int = 1
+
+
+Comparison = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists"]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one value of an entry. `key` is a key of the metadata, or `$` and the name of a field, such as
+    `$kind`; `$metadata.KEY` is the metadata key KEY, whatever its first character is. `value` is a JSON value: a list
+    (here a tuple) for `in` and `nin`, a bool for `exists`, and otherwise the value to compare with."""
+
+    type: Comparison
+    key: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A filter that combines other filters. With `and`, all `filters` must match; with `or`, at least one must match;
+    with `not`, the only filter must not match."""
+
+    type: Literal["and", "or", "not"]
+    filters: tuple[Filter, ...]
+
+
+Filter: TypeAlias = Condition | Group
+Where: TypeAlias = Filter | Mapping[str, Any]  # a filter, or its JSON form; see `records.filters.parse`
 
 
 @dataclass(frozen=True, slots=True)

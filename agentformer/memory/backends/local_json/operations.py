@@ -30,6 +30,7 @@ Records = dict[str, Record]
 log = logging.getLogger("agentformer")
 
 _CLOCK_TOLERANCE = 1.0  # seconds
+_EDIT = "correct the file in an editor"
 _UNREADABLE = (OSError, ValueError, TypeError, AttributeError)
 
 
@@ -271,9 +272,6 @@ def repair_superseded(records: Records, ids: Iterable[str]) -> None:
             records[entry_id] = record.replaced(current, (*record.former, record.entry))
             if supersession.releases(current):
                 release(records, [entry_id])
-
-
-_EDIT = "correct the file in an editor"
 
 
 class _Lease(NamedTuple):
