@@ -125,9 +125,7 @@ class Jobs:
     def page(
         self, namespaces: Sequence[str], *, after: str = "", limit: int = 100, key_id: str | None = None
     ) -> list[Job]:
-        """Return at most `limit` jobs that are older than the job with the id `after`, newest first. If `after` is
-        empty, start with the newest job. If `namespaces` is empty, include the jobs of all namespaces. If `key_id` is
-        given, include only the jobs of this key."""
+        """Return jobs of these namespaces, newest first; see `JobStore.page`."""
         return [self._worker.with_progress(job) for job in self._store.page(namespaces, after, limit, key_id)]
 
     def cancel(self, job_id: str) -> Job:

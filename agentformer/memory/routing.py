@@ -100,8 +100,7 @@ class _Routing(_Combined[MemoryBackend]):
         self._rrf_k = rrf_k
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record each document, which is about to be stored, in the backend that will store it; see
-        `MemoryBackend.announce`."""
+        """Record each document in the backend that will store it; see `MemoryBackend.announce`."""
         for backend in self._all:
             if part := [document for document in documents if self._target(document) is backend]:
                 backend.announce(part, upload)
@@ -212,8 +211,7 @@ class RoutedBackend(_Routing):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary, and archive its originals (the entries that it summarizes). Raises `Conflict` if the
-        originals are stored in several backends."""
+        """Store a summary, and archive its originals. Raises `Conflict` if several backends store the originals."""
         owners = {self._all.index(self._owner(entry_id, Conflict)) for entry_id in archive_ids}
         if len(owners) != 1:
             raise Conflict("these entries are stored in several backends, so one summary cannot replace them")
@@ -249,8 +247,7 @@ class RoutedBackend(_Routing):
         return _combined_move(moves)
 
     def abandon_reembedding(self) -> bool:
-        """Abandon an unfinished `reembed` in every backend. Return True if at least one backend had an unfinished
-        `reembed`."""
+        """Cancel unfinished moves to another embedding space. Return False if no backend has such a move."""
         return sum(backend.abandon_reembedding() for backend in self._all) > 0  # calls every backend
 
     def prune_spaces(self) -> int:

@@ -183,8 +183,7 @@ class IndexedBackend(StoredRecords):
         return stored
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and return the changed entry. Raises `NotFound` if the entry does not exist.
-        Raises `Conflict` if `expected_version` is given and the stored entry has another version."""
+        """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
         check_settable(changes)
         while True:
             former = next(iter(self.get([entry_id])), None)
@@ -208,8 +207,7 @@ class IndexedBackend(StoredRecords):
             return updated
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove the entries in a scope or with these ids (`what`) and their parts, and return the number of removed
-        entries. Raises `Conflict` if an entry with a given id has another version than `expected_version`."""
+        """Remove entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
         if isinstance(what, Scope):
             what = dataclasses.replace(what, include_archived=True)
         with self._changing() as connection:
@@ -226,8 +224,7 @@ class IndexedBackend(StoredRecords):
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
-        """Store a summary and archive its originals (the entries that it summarizes) in one transaction; see
-        `MemoryBackend.consolidate`."""
+        """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
         summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
@@ -241,8 +238,7 @@ class IndexedBackend(StoredRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors yet, and return the number of entries that still have none. With
-        `refused`, the entries that the embedder refused are tried again."""
+        """Embed the entries that have no vectors, and return how many still have none."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         return self._indexes.embedding.catch_up(progress, refused=refused)
@@ -250,8 +246,7 @@ class IndexedBackend(StoredRecords):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        """Embed all entries again with the embedder `target`, and use the new vectors for searches; see
-        `MemoryBackend.reembed`. Raises `Conflict` while another process does this."""
+        """Embed all entries again, and use the new vectors for searches; see `MemoryBackend.reembed`."""
         return self._indexes.reembed(target, queries, progress)
 
     def abandon_reembedding(self) -> bool:

@@ -45,15 +45,13 @@ class CosmosAddress:
 
 
 def stored_space(index_dir: Path) -> EmbeddingSpace | None:
-    """Return the embedding space of the vectors in the local copy. Return None if there is no copy yet, or if the store
-    has no vectors."""
+    """Return the embedding space of the vectors in the local copy, or None without a copy or without vectors."""
     spaces = (faiss.stored_space(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
     return next(filter(None, spaces), None)
 
 
 def wanted_embedder(index_dir: Path) -> str:
-    """Return the name of the embedder that was requested for a store without vectors, or "" if no embedder was
-    requested; see `faiss.wanted_embedder`."""
+    """Return the name of the embedder that was requested for the store, or ""; see `faiss.wanted_embedder`."""
     names = (faiss.wanted_embedder(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
     return next(filter(None, names), "")
 

@@ -159,8 +159,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
-        """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`. Raises `Conflict` while
-        another process does this."""
+        """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`."""
         if self._server is not None and target.space.dimension != self._embedder.space.dimension:
             raise InvalidInput(
                 "target",

@@ -76,9 +76,8 @@ class FaissMemoryBackend(IndexedBackend):
         return cls(settings.index_dir, embedder, open_indexes, search_options(settings))
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors yet, and return the number of entries that still have none. If
-        `refused` is true, the entries that the embedder refused are tried again, and the vector index is trained before
-        the call returns, if a training is needed."""
+        """Embed the entries that have no vectors, and return how many still have none. If `refused` is true, the vector
+        index is trained before the call returns, if a training is needed."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
             self._indexes.search.vectors.train_now(self._database)

@@ -94,8 +94,7 @@ class _AbsentDocuments:
         self._folder.change_absent(added, ())
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
-        """Return the announced and the removed documents, in order of id. Raises `StoreDamaged` if one of the files
-        cannot be read."""
+        """Return the absent documents, in order of id. Raises `StoreDamaged` if a file cannot be read."""
         contents = self._folder.read()
         contents.check_whole()
         return sorted(document for documents in contents.absent.values() for document in documents)
@@ -184,9 +183,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
         )
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and return the changed entry. The former version is added to the history of the
-        entry. Raises `NotFound` if the entry does not exist, and `Conflict` if `expected_version` is given and the
-        stored entry has another version."""
+        """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
         check_settable(changes)
         with self._folder.writing() as (contents, records):
             contents.check_ids([entry_id, *filter(None, [changes.get("superseded_by")])])
@@ -204,9 +201,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
             operations.count_uses(records, uses)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Delete the entries in a scope or with these ids (`what`), with their parts and summaries. Return the number
-        of deleted entries. Raises `Conflict` if an entry with a given id has another version than
-        `expected_version`."""
+        """Delete entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
         with self._folder.writing() as (contents, records):
             if isinstance(what, Scope):
                 ids = _ids(contents, dataclasses.replace(what, include_archived=True))
@@ -249,8 +244,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
         return _copied(summary)
 
     def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
-        """Undo `consolidate`: end the archiving of the originals (the entries that the summary replaced), and archive
-        the summary. Return the originals."""
+        """Undo `consolidate`, and return the originals; see `MemoryBackend.restore`."""
         with self._folder.writing() as (contents, records):
             contents.check_ids([summary_id])
             originals = operations.restore(records, summary_id, now())

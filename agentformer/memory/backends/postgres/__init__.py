@@ -228,13 +228,12 @@ def present(settings: Settings) -> bool:
 
 
 def wanted_embedder(settings: Settings) -> str:
-    """Return the name of the embedder that was requested for a store without vectors, or "" if no embedder was
-    requested; see `faiss.wanted_embedder`."""
+    """Return the name of the embedder that was requested for the store, or ""; see `faiss.wanted_embedder`."""
     return _read(settings, spaces.wanted_embedder) or ""
 
 
 def stored_space(settings: Settings) -> EmbeddingSpace | None:
-    """Return the embedding space of the vectors in the store. Return None without a store or without vectors."""
+    """Return the embedding space of the vectors in the store, or None without a store or without vectors."""
     active = _read(settings, spaces.active_space)
     return active[1] if active else None
 
