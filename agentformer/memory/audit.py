@@ -119,27 +119,12 @@ def audit(
     exact = tuple(_exact_duplicates(backend, candidates))
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
-    contradictions, notes = _contradictions(blocks, facts)
+    (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find()
+    contradictions, notes = (*of_blocks, *of_facts), (*block_notes, *fact_notes)
     compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
-    oversized = tuple(_oversized(blocks, count_tokens, block_tokens))
+    sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
+    oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
     return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
-
-
-def _oversized(
-    blocks: Sequence[MemoryEntry], count_tokens: Callable[[str], int], block_tokens: int
-) -> Iterator[Oversized]:
-    for block in blocks:
-        tokens = count_tokens(block.content)
-        if tokens > _NEARLY_FULL * block_tokens:
-            yield Oversized(block.id, block.title, tokens, block_tokens)
-
-
-def _contradictions(
-    blocks: Sequence[MemoryEntry], facts: FactContradictions
-) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-    of_blocks, block_notes = block_contradictions(blocks)
-    of_facts, fact_notes = facts.find()
-    return (*of_blocks, *of_facts), (*block_notes, *fact_notes)
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
@@ -149,7 +134,8 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
-        unchanged = [entry for entry in _live(backend, group.ids) if entry.version == versions[entry.id]]
+        live = filter(is_live, backend.get(group.ids))
+        unchanged = [entry for entry in live if entry.version == versions[entry.id]]
         if not unchanged or unchanged[0].id != group.ids[0]:
             continue
         oldest, *others = unchanged
@@ -166,10 +152,6 @@ def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str) -> MemoryEnt
         return backend.update(entry.id, {"superseded_by": by}, expected_version=entry.version)
     except (Conflict, NotFound):
         return None
-
-
-def _live(backend: MemoryBackend, ids: Sequence[str]) -> list[MemoryEntry]:
-    return [entry for entry in backend.get(ids) if is_live(entry)]
 
 
 @dataclass(frozen=True, slots=True)

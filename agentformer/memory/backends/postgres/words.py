@@ -235,18 +235,10 @@ class ServerWords:
         self._reads = reads
         self._analyzers = analyzers
 
-    def view(self, database: RecordStore, newest: int = -1) -> ServerView:
-        """Return the words for one search. They contain every committed change, so `newest` (the number of the last
-        change, if the caller knows it) is not used."""
-        return ServerView(self._reads, self._analyzers)
-
-
-class ServerView:
-    """Searches the words of a store, for one search of the backend."""
-
-    def __init__(self, reads: SearchReads, analyzers: Analyzers) -> None:
-        self._reads = reads
-        self._analyzers = analyzers
+    def view(self, database: RecordStore, newest: int = -1) -> ServerWords:
+        """Return this object. Each search sees every committed change, so `newest` (the number of the last change, if
+        the caller knows it) is not used."""
+        return self
 
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
