@@ -22,7 +22,7 @@ from agentformer.cli.inputs import (
     text_of,
 )
 from agentformer.cli.output import excerpt, moment, place_of, plural, print_json, print_table, print_warnings, say
-from agentformer.memory.context.messages import Context, ContextReport
+from agentformer.memory.context import Context, ContextReport
 from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
 from agentformer.types import Decay, Factor, Hit, Hits, Original, Reference, Scope, Vote
 
