@@ -1,4 +1,4 @@
-"""Stores the conversations of a chat export as sessions, each message once.
+"""Stores the conversations of a chat export as sessions, each message once (docs/ARCHIVE.md).
 
 A message is recognised by its `source_type` (`chatgpt`, `claude` or `chat`) and its `source_id`, which contains the ids
 of the conversation and of the message. These two texts are called the record of the message.

@@ -161,7 +161,9 @@ class HomeKeeper(PeriodicThread):
         if started < self._rest_until:
             return False
         try:
-            self._log(self._follower.step())
+            if report := self._follower.step():
+                for name, reason in (*report.conflicts, *report.failed):
+                    self._warn(f"{report.folder}/{name}: {reason}")
         except AgentFormerError as error:
             self._warn(f"the memory home {self._follower.folder} was not synced: {error}")
             return True
@@ -172,12 +174,6 @@ class HomeKeeper(PeriodicThread):
             ended = time.monotonic()
             self._rest_until = ended + _REST * (ended - started)
         return False
-
-    def _log(self, report: HomeReport | None) -> None:
-        if report is None:
-            return
-        for name, reason in (*report.conflicts, *report.failed):
-            self._warn(f"{report.folder}/{name}: {reason}")
 
     def _warn(self, message: str) -> None:
         if message not in self._logged:
