@@ -22,6 +22,9 @@ _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
+_Place = tuple[Any, ...]  # the result of `_place`
+_DEFAULT = ("salience", 1.0)  # is not compared
+_encode = json.JSONEncoder(sort_keys=True).encode
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _MANY = 8  # from this number of texts on, one statement for all of them is faster
 # SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
@@ -144,11 +147,6 @@ def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[
         yield from connection.execute(_SAME_START, [namespace, text, text])
     for _, group in in_groups(many):
         yield from connection.execute(_SAME_STARTS, [json.dumps([*group], ensure_ascii=False), namespace])
-
-
-_encode = json.JSONEncoder(sort_keys=True).encode
-_Place = tuple[Any, ...]
-_DEFAULT = ("salience", 1.0)
 
 
 def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:
