@@ -12,7 +12,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import entries, schema, supersession
+from agentformer.records import duplicates, schema, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.testing import make_entry
@@ -63,7 +63,7 @@ def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
     """Every store runs it, so it must not read the whole namespace."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {entries._SAME_START}", ["default", "x", "x"]).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {duplicates._SAME_START}", ["default", "x", "x"]).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
 
