@@ -103,8 +103,7 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
 
 
 def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the backend `faiss`, which stores entries in local files. The backend imports its index libraries when it
-    first opens an index."""
+    """Return the backend `faiss`, in local files. It imports its index libraries when it first opens an index."""
     from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 
     def open_indexes(*arguments: Any) -> Indexes:
@@ -131,8 +130,7 @@ def build_rag(
     model: Callable[[], LanguageModel | None],
     usage: UsageCounter,
 ) -> RAGTool:
-    """Return the tool that ingests documents and answers questions. The parts that ingest and answer are built when
-    they are first used."""
+    """Return the tool that ingests documents and answers questions. Its parts are built at their first use."""
     from agentformer.rag.folder_files import Folders, SizeLimits
     from agentformer.tools.rag_tool import RAGTool, UploadSources
 
@@ -325,8 +323,7 @@ def of_backends(group: str, settings: Settings) -> Iterator[Any]:
 
 
 def in_folder(settings: Settings, index_dir: Path) -> Settings:
-    """Return the settings that open a copy of the store in the folder `index_dir`. The copy of a store on a server uses
-    the backend `faiss`."""
+    """Return the settings to open a copy in `index_dir`. The copy of a store on a server uses the backend `faiss`."""
     local = dict.fromkeys(SERVERS, "faiss")
     routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
     one, other = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))

@@ -43,13 +43,11 @@ class InvalidInput(AgentFormerError, ValueError):
 
 
 class NotFound(AgentFormerError, LookupError):
-    """The requested object (an entry, a document, a key, ...) does not exist, or it is outside the namespace of the
-    request."""
+    """The requested object (an entry, a document, a key, ...) does not exist in the namespaces of the request."""
 
 
 class Conflict(AgentFormerError):
-    """The request conflicts with the stored data. For example, another call has changed the entry since the caller read
-    it."""
+    """The request conflicts with the stored data, such as an entry that another call has changed meanwhile."""
 
 
 class AccessError(AgentFormerError):
@@ -198,8 +196,7 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """The store cannot be written, because the disk is full or because the program has no permission to write into the
-    folder."""
+    """The store cannot be written: the disk is full, or the program may not write into the folder."""
 
 
 class StoreDamaged(StoreError):

@@ -154,8 +154,7 @@ def _documents(backend: MemoryBackend) -> Iterator[tuple[str, str]]:
 
 
 def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
-    """Copy an original file into the folder `uploads`, unless the copy already exists. Return False if the original
-    file is missing or damaged."""
+    """Copy an original file into `uploads` unless it is there. Return False if the original is missing or damaged."""
     target = uploads / digest[:2] / f"{digest}.bin"
     return target.exists() or copy_original(originals, digest, target) is not None
 

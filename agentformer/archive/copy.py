@@ -104,8 +104,7 @@ class _Plan:
 
 
 class _Stated(NamedTuple):
-    """An entry and its former versions. `text` contains their lines in an export. Two entries are equal if their texts
-    are equal."""
+    """An entry and its former versions. `text` are their lines in an export, which are equal for equal entries."""
 
     entry: MemoryEntry
     history: Sequence[MemoryEntry]
@@ -190,8 +189,7 @@ def _transactions(snapshot: MemorySnapshot, plan: _Plan, members: set[str]) -> I
 def _stated(
     records: MemorySnapshot | MemoryBackend, namespace: str, members: set[str] | None = None
 ) -> Iterator[_Stated]:
-    """Yield the entries of a namespace with their former versions, in order of id. If `members` is given, yield only
-    the entries with these ids."""
+    """Yield the entries of a namespace in order of id; if `members` is given, only the entries with these ids."""
     for entry in entries_in(records, [namespace]):
         if members is None or entry.id in members:
             history = records.history(entry.id) if entry.version > 1 else ()

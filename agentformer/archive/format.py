@@ -97,9 +97,8 @@ def damaged(what: str) -> InvalidInput:
 
 
 def open_plain(folder: Path, path: str) -> BinaryIO:
-    """Open the file `path` of an export for reading. Raises `OSError` if the file cannot be opened. Raises
-    `InvalidInput` for a link, a device or a pipe: a link may lead to a file outside the export, and reading a device or
-    a pipe may never end."""
+    """Open the file `path` of an export for reading. Raises `OSError` if this fails, and `InvalidInput` for a link,
+    which may lead to a file outside the export, and for a device or a pipe, which may never end."""
     place = folder
     for part in path.split("/"):
         if place is not folder and not stat.S_ISDIR(place.lstat().st_mode):
@@ -133,8 +132,7 @@ def digest_of(folder: Path, path: str) -> dict[str, Any]:
 
 
 def read_lines(folder: Path, path: str) -> Iterator[bytes]:
-    """Yield the lines of a file of an export. Raises `OSError` if the file cannot be read, and `InvalidInput` if a line
-    is too long."""
+    """Yield the lines of a file. Raises `OSError` if it cannot be read, and `InvalidInput` if a line is too long."""
     with open_plain(folder, path) as file:
         for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
             if len(line) > LONGEST_LINE:
@@ -145,15 +143,13 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
 def entries_in(
     records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
 ) -> Iterator[MemoryEntry]:
-    """Yield the entries of these namespaces, including archived entries. If `kinds` is given, yield only entries of
-    these kinds."""
+    """Yield the entries of these namespaces, also archived ones; if `kinds` is given, only those of these kinds."""
     for namespace in namespaces:
         yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
 
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
-    """Yield the lines of an entry in an export: a line with all fields of the entry, followed by a line for each former
-    version."""
+    """Yield the lines of an entry in an export: its fields, and then a line for each former version."""
     for values in (entry_to_json(entry), *({"former": entry_to_json(state)} for state in history)):
         yield json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
 
@@ -238,15 +234,13 @@ def _check_document(entry: MemoryEntry) -> None:
 
 
 def vector_line(stored: StoredVector) -> str:
-    """Return the line of an export that contains a vector and the hash of its text. The vector is written as
-    little-endian float32 in base64."""
+    """Return the line of a vector and the hash of its text; the vector is little-endian float32 in base64."""
     data = base64.b64encode(np.ascontiguousarray(stored.vector, "<f4").tobytes()).decode("ascii")
     return json.dumps({"hash": stored.hash.hex(), "vector": data}, sort_keys=True) + "\n"
 
 
 def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
-    """Yield the vectors of a file of an export. Raises `InvalidInput` with the number of the first line that is not
-    valid."""
+    """Yield the vectors of a file. Raises `InvalidInput` with the number of the first line that is not valid."""
     before, number = b"", 0
     for number, line in enumerate(read_lines(folder, file.path), 1):
         try:
@@ -262,8 +256,7 @@ def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
 
 
 def read_vector_file(path: str, values: Any) -> VectorFile:
-    """Parse the part of a manifest that describes the vector file `path`. Raises `ValueError`, `KeyError` or
-    `TypeError` if this part is not valid."""
+    """Parse the description of the vector file `path` in a manifest. Raises `ValueError`, `KeyError` or `TypeError`."""
     try:
         space = _space.validate_json(json.dumps(values["space"], ensure_ascii=False).encode(), strict=True)
     except ValidationError:

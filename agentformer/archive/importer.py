@@ -27,8 +27,7 @@ _LISTED = 10  # conflicts in a message
 
 @dataclass(slots=True)
 class Imported:
-    """The numbers of entries, former versions and vectors that were imported. `there_already` is the number of entries
-    that the memory already had."""
+    """The numbers of imported entries, former versions and vectors, and of entries that were there already."""
 
     entries: int = 0
     there_already: int = 0
@@ -115,8 +114,7 @@ def _check_references(backend: MemoryBackend, archive: Archive, missing: Sequenc
 
 
 def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence[int]) -> None:
-    """Raise `Conflict` if the memory already has a document with the same identity (see `rag.uploads`) under a
-    different id."""
+    """Raise `Conflict` if the memory has a document with the same identity (see `rag.uploads`) and another id."""
     new = set(missing)
     for entry, _ in archive.read(number for number in archive.documents if number in new):
         field = "origin" if entry.metadata.get("origin") else "name"
@@ -130,9 +128,8 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Check the core blocks to import, which are named texts that are included in every context for a model. Raises
-    `InvalidInput` if a block is longer than the limit, and `Conflict` if the memory already has a block with the same
-    name."""
+    """Check the core blocks to import (the named texts of every context). Raises `InvalidInput` if a block is longer
+    than the limit, and `Conflict` if the memory already has a block with the same name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):
@@ -153,9 +150,8 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
 
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
-    """Yield lists of positions of entries in the export. Each list is stored in one transaction. A document is in the
-    same list as its pages and chunks, so that an interruption cannot leave an incomplete document. A summary is in the
-    same list as its originals for the same reason."""
+    """Yield lists of positions of entries, each for one transaction. A document is in the same list as its pages and
+    chunks, and a summary as its originals, so that an interruption leaves none incomplete."""
     batch: list[int] = []
     size = 0
     for group in archive.groups(missing):

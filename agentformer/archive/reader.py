@@ -90,14 +90,12 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the number of bytes of an entry's lines in the export, by which the import limits its batches.
-        `number` is the position of the entry."""
+        """Return the number of bytes of the lines of the entry at this position, for the size of batches."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Return these positions in groups. The entries of a group must be imported in one transaction. A group is, for
-        example, a document with its pages and chunks, a summary with its originals, or an entry with the entry that
-        superseded it."""
+        """Return these positions in groups that must be imported in one transaction: a document with its pages and
+        chunks, a summary with its originals, an entry with its successor."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._joined_group(number), []).append(number)
@@ -107,8 +105,7 @@ class Archive:
         return root_of(self._joined, self._groups[number])
 
     def _join_superseded(self) -> None:
-        """Add the group of each superseded entry to the group of its successor, because a backend stores no entry whose
-        successor is missing."""
+        """Join the groups of superseded entries and their successors: no entry is stored without its successor."""
         successors = set(self._superseded.values())
         positions = {entry_id: number for number, entry_id in enumerate(self.ids) if entry_id in successors}
         for number, successor in self._superseded.items():
@@ -116,8 +113,7 @@ class Archive:
                 self._joined[self._joined_group(number)] = self._joined_group(positions[successor])
 
     def read(self, numbers: Iterable[int]) -> Iterator[ArchivedEntry]:
-        """Yield the entries at these positions of the export. Raises `InvalidInput` if a file has changed since it was
-        checked."""
+        """Yield the entries at these positions. Raises `InvalidInput` if a file has changed since it was checked."""
         files: dict[int, BinaryIO] = {}
         with ExitStack() as stack:
             for number in numbers:
@@ -132,8 +128,7 @@ class Archive:
                 yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
 
     def original(self, digest: str) -> bytes:
-        """Return the bytes of the original file with the SHA-256 `digest`. Raises `InvalidInput` if the file has
-        changed since it was checked."""
+        """Return the bytes of an original file. Raises `InvalidInput` if it has changed since it was checked."""
         with open_plain(self.folder, original_path(digest)) as file:
             data = file.read()
         if hashlib.sha256(data).hexdigest() != digest:
@@ -146,8 +141,7 @@ class Archive:
             yield from read_vectors(self.folder, file)
 
     def index_entries(self) -> None:
-        """Read and check all entries, and record the position of each entry. Raises `InvalidInput` if an entry is not
-        valid."""
+        """Check all entries, and record their positions. Raises `InvalidInput` if an entry is not valid."""
         relations = _Relations()
         for which, path in enumerate(self._paths):
             for lines in _read_entries(self.folder, path):
@@ -184,8 +178,7 @@ class Archive:
 
 
 def read(folder: Path) -> Archive:
-    """Check every checksum and every value of an export, and return it as an `Archive`. Raises `InvalidInput` if the
-    export is damaged."""
+    """Check every checksum and value of an export. Raises `InvalidInput` if the export is damaged."""
     manifest = _checked_manifest(folder)
     for path, digest in manifest["files"].items():
         _check_file(folder, path, digest)
@@ -206,8 +199,7 @@ def read(folder: Path) -> Archive:
 
 
 class _EntryLines:
-    """The lines of an entry and of its former versions in an export. `number` is the line number and `offset` the byte
-    position of the first line."""
+    """The lines of an entry and of its former versions. `number` and `offset` (bytes) are those of the first line."""
 
     def __init__(self, number: int, offset: int, line: bytes, entry: MemoryEntry, history: Iterable[MemoryEntry]):
         self.number, self.offset, self.lines = number, offset, [line]
@@ -291,8 +283,7 @@ class _Relations:
         self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts that precede their document
 
     def add(self, entry: MemoryEntry) -> str:
-        """Check an entry against the entries that were added before, and remember the entry. Return a description of
-        the problem, or "" if there is none."""
+        """Check an entry against the entries that were added before, and remember it. Return the problem, or ""."""
         if entry.id in self._namespaces:
             return f"two entries have the id {entry.id}"
         self._namespaces[entry.id] = entry.namespace
@@ -312,8 +303,7 @@ class _Relations:
         return ""
 
     def finish(self) -> str:
-        """Check the relations that are complete only after the last entry. Return a description of the problem, or ""
-        if there is none."""
+        """Check the relations that are complete after the last entry. Return the problem, or ""."""
         for reference in self._open:
             if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
                 return reference.problem
@@ -323,8 +313,7 @@ class _Relations:
         return ""
 
     def outside_references(self) -> list[Reference]:
-        """Return the references to entries that are not in the export. The import checks them against the entries of
-        the memory."""
+        """Return the references to entries outside of the export, which the import checks in the memory."""
         return [reference for reference in self._open if reference.target not in self._namespaces]
 
     def _part_problem(self, entry: MemoryEntry) -> str:
@@ -337,9 +326,8 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return a tuple with the owner and the name of a core block, a named text that is always part of an agent's
-    prompt. Two current core blocks must not have the same tuple. Return None for any other entry, and for a block that
-    is archived or superseded."""
+    """Return the owner and the name of a core block (a named text of every prompt), which no two current blocks share.
+    Return None for any other entry, and for a block that is archived or superseded."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title

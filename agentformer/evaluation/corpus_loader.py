@@ -99,8 +99,7 @@ class Loader:
             self.backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """Return the entries to store for a passage. A long passage becomes a document with its chunks, and any other
-        passage becomes one entry."""
+        """Return the entries of a passage: a document with its chunks if it is long, and otherwise one entry."""
         meta = passage.meta
         title = text_value(meta, TITLE)[:_MOST_TITLE]
         chunk = self.settings.chunk_tokens
@@ -135,14 +134,12 @@ def passage_of(hit: Hit) -> str:
 
 
 def scope_of(question: Question) -> Scope:
-    """Return the scope that is searched for a question: the conversation of the question, or all passages that belong
-    to no conversation."""
+    """Return the scope of a question: its conversation, or the passages that belong to no conversation."""
     return Scope(namespace_of(question.meta))
 
 
 def namespace_of(meta: Mapping[str, Any]) -> str:
-    """Return the namespace for the conversation in `meta`. If `meta` names no conversation, return the default
-    namespace."""
+    """Return the namespace of the conversation in `meta`, or the default namespace if there is none."""
     conversation = text_value(meta, CONVERSATION)
     if not conversation:
         return DEFAULT_NAMESPACE
@@ -152,22 +149,19 @@ def namespace_of(meta: Mapping[str, Any]) -> str:
 
 
 def is_message(passage: Passage) -> bool:
-    """Return whether the passage is stored as a message. A message has a session, or it has both a speaker and a
-    conversation."""
+    """Return whether the passage is a message: it has a session, or both a speaker and a conversation."""
     meta = passage.meta
     speaker = text_value(meta, SPEAKER) or text_value(meta, ROLE)
     return bool(text_value(meta, SESSION) or (text_value(meta, CONVERSATION) and speaker))
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return a value of `meta` that may have several keys: the value of the first key of `names` that `meta` has, or
-    None."""
+    """Return the value of the first key of `names` that `meta` has, or None."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
 def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return the value of the first key of `names` that `meta` has, as text. A number is converted to text. For any
-    other type, return ""."""
+    """Return `value(meta, names)` as text. A number is converted to text, and any other type to ""."""
     item = value(meta, names)
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return str(item)
@@ -175,9 +169,8 @@ def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 class _Moments:
-    """Assigns dates to messages that have no date. Such a message gets the date of the previous message of its session
-    plus one millisecond. If there is no previous message, it gets a fixed date, so that every evaluation stores the
-    same dates."""
+    """Assigns dates to messages that have none: the date of the previous message of the session plus one millisecond.
+    The first message gets a fixed date, so that every evaluation stores the same dates."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], datetime] = {}
@@ -212,8 +205,7 @@ def _metadata(passage: Passage) -> dict[str, Any]:
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Return the entries that `make` makes of a passage. If it fails, raise an `InvalidInput` that tells the user which
-    passage cannot be stored."""
+    """Return the entries that `make` makes of a passage. Raises `InvalidInput` with the id of the passage."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

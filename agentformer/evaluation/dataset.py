@@ -116,8 +116,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question and the ids of the passages that answer it. If `relevant` is empty, no passage answers the
-    question."""
+    """A question and the ids of the passages that answer it; none if no passage answers the question."""
 
     id: str
     text: str
@@ -127,9 +126,8 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Passages and questions. `notes` are messages about lines or values that were ignored during reading. If the
-    passages are the pages of documents, `documents` contains these documents, and the documents are stored instead of
-    the passages."""
+    """Passages and questions. `notes` report lines or values that were ignored. If the passages are pages of documents,
+    `documents` contains these documents, which are stored instead of the passages."""
 
     name: str
     passages: tuple[Passage, ...]
@@ -147,8 +145,7 @@ class Dataset:
         return replace(self, questions=tuple(questions))
 
     def digest(self, *, questions: bool = True) -> str:
-        """Return a hash of the passages and questions in hexadecimal. If `questions` is false, only the passages are
-        hashed."""
+        """Return a hexadecimal hash of the passages and, if `questions` is true, of the questions."""
         digest = hashlib.blake2b(digest_size=16)
         for passage in self.passages:
             digest.update(_canonical(passage.id, passage.text, dict(passage.meta)))
@@ -185,8 +182,7 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
 
 
 def _questions(path: Path, ids: set[str], notes: list[str]) -> list[Question]:
-    """Read the questions. Relevant ids that are not in `ids` are ignored, and a message about them is added to
-    `notes`."""
+    """Read the questions. Relevant ids that are not in `ids` are ignored, and reported in `notes`."""
     questions = _read(path, _question)
     if not questions:
         message = f'{path} has no questions; write lines like {{"id": ..., "text": ..., "relevant": [...]}}'

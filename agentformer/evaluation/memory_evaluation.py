@@ -20,12 +20,10 @@ from agentformer.types import DEFAULT_NAMESPACE, UNSEARCHED_KINDS, Hit, MemoryBa
 
 @dataclass(frozen=True, slots=True)
 class Trial(Loader):
-    """A temporary memory that stores the corpus of a dataset and answers its questions. `factory.trial` creates this
-    object."""
+    """A temporary memory with the corpus of a dataset, created by `factory.trial`."""
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
-        """Ask the questions of a dataset whose passages are stored in this memory. `options` are the fields of
-        `EvaluationOptions`."""
+        """Ask the questions of a dataset that was loaded. `options` are the fields of `EvaluationOptions`."""
         return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
@@ -173,9 +171,8 @@ class DocumentQuestion:
 
 
 def read_questions(lines: Iterable[str], documents: Mapping[str, int], longest: int) -> list[DocumentQuestion]:
-    """Return the questions in the lines of a file. `documents` maps the name of each document to its number of pages.
-    `longest` is the greatest allowed number of characters of a question. Raises `InvalidInput` with the numbers of the
-    invalid lines."""
+    """Return the questions of a file. `documents` maps the name of each document to its number of pages. `longest` is
+    the most characters of a question. Raises `InvalidInput` with the numbers of the invalid lines."""
     questions, errors = [], []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -80,8 +80,7 @@ class Interval(NamedTuple):
 
     @property
     def significant(self) -> bool:
-        """True if the interval does not contain 0. For the interval of a difference, this means that the difference is
-        significant."""
+        """True if the interval does not contain 0. A difference with such an interval is significant."""
         return self.low > 0 or self.high < 0
 
     def as_json(self) -> list[float]:

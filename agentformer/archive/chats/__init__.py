@@ -209,13 +209,11 @@ class _Import:
 
 
 class _Stored(Conflict):
-    """Raised if another import has stored one of the messages of a batch meanwhile. The batch is then stored without
-    it."""
+    """Another import has stored a message of the batch meanwhile. The batch is then stored without it."""
 
 
 def _short(text: str, most: int) -> str:
-    """Return a text that fits a field of at most `most` characters. The end of a longer text is replaced by a digest of
-    the text, so that different texts stay different."""
+    """Return a text of at most `most` characters: the end of a longer text is replaced by a digest of the text."""
     if len(text) <= most:
         return text
     return f"{text[: most - 33]}~{hashlib.sha256(text.encode()).hexdigest()[:32]}"

@@ -170,8 +170,7 @@ class TextTooLong(ValueError):
 
 
 class _Bounded:
-    """Gives the bytes of a file to the JSON parser. Reading stops when the parser finds no token in `MAX_VALUE` bytes,
-    so that memory and time are bounded."""
+    """Gives the bytes of a file to the JSON parser, and stops if `MAX_VALUE` bytes contain no token."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -193,10 +192,9 @@ class _Bounded:
 
 
 def read_values(file: BinaryIO) -> Iterator[Any]:
-    """Yield the elements of a JSON array, or the JSON value itself if it is not an array. For an element that is larger
-    than `MAX_VALUE` or nested deeper than `MAX_DEPTH`, an `Unusable` is yielded. Raises `ValueError` if the file is not
-    JSON, and `TextTooLong` for a text of more than `MAX_VALUE` bytes. The elements before the error are yielded
-    first."""
+    """Yield the elements of a JSON array, or the JSON value itself. For an element that is larger than `MAX_VALUE` or
+    nested deeper than `MAX_DEPTH`, yield an `Unusable`. Raises `ValueError` if the file is not JSON, and `TextTooLong`
+    for a text of more than `MAX_VALUE` bytes, after the elements before the error."""
     events = _Bounded(file).events()
     try:
         event, value = next(events)

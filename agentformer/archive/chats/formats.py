@@ -173,9 +173,8 @@ def _plain(value: Mapping[str, Any]) -> Chat:
 
 
 def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
-    """Return an id for a message that has none: a hash of its conversation, role, speaker, text and time. `repeated`
-    gives equal messages without a time different ids: it is the number of equal messages before this one. For a message
-    with a time, it is 0."""
+    """Return an id for a message that has none: a hash of its conversation, role, speaker, text and time. `repeated` is
+    0, or for a message without a time the number of equal messages before it."""
     at = message.time.isoformat() if message.time else ""
     values = [chat_id, message.role, message.speaker, message.text, at, repeated]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:32]

@@ -34,8 +34,7 @@ _REST = 20  # a check or a sync is followed by a pause that is this many times a
 
 @dataclass(frozen=True, slots=True)
 class MarkdownHomes:
-    """Exports and syncs the memory homes of one memory. `categories` are names of categories that exist although no
-    entry has them."""
+    """Exports and syncs the memory homes of one memory. `categories` exist even if no entry has them."""
 
     memory: MemoryManager
     backend: MemoryBackend

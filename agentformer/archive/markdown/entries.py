@@ -33,9 +33,8 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope of the entries of all kinds that have files in a memory home. Messages and documents, for
-    example, have no files. Archived entries are included if `archived` is true. If `where` is given, entries must also
-    match this condition."""
+    """Return the scope of the entries of the kinds that have files in a memory home; if `archived` is true, also of
+    archived entries. If `where` is given, entries must also match this condition."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 
@@ -148,8 +147,7 @@ def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tie
 
 
 def adopted(page: Page, namespace: str, check_tier: CheckTier) -> MemoryEntry:
-    """Return the entry of a file that another memory has written, with its id, times and version. Raises
-    `InvalidInput` if a value is wrong."""
+    """Return the entry of a file of another memory, with its id, times and version. Raises `InvalidInput`."""
     values: dict[str, Any] = {**page.values, "namespace": namespace}
     values["derived_from"] = values.pop("links", [])
     try:

@@ -21,8 +21,7 @@ _MEANWHILE = "was changed while it was synced; the next sync takes the change"
 
 
 class Found(NamedTuple):
-    """A file of a memory home, and the SHA-256 of its bytes. `page` is the parsed file, or None if the file has not
-    changed since the last sync."""
+    """A file of a memory home. `page` is the parsed file, or None if it has not changed since the last sync."""
 
     file: HomeFile
     sha256: str
@@ -90,8 +89,7 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
 
 
 def _choose(folder: HomeFolder, entry_id: str, founds: list[Found]) -> Found | None:
-    """Return the file of an entry: the only one, or the one at the recorded path. The other files are reported as
-    problems."""
+    """Return the only file of an entry, or the one at the recorded path. Report the other files as problems."""
     record = folder.records.get(entry_id)
     if len(founds) == 1:
         return founds[0]

@@ -127,8 +127,7 @@ class HomeFolder:
             lock.release()
 
     def files(self) -> Iterator[HomeFile]:
-        """Yield the Markdown files in the order of their names. Hidden files, other files and files outside the folders
-        of the categories are left out."""
+        """Yield the Markdown files in the folders of the categories, by name. Hidden and other files are left out."""
         yield from self._walk(self.root, "", _MAX_DEPTH + 1, time.time())
 
     def _walk(self, folder: Path, prefix: str, depth: int, now: float) -> Iterator[HomeFile]:
@@ -203,8 +202,7 @@ class HomeFolder:
         return True
 
     def remove(self, file: HomeFile) -> bool:
-        """Delete a file. Return False if it has changed since it was listed. Raises `OSError` if it cannot be
-        deleted."""
+        """Delete a file. Return False if it has changed since it was listed. Raises `OSError`."""
         if not self._is_same(file):
             return False
         (self.root / file.name).unlink(missing_ok=True)
@@ -212,8 +210,7 @@ class HomeFolder:
         return True
 
     def stamp(self, name: str) -> str:
-        """Return the stamp of a file that this sync has written. If the stamp is different at the next sync, the file
-        was changed."""
+        """Return the stamp of a file that this sync has written. It changes if the file is changed later."""
         return stamp_of((self.root / name).lstat(), time.time())
 
     def save(self) -> None:
@@ -251,8 +248,7 @@ class HomeFolder:
             return {}
 
     def _checked(self, name: str) -> str:
-        """Return the path `name`. Raises `InvalidInput` if it is not in a folder of a category, or leads to a hidden
-        file."""
+        """Return `name`. Raises `InvalidInput` if it is not a path in the folder of a category, or is hidden."""
         parts = PurePosixPath(name).parts
         if len(parts) < 2 or name.startswith("/") or any(part.startswith(".") or "\0" in part for part in parts):
             raise InvalidInput("file", f"{name[:200]!r} is not a path in the folder of a category")
@@ -287,8 +283,7 @@ def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
 
 
 def _sync_file(path: Path) -> Path:
-    """Sync a written file to the disk, and return its folder, which must be synced after the file. If the path is a
-    folder, return the path."""
+    """Sync a written file to the disk, and return its folder, to be synced after it. Return a folder as it is."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since

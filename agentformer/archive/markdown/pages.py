@@ -153,8 +153,7 @@ def parse(data: bytes) -> Page:
 
 
 def id_in(data: bytes) -> str:
-    """Return the id in the front matter of a file that `parse` may refuse, so that its entry does not count as deleted.
-    Return "" if there is no id."""
+    """Return the id in a file that `parse` may refuse, so that its entry does not count as deleted, or ""."""
     match = re.search(rb'^id:[ \t]*"?([^\s"]{1,200})"?[ \t\r]*$', data[: 1 << 16], re.MULTILINE)
     return match[1].decode("utf-8", "replace") if match else ""
 
@@ -234,8 +233,7 @@ def as_text(name: str, node: Node) -> str:
 
 
 def as_json(node: Node) -> Any:
-    """Return a node as a JSON value. A scalar without quotes becomes a number, a boolean or null if it has the form of
-    one, and otherwise a text."""
+    """Return a node as a JSON value. A scalar without quotes may be a number, a boolean, null or a text."""
     if isinstance(node, MappingNode):
         return {key.value: as_json(value) for key, value in node.value}
     if isinstance(node, SequenceNode):
@@ -250,8 +248,7 @@ def as_json(node: Node) -> Any:
 
 
 def as_object(name: str, node: Node) -> Any:
-    """Return the mapping or list in `node` as a JSON value, or None for an empty value. The node may also be a text
-    that contains JSON."""
+    """Return the JSON value of a mapping, a list, or a text that contains JSON. Return None for an empty value."""
     value = as_json(node)
     if not isinstance(value, str):
         return value

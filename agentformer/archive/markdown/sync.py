@@ -362,7 +362,6 @@ class NewFiles:
 
 
 def _complete(entry: MemoryEntry) -> Page:
-    """Return a page for the file of a new entry, with all editable fields of the stored entry: a new file may leave out
-    some of them."""
+    """Return a page with all editable fields of a new entry, some of which its file may leave out."""
     values = values_of(entry)
     return Page({name: values[name] for name in (*EDITABLE, "id")})

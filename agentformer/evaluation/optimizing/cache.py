@@ -36,8 +36,7 @@ _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT 
 
 
 def work_folder(work: Path) -> Path:
-    """Return the folder inside `work` that belongs to optimisations. An optimisation changes and deletes files only
-    inside this folder."""
+    """Return the folder inside `work` in which optimisations change and delete files."""
     return work / OWN
 
 
@@ -205,8 +204,7 @@ class Journal:
             self._file = path.open("ab")
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
-        """Return the stored measurement of a configuration with the questions of a half. Return None if there is no
-        such measurement."""
+        """Return the stored measurement of a configuration with the questions of a half, or None."""
         return self._measurements.get((key(configuration), half))
 
     def add(self, measured: Measured) -> None:

@@ -44,9 +44,8 @@ OpensIn = Callable[[Settings, Path], AbstractContextManager[Trial]]
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """The passages, questions and current settings of an optimisation. `opens(settings, folder)` opens a memory in a
-    folder. This memory must use `embedder`. `passage_of(hit, question)` returns the id of the passage that the hit
-    belongs to."""
+    """The passages, questions and current settings of an optimisation. `opens(settings, folder)` opens a memory that
+    uses `embedder`. `passage_of(hit, question)` returns the id of the passage that the hit belongs to."""
 
     dataset: Dataset
     settings: Settings
@@ -56,8 +55,7 @@ class Corpus:
 
 
 class Halves(NamedTuple):
-    """Two groups of questions. Settings are chosen with the questions in `development` and tested with the questions in
-    `test`."""
+    """The questions with which settings are chosen (`development`), and those with which they are tested (`test`)."""
 
     development: tuple[Question, ...]
     test: tuple[Question, ...]
@@ -148,9 +146,8 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
 
 
 def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the pages that answer a question. Every page answers a question that names only a document, so
-    yield one name instead that belongs to this question alone. `texts` maps the name of each page to its document and
-    its text."""
+    """Yield the names of the pages that answer a question; for a question that names only a document, a name of its
+    own. `texts` maps the name of each page to its document and its text."""
     if question.document is not None and question.page is not None:
         yield page_name(question.document, question.page)
     elif question.answer is not None:
@@ -163,9 +160,8 @@ def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) ->
 
 
 def answered_passage(hit: Hit, question: Question) -> str:
-    """Decide whether a hit answers a question: it is from the document and the page that the question names, and
-    contains the answer that the question gives. If so, return the relevant passage of the question, otherwise the id of
-    the entry."""
+    """Return the relevant passage of the question if the hit answers it: the hit has the document, the page and the
+    answer that the question names. Otherwise, return the id of the entry."""
     expected = (question.meta[key] for key in _EXPECTED)
     return question.relevant[0] if is_correct(hit, *expected) else hit.entry.id
 
@@ -225,8 +221,7 @@ def synthetic(
 
 
 def _stored_questions(path: Path, about: Mapping[str, Any]) -> Built | None:
-    """Return the questions in the file `path` if they were generated from the same inputs `about`. Otherwise, return
-    None."""
+    """Return the questions in the file `path` if they were generated from the inputs `about`, or None."""
     try:
         content = json.loads(read_file(path))
         if content["about"] != about:
@@ -242,8 +237,7 @@ _KEPT = 3  # stores on disk in addition to the store of the current settings
 
 
 class Stores:
-    """The stores that contain the passages of one corpus, each for different settings. If `vectors` is true, the
-    passages are embedded."""
+    """The stores of one corpus, each for other settings. If `vectors` is true, the passages are embedded."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
