@@ -5,7 +5,7 @@ Facts are compared only if they have the same owner, title, source and metadata.
 detected:
 
 - `value`: the same subject and verb, but another name or number ("Anna lives in Turku", "Anna lives in Oslo"). The
-  module `text.facts.single_values` lists the verbs.
+  file `text/facts/single_values.txt` lists the verbs.
 - `number`: the same words in the same order, but one number differs ("The office closes at 17", "The office closes at
   18"). Only English sentences in the present tense are compared.
 - `negation`: the same words in the same order, but one sentence is negated ("Anna drinks coffee", "Anna doesn't drink

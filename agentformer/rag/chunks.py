@@ -229,7 +229,9 @@ class _Cutter:
             start = symbol.end
             below = self.children(symbol)
             size = self._size(symbol.start, symbol.end)
-            if size <= self._limit and (not below or size <= _WHOLE or not _is_outer(symbol, below)):
+            inside = sum(each.end - each.start for each in below)
+            is_outer = inside * 2 > symbol.end - symbol.start  # it consists mostly of others, like a class of methods
+            if size <= self._limit and (not below or size <= _WHOLE or not is_outer):
                 yield CodePart(self._bare(symbol.start, symbol.end), (symbol,), outer)
             elif below:
                 yield from self.parts(symbol.start, symbol.end, below, symbol)
@@ -287,9 +289,3 @@ class _Cutter:
     def _size(self, start: int, end: int) -> int:
         first, last = self._range(start, end)
         return last - first
-
-
-def _is_outer(symbol: Symbol, below: Sequence[Symbol]) -> bool:
-    """Return whether a symbol consists mostly of the inner symbols `below`, like a class of methods. If such a symbol
-    is not small, it is divided into its inner symbols."""
-    return sum(inner.end - inner.start for inner in below) * 2 > symbol.end - symbol.start

@@ -22,7 +22,7 @@ from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.table_rows import TableRow
-from agentformer.types import Embedder, Hit, Span, TokenVectors
+from agentformer.types import Embedder, Hit, Span
 
 # Weights without and with cosines. Fitted by `python -m bench.answers --fit` to the questions with even numbers of four
 # sets in four languages, and rounded. The odds of two sentences are exp(difference of their scores). The sets contain
@@ -234,7 +234,8 @@ class _Compared:
         if self.baselines.token is None:
             return None
         read = self.vectors.tokens([self.question], self.embedder, query=True)
-        asked = self._asked(read[0]) if read else None
+        frequent = FUNCTION_WORDS.get(self.sentences[0].passage.language, frozenset())
+        asked = AskedTokens(self.question, read[0], self.asking, frequent) if read else None
         if asked is None or not asked.count or asked.letters < _LETTERS * asked.count:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS, _COMPARED)
@@ -254,10 +255,6 @@ class _Compared:
             Features._make((*each[: -len(least)], *found.get(n, least))) for n, each in enumerate(features)
         ]
         return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
-
-    def _asked(self, read: TokenVectors) -> AskedTokens:
-        frequent = FUNCTION_WORDS.get(self.sentences[0].passage.language, frozenset())
-        return AskedTokens(self.question, read, self.asking, frequent)
 
     def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
         """Compare the vectors of sentences with the vector of the question. Return the same three values as

@@ -154,7 +154,7 @@ def parts_of_lines(text: str) -> list[Part]:
 def _parts(lines: Sequence[str], start: int, end: int, outer: str, level: int) -> Iterator[Part]:
     heads = list(_heads(lines, start, end))
     for first, stop in zip(heads, [*heads[1:], end], strict=True):
-        last = _last_line(lines, first, stop)
+        last = next(n for n in range(stop - 1, first - 1, -1) if n == first or lines[n].strip())
         defined, name = _definition(lines, first, last)
         if not name:
             continue
@@ -189,12 +189,6 @@ def _definition(lines: Sequence[str], first: int, last: int) -> tuple[int, str]:
         if _indent(lines[number]) > _indent(lines[first]) and lines[number].strip():
             break
     return first, ""
-
-
-def _last_line(lines: Sequence[str], first: int, stop: int) -> int:
-    while stop - 1 > first and not lines[stop - 1].strip():
-        stop -= 1
-    return stop - 1
 
 
 def _indent(line: str) -> int:

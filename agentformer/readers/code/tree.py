@@ -100,7 +100,9 @@ class _Walk:
         first, doc = self._notes_before(child, before)
         full = (*path, *name.split("::"))
         about = "" if self._data else self._about(symbol, doc)
-        self.parts.append(Part(".".join(full)[-_MAX_NAME:], first, self._last_line(child), about))
+        written = self._text[child.start_byte : child.end_byte].rstrip()  # without blank lines at the end
+        last = int(child.start_point[0]) + written.count(b"\n")
+        self.parts.append(Part(".".join(full)[-_MAX_NAME:], first, last, about))
         body = symbol.child_by_field_name("body")
         is_function = "function" in symbol.type or "method" in symbol.type
         if not is_function or symbol.end_byte - symbol.start_byte > _LONG_BODY:
@@ -181,10 +183,6 @@ class _Walk:
             texts.insert(0, self._read(note))
         doc = _plain(_MARKS.sub("", "\n".join(text for text in texts if not text.startswith(("#[", "@")))))
         return first, "" if _NO_DOC.match(doc) else doc
-
-    def _last_line(self, node: Any) -> int:
-        """Return the number of the last line of a node. Blank lines at the end of the node are not counted."""
-        return int(node.start_point[0]) + self._text[node.start_byte : node.end_byte].rstrip().count(b"\n")
 
     def _read(self, node: Any) -> str:
         return self._text[node.start_byte : min(node.end_byte, node.start_byte + 4_000)].decode("utf-8", "replace")

@@ -321,17 +321,12 @@ def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[Date
         if days.start in before_date:
             (_, phrase, slots, _), start = before_date[days.start]
             edge, sign = (days.first, -1) if phrase.kind == "before" else (days.last, 1)
-            if other := _at_distance(sign, slots, edge):
+            kind, number = ("weekday", 1) if slots.weekday else (time_words.UNITS[slots.unit - 1], slots.n or 1)
+            if other := time_words.resolve(kind, sign * number, slots, edge, past=False):
                 result.append(DateRange(start, days.start, *other))
             border = True
         result.append(replace(days, border=True) if border else days)
     return result
-
-
-def _at_distance(sign: int, slots: Slots, at: date) -> DaySpan | None:
-    if slots.weekday:
-        return time_words.resolve("weekday", sign, slots, at, past=False)
-    return time_words.resolve(time_words.UNITS[slots.unit - 1], sign * (slots.n or 1), slots, at, past=False)
 
 
 def date_terms(text: str, on: date | None, language: str = "") -> tuple[str, ...]:

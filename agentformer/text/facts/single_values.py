@@ -9,10 +9,12 @@ must also be equal.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
+from pathlib import Path
 from typing import NamedTuple
 
+from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.splitting import sentence_spans
@@ -26,31 +28,6 @@ _WORDS_BETWEEN = 2  # maximum number of function words between the verb and the 
 _ALIKE = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
-
-
-def _phrases(table: Mapping[str, str]) -> dict[str, frozenset[tuple[str, ...]]]:
-    return {language: frozenset(tuple(phrase.split()) for phrase in table[language].split(", ")) for language in table}
-
-
-# Verbs that have one value at a time, by language (ISO 639-1).
-_VERBS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
-    {
-        "en": "lives in, live in, lives at, live at, resides in, reside in, works at, work at, works for, work for, "
-        "studies at, study at, is called, am called, is named, moved to, has moved to, costs, weighs",
-        "fi": "asuu, asun, asutaan, työskentelee, työskentelen, opiskelee, opiskelen, muutti, muutin, maksaa, painaa",
-        "sv": "bor i, bor på, arbetar på, arbetar hos, jobbar på, jobbar hos, studerar på, heter, flyttade till, "
-        "har flyttat till, kostar, väger",
-        "no": "bor i, bor på, arbeider på, arbeider hos, jobber på, jobber hos, studerer på, heter, flyttet til, "
-        "har flyttet til, koster, veier",
-        "da": "bor i, bor på, arbejder på, arbejder hos, studerer på, hedder, flyttede til, er flyttet til, koster, "
-        "vejer",
-        "de": "wohnt in, wohne in, lebt in, lebe in, arbeitet bei, arbeite bei, studiert in, studiere in, heißt, "
-        "heiße, zog nach, kostet, wiegt",
-    }
-)
-_COPULAS: Mapping[str, frozenset[tuple[str, ...]]] = _phrases(
-    {"en": "is, are, am", "fi": "on, olen, ovat", "sv": "är", "no": "er", "da": "er", "de": "ist, bin, sind"}
-)
 _ARTICLES = frozenset(
     {"a", "an", "the", "my", "your", "his", "her", "our", "their", "en", "ett", "ei", "et", "den", "det", "de"}
     | {"ein", "eine", "einen", "einem", "einer", "der", "die", "das", "dem"}
@@ -62,35 +39,17 @@ PRONOUNS = frozenset(
 )
 _PREPOSITIONS = frozenset({"in", "at", "i"})  # words between a copula and a location
 _CAPITAL_NOUNS = frozenset({"de"})  # languages that capitalize nouns
-# Labels before a colon that have one value at a time.
-_LABELS = frozenset().union(
-    *_phrases(
-        {
-            "en": "phone, phone number, telephone, mobile, mobile number, address, email, e-mail, email address, "
-            "e-mail address, postcode, zip code, salary, rent, employer",
-            "fi": "puhelin, puhelinnumero, osoite, kotiosoite, sähköposti, sähköpostiosoite, postinumero, palkka, "
-            "vuokra, työnantaja",
-            "sv": "telefon, telefonnummer, mobilnummer, adress, e-post, epost, e-postadress, postnummer, lön, hyra, "
-            "arbetsgivare",
-            "no": "telefon, telefonnummer, mobilnummer, adresse, e-post, epost, e-postadresse, postnummer, lønn, "
-            "husleie, arbeidsgiver",
-            "da": "telefon, telefonnummer, mobilnummer, adresse, e-mail, mailadresse, postnummer, løn, husleje, "
-            "arbejdsgiver",
-            "de": "telefon, telefonnummer, handynummer, adresse, e-mail, e-mail-adresse, postleitzahl, gehalt, miete, "
-            "arbeitgeber",
-        }
-    ).values()
-)
-# Words that mean "now" and add nothing else.
-_NOW: Mapping[str, Sequence[str]] = {
-    "en": ("now", "currently", "nowadays", "presently", "actually"),
-    "fi": ("nyt", "nykyään", "nykyisin", "parhaillaan"),
-    "sv": ("nu", "numera", "nuförtiden"),
-    "no": ("nå", "nåtildags"),
-    "da": ("nu", "nutildags"),
-    "de": ("jetzt", "nun", "derzeit", "inzwischen", "momentan"),
-}
 _ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Finnish uses them instead of prepositions
+
+
+def _phrases(kind: str) -> dict[str, frozenset[tuple[str, ...]]]:
+    """Return the phrases of a kind for each language, in the order of `single_values.txt`."""
+    lines = [line.split() for line in data_lines(Path(__file__).with_name("single_values.txt"))]
+    return {own[0]: frozenset(tuple(phrase.split("_")) for phrase in own[2:]) for own in lines if own[1] == kind}
+
+
+_VERBS, _COPULAS, _NOW = map(_phrases, ("verbs", "copulas", "now"))
+_LABELS = frozenset[tuple[str, ...]]().union(*_phrases("labels").values())
 
 
 class _Statement(NamedTuple):
@@ -132,7 +91,7 @@ def _labelled(match: re.Match[str]) -> _Statement | None:
 
 
 def _stated(written: Sequence[str], language: str) -> _Statement | None:
-    written = [word for word in written if word.casefold() not in _NOW[language]]
+    written = [word for word in written if (word.casefold(),) not in _NOW[language]]
     words = [word.casefold() for word in written]
     if any(word in NEGATIONS[language] or word.endswith(("n't", "n’t")) for word in words):
         return None
