@@ -147,8 +147,7 @@ def _row_starts(page: Page) -> Iterator[int]:
 
 
 def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
-    """Return the headings of the sections that contain the beginning of `span`, outermost first. `path` are the
-    headings for an earlier position in the document."""
+    """Return the headings above the beginning of `span`, outermost first. `path` has those of an earlier position."""
     out = list(path)
     for heading in page.headings:
         if heading.start <= span.start and heading not in out:
@@ -169,8 +168,7 @@ def _carried(former: Page, page: Page) -> str:
 
 
 def _body(page: Page) -> tuple[Span, str]:
-    """Return the body of a page, which is the page without its running header and footer: first the span of the body in
-    the page, then the text of the body."""
+    """Return the span and the text of the body of a page: the page without running header and footer."""
     body = page.body or Span(0, len(page.text))
     return body, page.text[body.start : body.end]
 

@@ -108,8 +108,7 @@ class LocalFiles:
             sync_folder(folder)
 
     def names(self) -> dict[str, str]:
-        """Return all files of the folder, as `OriginalFiles.names` does. The locks of this folder and the files of
-        background uploads are left out."""
+        """Return the files of the folder, without its locks and the files of background uploads."""
         files = (path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if not path.is_dir())
         return {str(file): digest_in(file.as_posix()) for file in files if not file.parts[0].startswith(".")}
 
@@ -209,14 +208,8 @@ class S3Files:
 
     def holds(self, digest: str, data: bytes) -> bool:
         """Return whether the file is stored and undamaged."""
-        with self._errors("read"):
-            try:
-                head = self._client.head_object(**self._at(digest), ChecksumMode="ENABLED")
-            except self._client.exceptions.ClientError as error:
-                if _code(error) in _ABSENT:
-                    return False
-                raise
-        if head["ContentLength"] != len(data):
+        head = self._found("head_object", **self._at(digest), ChecksumMode="ENABLED")
+        if head is None or head["ContentLength"] != len(data):
             return False
         if checksum := head.get("ChecksumSHA256"):
             return bool(checksum == base64.b64encode(bytes.fromhex(digest)).decode())
@@ -225,13 +218,11 @@ class S3Files:
 
     def open(self, digest: str) -> BinaryIO:
         """Return the file, opened for reading. Raises `NotFound` if the file is missing."""
+        found = self._found("get_object", **self._at(digest))
+        if found is None:
+            raise missing(digest, self.place)
         with self._errors("read"):
-            try:
-                return io.BytesIO(self._client.get_object(**self._at(digest))["Body"].read())
-            except self._client.exceptions.ClientError as error:
-                if _code(error) in _ABSENT:
-                    raise missing(digest, self.place) from None
-                raise
+            return io.BytesIO(found["Body"].read())
 
     def delete(self, digests: Collection[str]) -> None:
         """Delete files. Missing files are ignored. Raises `StoreError` if the server refuses to delete a file."""
@@ -253,9 +244,14 @@ class S3Files:
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or None if the file does not exist."""
+        head = self._found("head_object", Bucket=self._bucket, Key=self._prefix + name)
+        return None if head is None else int(head["ContentLength"])
+
+    def _found(self, request: str, **arguments: Any) -> Any:
+        """Return the answer to a request for a file, or None if the file does not exist."""
         with self._errors("read"):
             try:
-                return int(self._client.head_object(Bucket=self._bucket, Key=self._prefix + name)["ContentLength"])
+                return getattr(self._client, request)(**arguments)
             except self._client.exceptions.ClientError as error:
                 if _code(error) in _ABSENT:
                     return None

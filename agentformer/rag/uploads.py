@@ -201,8 +201,7 @@ class _Stored:
 
 
 def numbered(name: str, number: int) -> str:
-    """Return the name with a number before the suffix, such as `report (2).pdf`. The suffix stays last, because the
-    type of a file can follow from the suffix."""
+    """Return the name with a number before the suffix, such as `report (2).pdf`: the suffix can show the type."""
     path = PurePosixPath(name)
     return f"{name.removesuffix(path.suffix)} ({number}){path.suffix}"
 

@@ -181,8 +181,7 @@ def _beside_zeros(low: bytes, high: bytes) -> bool:
 
 
 def _zip_type(data: bytes) -> str:
-    """Return the media type of a ZIP archive, such as the type of Word documents. Only the file names in the directory
-    of the archive are read. No file is unpacked."""
+    """Return the media type of a ZIP archive, by the file names in its directory. No file is unpacked."""
     if mimetype := _ZIP_MIMETYPE.match(data[:512]):
         named = mimetype[1].decode("ascii").removesuffix("PK").removesuffix("-template")
         if named in (EPUB, ODT, ODS, ODP):

@@ -77,8 +77,7 @@ def _delimiter(text: str, media_type: str) -> str:
 
 
 def _code_pages(text: str, code: str) -> Iterator[Page]:
-    """Yield the pages of source code. Nearly every file is one page, because the limit for such a page is high. So all
-    symbols of the file are found together."""
+    """Yield the pages of source code: mostly one for a file, so that all its symbols are found together."""
     lines = text.replace("\f", "").replace("\r\n", "\n")
     line = 1 + len(lines) - len(lines.lstrip("\n"))  # `clean_plain` removes empty lines at the beginning
     for number, part in enumerate(parts_of(clean_plain(lines), _CODE_CHARS), 1):

@@ -50,8 +50,7 @@ _NAMED = re.compile(r"\b(?:def|class|function|func|fn|fun|sub|struct|interface|e
 
 
 class CodeParts(NamedTuple):
-    """The parts of a source text: the text of its comments, its other words, the names that it defines, and dotted
-    names such as `os.path.join`."""
+    """The parts of a source text: its comments, its other words, the names that it defines, and dotted names."""
 
     comments: str
     words: tuple[str, ...]

@@ -265,8 +265,7 @@ def normalize_pages(texts: Sequence[str], running: FindBodies | None = None) -> 
 
 
 def vocabulary(texts: Sequence[str]) -> Counter[str]:
-    """Count the casefolded words of the texts. `join_hyphens` uses the counts to decide whether a word has a hyphen. A
-    word that is divided by a line end is not counted."""
+    """Count the casefolded words of the texts for `join_hyphens`, except words that a line end divides."""
     return Counter(word.casefold() for text in texts for word in _IN_LINE_WORD.findall(_TORN_WORD.sub("\n", text)))
 
 

@@ -96,8 +96,7 @@ def escape_json(text: str) -> str:
 
 
 def strip_template_tokens(text: str) -> str:
-    """Change the tokens of chat templates in a message of a person or a model, so that no model reads them as tokens.
-    The rest of the message stays the same."""
+    """Change only the tokens of chat templates in a message, so that no model reads them as tokens."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
@@ -122,8 +121,7 @@ def wrap_in_tag(tag: str, text: str) -> str:
 
 
 def _is_frame(name: str) -> bool:
-    """Return whether `name` looks like the name of a tag that surrounds data in a prompt. Letters of other scripts
-    count as the Latin letters that look the same."""
+    """Return whether `name` looks, also in letters of other scripts, like a tag that surrounds data in a prompt."""
     plain = normalized("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 

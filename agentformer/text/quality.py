@@ -160,8 +160,7 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 
 
 def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
-    """Compare the frequencies of the letters with the frequencies in each known language. Return the cosine for the
-    most similar language, and the number of letters."""
+    """Return the cosine of the letter frequencies with those of the nearest language, and the number of letters."""
     folded: Counter[str] = Counter()
     for char, n in counts.items():
         if char.isalpha() and char < "\u1f00":

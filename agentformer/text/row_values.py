@@ -107,8 +107,7 @@ def label_share(row: TableRow, stems: Collection[str], language: str, name: str,
 
 
 def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
-    """Return a dictionary: span of a row -> the value to compare, or its change if the question asks for changes. Rows
-    without this value are left out."""
+    """Return a dictionary: span of each row with a value -> the value (or its change) that the question asks for."""
     headers = next((row.headers for row in rows if row.headers), ())
     column = _column(asked, headers, language)
     above = rows[0].above  # without the headers: the title of the table, and the group

@@ -336,8 +336,7 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
 
 
 def _between(text: str, before: int, after: int) -> int:
-    """Return the strength of the border between two neighbouring tokens. The first token ends at the offset `before`,
-    and the second token begins at the offset `after`."""
+    """Return the strength of the border between a token that ends at `before` and one that begins at `after`."""
     if gap := text[before:after]:
         if "\n" in gap and _BLANK_LINE.search(gap):
             return _PARAGRAPH

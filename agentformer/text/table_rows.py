@@ -235,8 +235,7 @@ def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
-    """Return the headers `periods`. If the text above the table names several lengths of periods, each header begins
-    with its length: "Three Months Ended July 29, 2023"."""
+    """Return the headers, each with the length of its period ("Three Months Ended") if the text names several."""
     lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
     if len(lengths) < 2 or len(periods) % len(lengths):
         return periods
@@ -245,8 +244,7 @@ def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
 
 
 def _continued(context: str, wanted: int) -> tuple[str, ...]:
-    """Return the headers of a table that began before the chunk, from `context`, the context line of the chunk. Return
-    () if this line does not have `wanted` headers."""
+    """Return the `wanted` headers of a table that began before the chunk, from its context line, or ()."""
     headers = tuple(part.strip() for part in SCALE.sub("", context).replace("()", "").split("|"))
     return headers if len(headers) == wanted and wanted > 1 else ()
 

@@ -104,8 +104,7 @@ class WeightedTerms:
         return sum(map(self.weights.__getitem__, terms))
 
     def similar_share(self, text: Collection[str]) -> float:
-        """Return how much of the question a text contains only in other forms, 0..1. Each such term adds its weight,
-        multiplied by the similarity of its form in the text."""
+        """Return how much of the question a text has only in other forms, 0..1, by weight and similarity of terms."""
         total = 0.0
         if self._other.isdisjoint(text):  # true for most texts
             return total

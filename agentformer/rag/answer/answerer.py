@@ -277,16 +277,14 @@ def _shown(arrived: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
-    """Yield the complete answer as the last event. If `shown` is false, no piece of the answer was sent before, so
-    first yield the whole text as one piece."""
+    """Yield the whole text as one piece, unless pieces were `shown` before, and then the complete answer."""
     if not shown:
         yield AnswerPiece(answer.text)
     yield answer
 
 
 def _passage_counts(count: int) -> Iterator[int]:
-    """Yield the numbers of passages to try, largest first: `count`, then half of `count`, and so on. A model with a
-    small context may accept only a few passages."""
+    """Yield the numbers of passages to try for a model with a small context: `count`, half of it, and so on."""
     while count:
         yield count
         count //= 2

@@ -220,8 +220,7 @@ class _CopiedMarkers:
 
 
 def _beside(text: str, start: int, end: int) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return two pairs: ("before", letters before the marker) and ("after", letters after the marker). Spaces,
-    punctuation and other markers are left out."""
+    """Return the pairs ("before", letters before the marker) and ("after", letters after it), without markers."""
     before, after = _letters(text[max(0, start - _REACH) : start]), _letters(text[end : end + _REACH])
     return ("before", before[-_MEANT_LETTERS:]), ("after", after[:_MEANT_LETTERS])
 

@@ -142,8 +142,7 @@ def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Spa
 
 @dataclass(frozen=True)
 class _Text:
-    """The text from which a passage is taken: the text of a page with its chunks, or the content of an entry. `offset`
-    is the position of the text in its page."""
+    """A page with its chunks, or the content of an entry. `offset` is the position of the text in its page."""
 
     content: str
     offset: int
@@ -264,8 +263,7 @@ class _Part:
 
 
 class _Draft:
-    """Parts that are chosen one after another. `parts` are in the order of their best hits. With their numbers and
-    sources, they have at most `budget` tokens in total."""
+    """The chosen parts in the order of their best hits: with numbers and sources at most `budget` tokens."""
 
     def __init__(self, texts: _Texts, count: Callable[[str], int], budget: int) -> None:
         self._texts = texts

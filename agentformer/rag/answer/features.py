@@ -261,8 +261,7 @@ def _backward(language: str) -> frozenset[str]:
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
-    """Return the stems of the question in these `languages`, without its question words, such as "who". If the question
-    has only question words, return their stems."""
+    """Return the stems of the question in these languages, without question words unless it has no others."""
     stems: set[str] = set()
     for language in languages:
         own = set(query.terms([language]).stems)

@@ -214,8 +214,7 @@ class _KnownAddresses:
         return _bare(address) in self._text
 
     def misses(self, address: str) -> bool:
-        """Return True if none of the texts that the model received contains the address. In this case, also record the
-        host of the address in `missing_hosts`."""
+        """Return whether no text contains the address. If so, record its host in `missing_hosts`."""
         if self.contains(address):
             return False
         self.missing_hosts.setdefault(re.split(r"[/?#;,&\\]", _bare(address))[0][:_MAX_HOST])

@@ -308,16 +308,14 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
 
 
 def _read(sentence: Sentence, quote: Quote) -> Span:
-    """Return the part of a quote that is embedded. If the quote includes several sentences before this one, to which it
-    refers, only the last of them is embedded."""
+    """Return the part of a quote that is embedded: the sentence, and only one of those before it."""
     if not sentence.leads or sentence.before is None:
         return quote.span
     return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)
 
 
 def _titled(row: TableRow | None, text: str) -> str:
-    """Return the text to embed for the quote `text`. If the quote is a table row, the last words above the row are put
-    before it, because they say what the table is about."""
+    """Return the text to embed for a quote. A row of a table follows the words above it, which name its subject."""
     above = row.above[-_TITLE:] if row else ""
     return text if not above or text.startswith("…") else f"{above}: {text}"[:MAX_QUOTE]
 

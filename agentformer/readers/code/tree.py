@@ -109,8 +109,7 @@ class _Walk:
             self.into(body if body is not None else symbol, full, depth + 1)
 
     def _symbol(self, node: Any) -> Any:
-        """Return the node of the symbol that `node` is or encloses, such as the function in a definition with
-        decorators. Return None if there is no symbol."""
+        """Return the symbol that `node` is or encloses, as a function with decorators, or None if there is none."""
         for _ in range(4):
             if node.type in self._grammar.symbols:
                 return node if self._defines(node) else None

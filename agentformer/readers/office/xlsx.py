@@ -108,8 +108,7 @@ def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Itera
 
 
 def _column(reference: str, following: int) -> int:
-    """Return the number of the column (from 0) of a reference such as "AB12". If a cell has no reference, return
-    `following`, the column after the previous cell."""
+    """Return the column (from 0) of a reference such as "AB12", or `following` for a cell without a reference."""
     number = 0
     for letter in reference[:3]:
         if not "A" <= letter <= "Z":

@@ -62,8 +62,7 @@ def _space_in_row(previous: Line, line: Line) -> str | None:
 
 
 def _pitch(lines: Sequence[Line]) -> float:
-    """Return the usual distance between two lines of a paragraph, in points, to find the borders of paragraphs. Return
-    0 if there are too few lines to measure the distance."""
+    """Return the usual distance between two lines of a paragraph, in points, or 0 if there are too few lines."""
     steps = ((a.last_y - b.y, b.height) for a, b in pairwise(lines) if a.height and b.height)
     usual = [step for step, height in steps if 0.6 * height < step < 3.0 * height]
     return median(usual) if len(usual) >= 2 else 0.0

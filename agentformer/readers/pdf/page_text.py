@@ -120,8 +120,7 @@ class PdfiumDocument:
         return ""
 
     def outline(self) -> Iterator[OutlineEntry]:
-        """Yield the entries of the outline (the table of contents) that point to a page. From a very long outline, only
-        the first `MAX_OUTLINE` entries are read."""
+        """Yield those of the first `MAX_OUTLINE` entries of the outline that point to a page."""
         with suppress(pdfium.PdfiumError, RecursionError):
             for count, mark in enumerate(self._document.get_toc()):
                 if count >= MAX_OUTLINE:
@@ -221,8 +220,7 @@ def _line(text_page: Any, content: str, at: int) -> Line:
 
 
 def _font(text_page: Any, index: int) -> tuple[bool, bool]:
-    """Return whether the font of a character is bold, and whether it is italic. The weight that PDFium reports is not
-    used, because PDFium only estimates it."""
+    """Return whether the font of a character is bold, and italic. PDFium only estimates its weight."""
     name, flags = ctypes.create_string_buffer(_FONT_NAME), ctypes.c_int()
     if not 0 < raw.FPDFText_GetFontInfo(text_page, index, name, _FONT_NAME, flags) <= _FONT_NAME:
         return False, False

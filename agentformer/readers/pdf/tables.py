@@ -325,8 +325,7 @@ def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tupl
 
 
 def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
-    """Return the cells of a row that may be headers of the columns. Cells that end to the left of the columns, and
-    notes in parentheses, are left out."""
+    """Return the cells of a row that may be headers: no notes in parentheses, and none left of the columns."""
     cells: list[_Cell] = []
     for word in row.words:
         if cells and word.left - cells[-1].right < _CELL_GAP * word.height:

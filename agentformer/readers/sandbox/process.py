@@ -89,8 +89,7 @@ def _talk(
 
 
 def _give(pipe: int, todo: list[memoryview]) -> bool:
-    """Write as many bytes of `todo` as the pipe accepts now. Return True if some bytes remain. Return False if all
-    bytes are written or the pipe is closed."""
+    """Write as many bytes as the pipe accepts now. Return whether some remain and the pipe is open."""
     try:
         while todo:
             todo[0] = todo[0][os.write(pipe, todo[0][: 16 * _PIECE]) :]

@@ -107,8 +107,7 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether a reader may have access to a folder that the environment names: the path is absolute, and the
-    folder does not contain the home folder of the user."""
+    """Return whether a reader may access a folder of the environment: absolute, and not around the user's home."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 

@@ -74,8 +74,7 @@ class _Line:
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether the number at token `at` is followed by a noun, and is therefore not a year: True for "in
-        2000 words", False for "in 2000 we"."""
+        """Return whether a noun follows the number at token `at`, so that it is no year, as in "in 2000 words"."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
@@ -116,8 +115,7 @@ def periods(text: str, at: datetime, language: str = "") -> list[Period]:
 
 
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
-    """Return the date ranges that a question names. A date that only limits a period, as in "since 2023", is omitted.
-    Relative expressions are computed from the day `on`."""
+    """Return the date ranges that a question names on the day `on`, without those that only limit a period."""
     return [
         days
         for days in find_date_ranges(text, on, language, past=True)

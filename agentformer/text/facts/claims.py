@@ -359,8 +359,7 @@ def _stemmed(folded: str, language: str) -> str:
 
 
 def _graded(folded: str) -> str:
-    """Replace consonants that change between the forms of a Finnish name, so that these forms become similar: "Pekka"
-    and "Pekan", "Helsinki" and "Helsingin"."""
+    """Replace consonants that differ in the forms of a Finnish name, such as "Helsinki" and "Helsingin"."""
     return re.sub(r"(.)\1", r"\1", folded.translate(_GRADED))
 
 
