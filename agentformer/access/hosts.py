@@ -68,8 +68,7 @@ def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str =
 
 
 def check_bind_address(host: str, address: str, keys: KeyStore) -> None:
-    """Raise `InvalidInput` if other machines can reach the address while no key exists. `host` is the name that the
-    user gave for `address`."""
+    """Raise `InvalidInput` if other machines can reach the address of `host` while no key exists."""
     if not keys.ever_made and not is_local(address):
         raise InvalidInput("host", f"{host} can be reached by other machines, so a key must exist first; {_MAKE_KEY}")
 
@@ -95,8 +94,7 @@ def is_local(name: str | None) -> bool:
 
 
 def hosts_in(text: str) -> frozenset[str]:
-    """Parse the setting `allowed_hosts`, and return the set of host names. Raises `InvalidInput` if a host name is not
-    valid."""
+    """Return the host names in the setting `allowed_hosts`. Raises `InvalidInput` if one is not valid."""
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):

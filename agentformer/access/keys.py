@@ -164,8 +164,7 @@ class KeyStore:
         return key
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key, and return its description. The next request with this key is refused. Raises `NotFound` if
-        there is no such key."""
+        """Delete a key, and return its description. Later requests with the key are refused. Raises `NotFound`."""
         with self._found(key_id) as (keys, place):
             return keys.pop(place)
 
@@ -309,8 +308,7 @@ def _rights(requested: Iterable[Right]) -> tuple[Right, ...]:
 
 
 def _printable_name(name: str) -> str:
-    """Return the name of a key if the name has no control characters or line breaks. Raises `InvalidInput`
-    otherwise."""
+    """Return the name of a key. Raises `InvalidInput` if it has control characters or line breaks."""
     if any(unicodedata.category(letter) in _CONTROL_CATEGORIES for letter in fields.name("name", name)):
         raise InvalidInput("name", "has control characters or line breaks; give a plain name, such as office")
     return name

@@ -91,8 +91,7 @@ class Grant:
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:
-        """Raise `Forbidden` if the caller may use only some namespaces. For requests about the whole memory, such as
-        its status."""
+        """Raise `Forbidden` for a request about the whole memory if the caller may use only some namespaces."""
         if self.namespaces:
             raise Forbidden("this request needs a key for all namespaces, but this key may use only some namespaces")
 

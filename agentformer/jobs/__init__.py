@@ -54,8 +54,7 @@ class Ingestor(Protocol):
         Raises `StoreError` if the caller must try again later."""
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
-        """Return the outcome of a file that cannot be ingested, as a dict of JSON values. `reason` is a text for
-        users."""
+        """Return the JSON outcome of a file that cannot be ingested. `reason` is a text for users."""
 
 
 class Jobs:
@@ -141,8 +140,7 @@ class Jobs:
         return job
 
     def stop(self) -> None:
-        """Request that the worker thread stops, and return without waiting. The next process continues the running
-        job."""
+        """Ask the worker thread to stop, and return at once. The next process continues the running job."""
         self._worker.stop()
 
     def stopped(self, seconds: float) -> bool:
@@ -208,8 +206,7 @@ class _Worker:
             self._woken.wait(seconds)
 
     def _run_next(self) -> float | None:
-        """Work on the next job. Return the number of seconds to wait before the next call, or None to wait until `wake`
-        is called."""
+        """Work on the next job. Return the seconds to wait before the next call, or None to wait for `wake`."""
         try:
             for job_id in self._store.active():
                 if lock := self._files.lock(job_id):
@@ -335,8 +332,7 @@ class _JobFiles:
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:
-        """Acquire the lock of a job. Return None if another process holds the lock, or if the folder of the job is
-        missing."""
+        """Acquire the lock of a job. Return None if another process holds it, or if the job has no folder."""
         lock = FileLock(str(self._folder / job_id / _LOCK))
         with suppress(OSError, Timeout):
             if self.has(job_id):
@@ -356,8 +352,7 @@ class _JobFiles:
         return path.read_text(encoding="utf-8") if path.exists() else None
 
     def remove(self, job_id: str) -> None:
-        """Delete the files and the password of a job. Errors are ignored, because the next start of the server deletes
-        the remaining files."""
+        """Delete the files of a job. Errors are ignored: the next start of the server deletes what remains."""
         shutil.rmtree(self._folder / job_id, ignore_errors=True)
 
     def ids(self) -> list[str]:

@@ -150,8 +150,7 @@ class JobStore:
         return self._transaction("BEGIN")
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context manager that yields a connection in a write transaction. The transaction is committed at the
-        end of the context."""
+        """Return a context manager that yields a connection in a write transaction, and commits it at the end."""
         return self._transaction("BEGIN IMMEDIATE")
 
     def close(self) -> None:
@@ -200,8 +199,7 @@ class JobStore:
         return connection
 
     def add(self, job_id: str, task: Task, limit: int) -> Job:
-        """Add a new job to the queue, and return the job. Raises `Busy` if the queue has no place for it; see
-        `check_limit`."""
+        """Add a new job to the queue, and return it. Raises `Busy` if the queue is full; see `check_limit`."""
         moment = to_micros(now())
         values = [job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]"]
         values += [task.on_conflict, task.key_id]
@@ -244,16 +242,14 @@ class JobStore:
         return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query, or an empty list if the SQLite file does not exist yet. Reading does not create
-        the file."""
+        """Return the rows of a query, or none without a SQLite file, because reading does not create the file."""
         if not self._exists:
             return []
         with self.reading() as connection:
             return connection.execute(query, values).fetchall()
 
     def start(self, job_id: str) -> Job | None:
-        """Mark a job as running, and return the job. Return None if the job has already ended. The caller must hold the
-        lock of the job."""
+        """Mark a job as running, and return it, or None if it has ended. The caller must hold its lock."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
@@ -282,8 +278,7 @@ class JobStore:
             return _get(connection, job_id)
 
     def requeue(self, job_id: str, reason: str = "") -> None:
-        """Put a running job back into the queue, and start to count attempts from 0 again. `reason` says why the job
-        waits."""
+        """Put a running job back into the queue, and reset its attempts. `reason` says why the job waits."""
         with self.writing() as connection:
             _set(connection, job_id, state="queued", attempts=0, reason=reason)
 
@@ -313,8 +308,7 @@ class JobStore:
 
 
 def _migrate(connection: GuardedConnection) -> None:
-    """Create the table, or add the columns that a file of an older version lacks. Several processes may do this at
-    once."""
+    """Create the table, or add the columns that an older file lacks. Several processes may do this at once."""
     with transaction(connection, "BEGIN IMMEDIATE"):
         connection.execute(_SCHEMA)
         columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}

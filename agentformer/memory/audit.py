@@ -42,8 +42,7 @@ class Duplicates:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Entries that were stored at least `days` days ago, and that no search has found and no caller has read. `count`
-    is the number of these entries, `kinds` is the number for each kind of entry, and `ids` are the ids of the oldest
-    ones."""
+    is their number, `kinds` is the number for each kind of entry, and `ids` are the ids of the oldest ones."""
 
     days: int
     count: int = 0
@@ -53,8 +52,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Oversized:
-    """A core block that has more tokens than its limit allows, or almost as many. A core block is a named text that is
-    in every context."""
+    """A core block (a named text that is in every context) whose tokens exceed or almost reach its limit."""
 
     id: str
     title: str
@@ -129,8 +127,8 @@ def audit(
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
     """Merge the groups of `report.duplicates`: in each group, mark all entries except the oldest as superseded
-    (replaced) by the oldest entry. Return the entries that were marked. Entries that changed after the audit are
-    skipped. Nothing is deleted."""
+    (replaced) by the oldest entry. Return the marked entries. Entries that changed after the audit are skipped. Nothing
+    is deleted."""
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))
@@ -205,8 +203,7 @@ def _spelling(text: str) -> str:
 
 
 def _repeats(entry: MemoryEntry, older: MemoryEntry) -> bool:
-    """Return whether `entry` duplicates `older` by the rules of `is_duplicate`, if differences in spelling (see
-    `_spelling`) are ignored."""
+    """Return whether `entry` duplicates `older` (see `is_duplicate`), apart from the spelling (see `_spelling`)."""
     same = _spelling(entry.content) == _spelling(older.content)
     return same and is_duplicate(replace(entry, content=older.content), older)
 

@@ -97,16 +97,14 @@ class PeriodicThread:
             self._thread.join(seconds)
 
     def tick(self) -> bool:
-        """Call the function that the constructor received, and return False. A subclass can return True to make the
-        next wait longer."""
+        """Call the given function, and return False. A subclass returns True to make the next wait longer."""
         if self._tick is not None:
             self._tick()
         return False
 
 
 class EmbedRetry(PeriodicThread):
-    """A thread that tries every `seconds` to embed the entries that have no vectors yet. After a failure, the next wait
-    is longer."""
+    """A thread that embeds the entries without vectors every `seconds`. After a failure, it waits longer."""
 
     name = "agentformer-embedding"
     jitter = _JITTER

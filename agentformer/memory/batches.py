@@ -22,8 +22,7 @@ _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the recor
 
 
 class _Stored(Conflict):
-    """Raised if another caller has stored an entry for a record since the upsert has looked for it. The upsert then
-    begins again."""
+    """Raised if another caller has stored an entry for a record meanwhile. The upsert then begins again."""
 
     def __init__(self) -> None:
         super().__init__("other callers store the same records all the time; try again later")
@@ -167,8 +166,7 @@ def existing_document(backend: MemoryBackend, document_id: str, namespace: str |
 
 
 def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id. Raises `NotFound` if it does not exist, and `InvalidInput` if it is part of a
-    document."""
+    """Return the entry with this id. Raises `NotFound`, or `InvalidInput` if it is part of a document."""
     return check_changeable(existing(backend, entry_id))
 
 

@@ -167,8 +167,7 @@ def _same_subject(one: _Sentence, other: _Sentence, about: str) -> bool:
 
 
 class _Stated(NamedTuple):
-    """A sentence of a fact. `value` is the part that differs in a contradiction: a name, a number, or whether the
-    sentence is negated."""
+    """A sentence of a fact. In a contradiction, `value` differs: a name, a number, or whether it is negated."""
 
     at: datetime
     entry_id: str
@@ -206,8 +205,7 @@ class FactContradictions:
                 self._stated[about, group, key].append(_Stated(*written, sentence, (state,)))
 
     def find(self) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-        """Return the contradictions, newest first, and notes. A note reports that a limit was reached, or that facts
-        were not compared."""
+        """Return the contradictions, newest first, and notes about reached limits and about facts not compared."""
         pairs: dict[tuple[str, str], tuple[datetime, Contradiction]] = {}
         for about in ("value", "number", "negation"):  # a pair is reported only as the first of these kinds
             for key in (key for key in self._stated if key[0] == about):
@@ -276,8 +274,7 @@ def _number_keys(words: Sequence[_Word], days: object) -> Iterator[tuple[str, ob
 
 
 class _Word(NamedTuple):
-    """A word of a sentence. `text` is its stem, or the value of a number. `negated` is True for the first word after a
-    negation."""
+    """A word of a sentence. `text` is its stem, or the value of a number. `negated`: it follows a negation."""
 
     text: str
     written: str
@@ -313,8 +310,7 @@ def _words(text: str, language: str, negators: frozenset[str]) -> list[_Word]:
 
 
 def _is_past(words: Sequence[_Word]) -> bool:
-    """Return whether an English sentence is about the past. Such a sentence and one with another number can both be
-    true."""
+    """Return whether an English sentence is about the past. It can be true together with another number."""
     written = {word.written for word in words}
     if not _PRESENT.isdisjoint(written):
         return False

@@ -198,8 +198,7 @@ class DistributedMemory(PostgresMemoryBackend):
         return self._database
 
     def join(self, role: str) -> None:
-        """Register this process as a node with a role, such as `worker`. Do nothing if the database is read-only, as a
-        standby server is."""
+        """Register this process as a node with a role, such as `worker`, unless the database is read-only."""
         if not self._database.read_only:
             self.node.join(role)
 

@@ -199,21 +199,18 @@ class HierarchicalMemory:
         return sorted(latest, key=lambda entry: entry.id)
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Return all messages of a session with their original text, in order of time. Messages that a summary has
-        replaced are included."""
+        """Return all messages of a session, also archived ones, with their original text, in order of time."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages = all_entries(self._backend, scope)
         originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
         return sorted(originals, key=by_time)
 
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
-        """Return up to `limit` of the newest episodic entries in `scope`, newest first. Entries that a summary has
-        replaced are included."""
+        """Return up to `limit` episodic entries in `scope`, newest first, also those that a summary has replaced."""
         return self._latest(_episodic(scope), limit)
 
     def relevant(self, query: str, scope: Scope, limit: int) -> Hits:
-        """Search the episodic entries in `scope`, and return up to `limit` hits, best first. Entries that a summary has
-        replaced are included."""
+        """Search the episodic entries in `scope`, also replaced ones. Return up to `limit` hits, best first."""
         hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
         return hits.with_hits([hit for hit in hits if hit.entry.superseded_by is None][:limit])
 

@@ -88,9 +88,8 @@ class MessageCounter:
         self._lock = threading.Lock()
 
     def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
-        """Count a new message of `session`, which is a pair of a namespace and a session id. Return True if the number
-        of messages has reached a multiple of `every`. `count_stored` is a function that returns the number of messages
-        in the store."""
+        """Count a new message of `session`, a pair of a namespace and a session id. Return True if the number of
+        messages has reached a multiple of `every`. `count_stored` returns the number of stored messages."""
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
@@ -208,8 +207,7 @@ class MemoryCleaner:
                 self._queue.add((entry.namespace, entry.session_id))
 
     def start(self) -> None:
-        """Start a thread that cleans all sessions every `CleaningOptions.interval` seconds. Do nothing if the interval
-        is 0."""
+        """Start a thread that cleans all sessions every `CleaningOptions.interval` seconds, unless this is 0."""
         self._clock.start()
 
     def close(self, seconds: float = 10.0) -> None:
@@ -322,8 +320,7 @@ class MemoryCleaner:
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, episodes: Scope) -> frozenset[str]:
-        """Return the ids of entries that a caller has restored from a summary. The summaries of these entries are
-        archived."""
+        """Return the ids of entries that a caller has restored from a summary, which is then archived."""
         live = dataclasses.replace(episodes, tiers=(), kinds=(SUMMARY_KIND,))
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):

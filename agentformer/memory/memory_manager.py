@@ -87,8 +87,7 @@ class MemoryManager(BatchOperations):
         return self.add_checked([validation.new_message(message) for message in checked])
 
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
-        """Store entries that `validation.new_message` or `validation.new_entries` has returned, in one transaction, and
-        return them."""
+        """Store entries, which `validation` has built, in one transaction, and return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
             if entry.kind == "message":
@@ -198,8 +197,7 @@ class MemoryManager(BatchOperations):
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return all messages of a session in order of time, with their original text. Archived messages are
-        included."""
+        """Return all messages of a session, also archived ones, with their original text, in order of time."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 

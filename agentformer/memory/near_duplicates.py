@@ -37,8 +37,7 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text to compare. Only texts with the same `place`, which identifies their owner, are compared. A newer text has
-    a higher `key`."""
+    """A text. Only texts with the same `place`, their owner, are compared. A newer text has a higher `key`."""
 
     key: int
     place: str
@@ -153,8 +152,7 @@ class _Comparison:
 
 
 def normalize(text: str) -> str:
-    """Return the text in lower case and in the Unicode form NFKC, without punctuation, and with one space between
-    words."""
+    """Return the text in lower case, in the form NFKC, without punctuation, and with single spaces."""
     folded = normalized("NFKC", text).casefold()
     return _IGNORED.sub(" ", folded).strip() or " ".join(folded.split())
 
@@ -179,8 +177,7 @@ def _shingles(text: str) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Return a hash of each value, so that every output bit depends on every input bit (the finalizer of
-    splitmix64)."""
+    """Return a hash of each value: every output bit depends on every input bit (the finalizer of splitmix64)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
@@ -193,8 +190,7 @@ _OFFSETS = _CONSTANTS[_BANDS * _ROWS :][:, None]
 
 
 def _signature(shingles: Hashes) -> NDArray[np.uint32]:
-    """Return the MinHash signature of a text: for each hash function, the lowest hash of all shingles of the text.
-    Shape: (bands * rows,)."""
+    """Return the MinHash signature of a text, shape (bands * rows,): the lowest hash of each hash function."""
     lowest = np.full(_BANDS * _ROWS, np.iinfo(np.uint64).max, np.uint64)
     for start in range(0, len(shingles), _CHUNK):
         values = shingles[start : start + _CHUNK] * _FACTORS + _OFFSETS
@@ -213,8 +209,7 @@ def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
 
 
 def _runs(hashes: Hashes) -> Iterator[list[int]]:
-    """Yield the indexes of the texts that have the same hash, in ascending order. A hash of only one text is
-    skipped."""
+    """Yield the indexes of the texts that share a hash, in ascending order. A hash of one text is skipped."""
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     ends = np.append(starts[1:], len(order))

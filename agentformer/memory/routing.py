@@ -234,8 +234,7 @@ class RoutedBackend(_Routing):
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
         """Embed the entries of each backend again with the embedder `target`, one backend after another. Backends
-        without vectors are skipped. If the call is interrupted, the next call continues. Raises `InvalidInput` if no
-        backend stores vectors."""
+        without vectors are skipped. Raises `InvalidInput` if no backend stores vectors."""
         moves = []
         for backend in self._all:
             try:
@@ -261,8 +260,7 @@ class RoutedBackend(_Routing):
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
-        """Take a snapshot of each backend, one after another. The changes of a concurrent call may be visible in some
-        of the snapshots only."""
+        """Take a snapshot of each backend in turn. A concurrent change may be visible in some of them only."""
         with ExitStack() as stack:
             yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
 
@@ -355,8 +353,7 @@ class RoutedBackend(_Routing):
 
 
 def _combined_move(moves: Sequence[Reembedding]) -> Reembedding:
-    """Return one result for a `reembed` of several backends. Counts and times are added. `overlap` is the mean over all
-    compared queries."""
+    """Return one result: the sums of counts and times, and the mean `overlap` of all compared queries."""
     counts = {
         name: sum(getattr(move, name) for move in moves)
         for name in ("entries", "embedded", "reused", "failed", "seconds", "sample")

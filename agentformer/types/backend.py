@@ -253,8 +253,7 @@ class MemoryBackend(_Readable, Protocol):
         """Cancel an unfinished move to another embedding space. Return False if there is no unfinished move."""
 
     def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that are no longer used by searches. Return the number of deleted
-        vectors."""
+        """Delete the vectors of embedding spaces that searches no longer use. Return the number of vectors."""
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
         """Take the lease `name` for `seconds`, or extend it if `holder` already has it. A lease is a lock that ends
@@ -334,8 +333,7 @@ class SharedFiles(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock that the caller holds. While its process lives, the lock is extended; if the process dies, the lock ends
-    after a short time."""
+    """A lock that the caller holds, and that is extended while its process lives. It ends soon after that."""
 
     def release(self) -> None:
         """Release the lock. Its name stays in `SharedLocks.states` until `SharedLocks.forget` deletes it."""

@@ -17,8 +17,7 @@ PageStatus = Literal["text", "no_text", "garbled", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading in the text of a page. The heading applies until the next heading of the same level or of a higher
-    level."""
+    """A heading of a page. It applies until the next heading of the same or a higher level."""
 
     text: str
     level: int  # 1 is the outermost
@@ -142,8 +141,7 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFault:
-    """Reports an error of the language model during a streamed answer. An `Answer` follows, which contains the text
-    before the error."""
+    """An error of the language model during a streamed answer. An `Answer` with the text before it follows."""
 
     message: str
 

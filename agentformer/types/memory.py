@@ -223,8 +223,7 @@ class Query:
 
 
 class Vote(NamedTuple):
-    """The contribution of one ranked list to the ranking of a hit: the rank of the hit in this list, and the weight of
-    the list."""
+    """The contribution of one ranked list to a hit: the rank of the hit in the list, and the weight of the list."""
 
     name: str  # the list: "vectors", "words", "document", "mentions", "identifiers", "period", "statements", "reranker"
     rank: int  # rank of the hit in the list; starts at 1
@@ -242,8 +241,7 @@ class Original(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One search result. `score` is in 0..1, and a higher score is better. Scores of different searches cannot be
-    compared."""
+    """One search result. `score` (0..1, higher is better) cannot be compared with scores of other searches."""
 
     entry: MemoryEntry
     score: float

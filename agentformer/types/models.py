@@ -81,8 +81,7 @@ class EmbeddingSpace:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """An entry that has no vectors yet. `attempts` is the number of failed attempts to embed it, and `last_error` is
-    the last error."""
+    """An entry without vectors: the number of failed attempts to embed it, and the last error."""
 
     entry_id: str
     attempts: int
@@ -137,8 +136,7 @@ class Embedder(Protocol):
         their vectors is returned with the length 1."""
 
     def token_spans(self, text: str) -> list[Span]:
-        """Return the position of each token in the text, in order. Special tokens are left out, and the positions do
-        not overlap."""
+        """Return the positions of the tokens in the text, in order, without overlaps and special tokens."""
 
 
 class TokenVectors(NamedTuple):
@@ -194,8 +192,7 @@ class BoundedReranker(Reranker, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a language model may call. `parameters` is a JSON Schema that describes the arguments as an
-    object."""
+    """A function that a language model may call. `parameters` is a JSON Schema of its arguments, an object."""
 
     name: str
     description: str

@@ -42,8 +42,7 @@ def is_live(entry: MemoryEntry) -> bool:
 
 
 def with_times(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry, ready to be stored: `created_at` and `updated_at` are set to the current time if they are
-    missing."""
+    """Return the entry, with `created_at` and `updated_at` set to the current time if they are missing."""
     if entry.created_at is not None and entry.updated_at is not None:
         return entry
     moment = now()

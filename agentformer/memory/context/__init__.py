@@ -35,8 +35,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
-    messages."""
+    """A report about a context: `budget` is the allowed number of tokens, and `total` that of all messages."""
 
     budget: int
     total: int
@@ -78,9 +77,8 @@ class Turn:
 
 
 def recalled_block(entries: Iterable[MemoryEntry]) -> str:
-    """Return the text of these entries between the markers of recalled memory. The text of each entry has attributes
-    such as kind, date, speaker and document. The order of the entries is kept, except that code and events come
-    last."""
+    """Return the text of these entries between the markers of recalled memory, each with attributes such as kind, date
+    and document. The order of the entries is kept, except that code and events come last."""
     entries = list(entries)
     code = [entry for entry in entries if _is_code(entry)]
     past = [entry for entry in entries if not _is_code(entry) and (entry.tier == "episodic" or entry.kind in _EVENTS)]
@@ -94,8 +92,7 @@ def recalled_block(entries: Iterable[MemoryEntry]) -> str:
 
 
 def core_block(blocks: Iterable[MemoryEntry]) -> str:
-    """Return the text of these core blocks between the markers of core memory. The text of each block has the name of
-    the block as an attribute."""
+    """Return the text of these core blocks, with their names as attributes, between the markers of core memory."""
     return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}, block.content) for block in blocks), CORE_CLOSE])
 
 

@@ -38,8 +38,7 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from the entries of a backend. `count_tokens` returns the number of tokens that a text has for
-    the language model."""
+    """Builds contexts from the entries of a backend. `count_tokens` counts the tokens for the language model."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, max_tokens: int = 4000) -> None:
         self._backend = backend
@@ -156,8 +155,7 @@ def _turn(item: Any, label: str) -> Turn:
 
 
 def _part(part: Any, label: str) -> str:
-    """Return the text of a part of a message. If the part is not text, return its type in brackets. `label` names the
-    part in errors."""
+    """Return the text of a part of a message, or its type in brackets. `label` names the part in errors."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if not isinstance(kind, str):
         raise InvalidInput(label, "must be a mapping with a type, such as {'type': 'text', 'text': ...}")

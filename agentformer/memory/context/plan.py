@@ -55,8 +55,7 @@ class ContextPlan:
         return _may_have(text, self._budget)
 
     def query(self) -> str:
-        """Return the text with which memory is searched: the task, or the last message of the user if there is no
-        task."""
+        """Return the text with which memory is searched: the task or, without a task, the user's last message."""
         if self._task:
             return self._task.message.content
         return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
@@ -67,8 +66,7 @@ class ContextPlan:
         self._offered[share] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
-        """Set recent episodic entries that no search has selected. These entries are added only if tokens remain at the
-        end."""
+        """Set recent episodic entries that no search has selected. They are added only if tokens remain."""
         self._spare = self._new(episodes)
 
     def leave_out(self, ids: Iterable[str], reason: str) -> None:
@@ -145,8 +143,7 @@ class ContextPlan:
                 misses += 1
 
     def _take_entries(self, name: str, room: int) -> None:
-        """Add entries that were offered for the part `name`, best first. The added entries have at most `room` tokens
-        in total."""
+        """Add offered entries of the part `name`, best first, with at most `room` tokens in total."""
         taken = {entry.id for entry in self._taken[name]}
         frame = 0 if any(self._taken.values()) else self._cost(recalled_block(()))
         for entry in self._offered[name]:
@@ -164,8 +161,7 @@ class ContextPlan:
                 frame = 0
 
     def _is_covered(self, entry: MemoryEntry) -> bool:
-        """Return whether the entry is a summary whose originals are all in the context, so that the summary is not
-        needed."""
+        """Return whether the entry is a summary that is not needed, because all its originals are in the context."""
         originals = {link.id for link in entry.derived_from if link.type == "derived_from"}
         included = {turn.entry_id for turn in self._taken_turns}
         included |= {episode.id for episode in self._taken["episodic"]}

@@ -64,8 +64,7 @@ class Node(PeriodicThread):
         self._lock = threading.Lock()
 
     def join(self, role: str = "") -> None:
-        """Register this process, and begin to extend its claims and leases periodically. `agentformer nodes` shows
-        `role`."""
+        """Register this process, and begin to extend its claims and leases. `agentformer nodes` shows `role`."""
         with self._lock:
             if self._joined and role in ("", self._role):
                 return
@@ -77,8 +76,7 @@ class Node(PeriodicThread):
     @contextmanager
     def holding(self) -> Iterator[str]:
         """Yield a new holder: a name under which the caller takes claims or leases. They are extended until the end of
-        the context, and the caller must release them before this end. If they cannot be released, they end after the
-        duration of a lease."""
+        the context, and the caller must release them before. Otherwise, they end after the duration of a lease."""
         holder = self.begin()
         try:
             yield holder
@@ -111,8 +109,7 @@ class Node(PeriodicThread):
                         release_lease(self._database, name, holder)
 
     def tick(self) -> bool:
-        """Renew the row of this node, and extend all its claims and leases. Errors are logged, and the next call tries
-        again."""
+        """Call `beat`. Errors are logged, and the next call tries again."""
         try:
             self.beat()
         except StoreError as error:
@@ -121,8 +118,7 @@ class Node(PeriodicThread):
         return False
 
     def beat(self) -> None:
-        """Renew the row of this node, and extend all its claims and leases. Raises `StoreError` if the server cannot be
-        used."""
+        """Renew the row of this node, and extend its claims and leases. Raises `StoreError` if this fails."""
         with self._lock:
             held = list(self._held)
         self._register()
@@ -149,8 +145,7 @@ class Node(PeriodicThread):
 
 
 def take_lease(database: PostgresDatabase, name: str, holder: str, micros: int) -> bool:
-    """Take or extend a lease for `micros` microseconds, by the clock of the server. Return False if another holder has
-    it."""
+    """Take or extend a lease for `micros` microseconds by the server's clock. Return False if another has it."""
     with database.statements() as connection:
         rows = connection.run(_TAKE, [name, holder, micros, micros])
         return rows.fetchone() is not None

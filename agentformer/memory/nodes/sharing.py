@@ -107,8 +107,7 @@ class DatabaseKeys:
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
-        """Hold the lock of the keys, for all nodes. Raises `filelock.Timeout` if another process holds it for longer
-        than `seconds`."""
+        """Hold the lock of the keys. Raises `filelock.Timeout` if another process still has it after `seconds`."""
         self.read()  # copies the keys of this machine before the lock
         end = time.monotonic() + seconds
         with ExitStack() as lock:

@@ -188,8 +188,7 @@ def _with_content(sentences: Sequence[_Sentence], languages: Sequence[str]) -> l
 
 
 def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens: CountTokens) -> list[_Sentence]:
-    """Return the sentences in the order in which they are selected for the summary, best first. `languages` are the
-    languages of the entries."""
+    """Return the sentences in the order of selection, best first. `languages` are those of the entries."""
     counts = [_terms(sentence.text, languages[sentence.entry]) for sentence in sentences]
     weights = _term_weights(counts)
     worth = [sum(weights[term] for term in count) for count in counts]
@@ -273,8 +272,7 @@ def _selection_order(
 
 
 def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str:
-    """Return the text of the sentences in their original order. Neighboring sentences of one entry are on the same
-    line."""
+    """Return the text of the sentences in original order. Neighbors of one entry are on the same line."""
     runs: list[list[_Sentence]] = []
     for sentence in sorted(sentences, key=lambda one: (one.entry, one.index)):
         if runs and (runs[-1][-1].entry, runs[-1][-1].index + 1) == (sentence.entry, sentence.index):
@@ -312,8 +310,7 @@ def _cut_position(text: str, limit: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """Properties of a sentence that increase or reduce its value. `unspaced` is True for a script that puts no spaces
-    between words."""
+    """Properties of a sentence that change its value. `unspaced`: its script puts no spaces between words."""
 
     words: list[str]
     dated: bool

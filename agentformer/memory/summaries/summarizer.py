@@ -38,8 +38,7 @@ _EXAMPLES = 5
 
 
 class _Figures(NamedTuple):
-    """The numbers and dates in texts, by which a summary is compared with its originals. Each is mapped to its first
-    spelling."""
+    """The numbers and dates in texts, each with its first spelling, to compare a summary with its originals."""
 
     numbers: dict[Number, str]
     days: dict[tuple[Day, ...], str]
@@ -274,8 +273,7 @@ class Summarizer:
         return Summary(text, _EXTRACTIVE, PROMPT_VERSION, outcome, tuple(problems))
 
     def _shortened(self, originals: Sequence[MemoryEntry]) -> list[str]:
-        """Return the content of each original for the prompt. A very long content is replaced by an extractive summary
-        of the content."""
+        """Return the content of each original for the prompt, or an extractive summary of a very long content."""
         share = max(1, _MAX_PROMPT // max(1, len(originals)))
         return [
             entry.content
@@ -286,8 +284,7 @@ class Summarizer:
 
 
 def _prompt(originals: Sequence[MemoryEntry], contents: Sequence[str], max_tokens: int) -> list[ChatMessage]:
-    """Return the messages that ask the model for a summary. `contents` are the texts of the originals, in the order of
-    `originals`."""
+    """Return the messages that ask the model for a summary. `contents` are the texts of `originals`, in order."""
     quoted = "\n".join(
         _quoted(n, entry, text) for n, (entry, text) in enumerate(zip(originals, contents, strict=True), 1)
     )
@@ -311,8 +308,7 @@ def _quoted(number: int, entry: MemoryEntry, text: str) -> str:
 
 
 def _without_citations(text: str, originals: Sequence[MemoryEntry]) -> str:
-    """Remove the citation marks that the model added, such as [1]. A mark that an original also contains, for example
-    in code, is kept."""
+    """Remove the citation marks that the model added, such as [1], but not those that an original contains."""
 
     def replacement(mark: re.Match[str]) -> str:
         return mark[0] if any(mark[0].strip() in entry.content for entry in originals) else ""

@@ -105,8 +105,7 @@ class Container:
             return dict(self._container.create_item(item))
 
     def replace(self, item: Item, etag: str) -> Item:
-        """Replace an item if it still has this etag, and return the item with its new etag. Raises `Changed` if it does
-        not."""
+        """Replace an item, and return it with its new etag. Raises `Changed` if it does not have this etag any more."""
         from azure.core import MatchConditions
 
         with self._errors(item):
@@ -197,8 +196,7 @@ def local_properties() -> dict[str, Any]:
 
 
 def server_properties(dimension: int) -> dict[str, Any]:
-    """Return the properties of a container for the mode `server`. `dimension` is the length of the vectors; it cannot
-    be changed later."""
+    """Return the properties of a container for the mode `server`, with vectors of the fixed length `dimension`."""
     vector = {"path": "/embedding", "dataType": "float32", "distanceFunction": "cosine", "dimensions": dimension}
     indexes = {"vectorIndexes": [{"path": "/embedding", "type": "diskANN"}], "fullTextIndexes": [{"path": "/text"}]}
     return {

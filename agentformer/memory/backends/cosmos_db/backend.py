@@ -138,8 +138,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return super().snapshot()
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Run the checks of the backend `faiss` on the local copy, and check that the local copy and the container have
-        the same items."""
+        """Check the local copy as the backend `faiss` does, and check that the container has the same items."""
         self._refresh()
         return [*super().verify(repair=repair), self._database.compare()]
 

@@ -221,8 +221,7 @@ class Writer:
             self._container.delete(_part_id(commit, number), CONTROL)
 
     def release(self) -> None:
-        """Release the right to write. An error is only logged, because other nodes can write after `LEASE_SECONDS` in
-        any case."""
+        """Release the right to write. An error is only logged: other nodes can write after `LEASE_SECONDS`."""
         self._ended.set()
         with self._lock:
             try:
@@ -276,8 +275,7 @@ class Writer:
 
 
 def swap(container: Container, head: Head, **values: Any) -> Head:
-    """Replace the head by a head with the new `values`, and return the new head. Raises `Changed` if another node has
-    changed the head."""
+    """Change values of the head, and return the new head. Raises `Changed` if another node has changed it."""
     new = replace(head, **values)
     return replace(new, etag=container.replace(new.to_item(), head.etag)["_etag"])
 

@@ -175,8 +175,7 @@ def key_of(item: Mapping[str, Any]) -> RowKey:
 
 
 def decode(value: Any) -> Any:
-    """Return the value of a column. `value` is its JSON form, in which bytes are Base64, and large integers are
-    texts."""
+    """Return the value of a column from its JSON form, in which bytes are Base64 and large integers are texts."""
     if isinstance(value, dict):
         return base64.b64decode(value["bytes"]) if "bytes" in value else int(value["int"])
     return value

@@ -73,8 +73,7 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The queue of entries that have no vectors yet. Opens the search first, because the queue changes records; see
-        `search`."""
+        """The queue of entries without vectors. Opens the search first, because the queue changes records."""
         _ = self.search
         return self._embedding
 
@@ -84,8 +83,7 @@ class Indexes:
         return self._search is not None
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
-        """Embed all entries again with the embedder `target`, and use the new vectors for searches; see
-        `MemoryBackend.reembed`."""
+        """Embed all entries again with `target`, and use the new vectors; see `MemoryBackend.reembed`."""
         _ = self.search
         tokens = self._options.window_tokens
         migration = SpaceMigration(self.migration_lock, self._database, self._embedder, target, window_tokens=tokens)
@@ -97,8 +95,7 @@ class Indexes:
         return migration_lock(self._folder)
 
     def verify(self, *, repair: bool) -> Sequence[Check]:
-        """Compare the records with the indexes. If `repair` is True, repair the damage that is found; see
-        `MemoryBackend.verify`."""
+        """Compare the records with the indexes, and repair damage if `repair` is True; see `MemoryBackend.verify`."""
         with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
             return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
 

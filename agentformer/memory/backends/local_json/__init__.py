@@ -52,8 +52,7 @@ _NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybri
 
 
 class FolderSnapshot:
-    """A `MemorySnapshot` over the contents of all files at one moment. Methods raise `StoreDamaged` if they need a file
-    that cannot be read."""
+    """A `MemorySnapshot` of all files. Methods raise `StoreDamaged` if they need a file that cannot be read."""
 
     def __init__(self, contents: Contents) -> None:
         self._contents = contents
@@ -122,8 +121,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
-        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, because this backend stores no
-        vectors."""
+        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, as no vectors are stored."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
     def store(
@@ -136,8 +134,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
         progress: Callable[[int, int], None] | None = None,
         check: StoreCheck | None = None,
     ) -> list[MemoryEntry]:
-        """Store entries, and remove all other entries that `replacing` selects, in one transaction; see
-        `MemoryBackend.store`."""
+        """Store entries, and remove those that `replacing` selects, in one transaction; see `MemoryBackend.store`."""
         entries = [checked(with_times(entry)) for entry in entries]
         past = check_histories(entries, former, unique=unique)
         with self._folder.writing() as (contents, records):
@@ -325,8 +322,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
             ) from error
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values: the number of entries for each kind and namespace, and the reason for each file that
-        cannot be read."""
+        """Return JSON values: the numbers of entries by kind and namespace, and why files cannot be read."""
         contents = self._folder.read()
         kinds = Counter(record.entry.kind for record in contents.records.values())
         return {
@@ -345,8 +341,7 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
 
 
 def _in_scope(contents: Contents, scope: Scope) -> Iterator[MemoryEntry]:
-    """Return the entries in a scope, in the order of their ids. Raises `StoreDamaged` if the file of the namespace
-    cannot be read."""
+    """Return the entries in a scope, in order of id. Raises `StoreDamaged` if the file cannot be read."""
     records = contents.of(scope.namespace).values()
     return filter(scope_filter(scope), (record.entry for record in records))
 

@@ -42,8 +42,7 @@ UNREADABLE: Version = (0, 0, 0)
 
 
 class Record:
-    """An entry with its former versions, oldest first. A record is immutable: a change of the entry creates a new
-    record."""
+    """An entry with its former versions, oldest first. Immutable: a change of the entry creates a new record."""
 
     def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
         self.entry = entry
@@ -78,8 +77,7 @@ class Record:
 
 
 def checked(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry in the form in which it will be read back from a file. Raises `InvalidInput` if JSON cannot
-    represent a value."""
+    """Return the entry as it will be read from a file. Raises `InvalidInput` if JSON cannot represent a value."""
     fields.encodable("namespace", entry.namespace)
     try:
         values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
@@ -122,8 +120,7 @@ class Contents:
     damaged: Mapping[str, str] = dataclasses.field(default_factory=dict)  # file name to reason
 
     def of(self, namespace: str) -> Mapping[str, Record]:
-        """Return the records of a namespace by id, in the order of the ids. Raises `StoreDamaged` if the file of the
-        namespace cannot be read."""
+        """Return the records of a namespace by id, in order of id. Raises `StoreDamaged` if its file is damaged."""
         if reason := self.damaged.get(file_name(namespace)):
             raise StoreDamaged(reason)
         file = self.files.get(namespace)
@@ -135,14 +132,12 @@ class Contents:
         return {name: file.absent for name, file in self.files.items() if file.absent}
 
     def check_whole(self) -> None:
-        """Raise `StoreDamaged` if at least one file cannot be read. Used by calls that need the entries of all
-        namespaces."""
+        """Raise `StoreDamaged` if a file cannot be read. For calls that need the entries of all namespaces."""
         for reason in self.damaged.values():
             raise StoreDamaged(reason)
 
     def check_ids(self, ids: Iterable[str]) -> None:
-        """Raise `StoreDamaged` if one of these entries is missing and a file cannot be read, because the missing entry
-        may be in this file."""
+        """Raise `StoreDamaged` if one of these entries is missing and may be in a file that cannot be read."""
         if not self.records.keys() >= set(ids):
             self.check_whole()
 

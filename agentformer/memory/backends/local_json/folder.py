@@ -238,8 +238,7 @@ class Folder:
         self._adopt(files)
 
     def _write(self, texts: Mapping[str, str]) -> None:
-        """Replace each file by its new text; the keys of `texts` are file names. If the text of a file is empty,
-        the file is deleted."""
+        """Replace files by new texts, which have the file names as keys. A file with an empty text is deleted."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()
@@ -289,8 +288,7 @@ class Folder:
         sync_folder(self.path)
 
     def _remove_unfinished(self) -> None:
-        """Delete the temporary files of processes that were killed. The caller holds the lock, so no other process is
-        writing these files."""
+        """Delete the temporary files of killed processes. The caller holds the lock, so no process writes them."""
         for pattern in (".memory[-.]*", f"memory-*{_NEW}"):
             for path in self.path.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -328,8 +326,7 @@ def _is_namespace_file(name: str) -> bool:
 
 
 def _keep_copy(path: Path, data: bytes) -> str:
-    """Copy a damaged file to a new file in the same folder, unless a copy with the same content exists. Return advice
-    for the user."""
+    """Copy a damaged file into the same folder, unless such a copy exists. Return advice for the user."""
     copy = path.with_name(f"{path.name}.damaged-{hashlib.sha256(data).hexdigest()[:12]}")
     try:
         if not copy.exists():

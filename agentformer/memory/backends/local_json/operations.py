@@ -77,8 +77,7 @@ def _add_counts(records: Records, entry_id: str, at: datetime | None, **counts: 
 
 
 def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return these ids together with the ids of all entries that must be deleted with them: their parts, and summaries
-    that are made from them."""
+    """Return these ids and those of all entries that must be deleted with them: their parts and summaries."""
     to_delete = _with_parts(records, ids)
     while summaries := _summaries_of(records, to_delete) - to_delete:
         to_delete |= _with_parts(records, summaries)
@@ -196,9 +195,8 @@ def consolidate(
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """End the archiving of the originals of a summary (the entries that it replaced), and archive the summary at the
-    time `at`. If the summary superseded another entry, that other entry is current again. Return the sorted ids of the
-    originals."""
+    """End the archiving of the originals of a summary, and archive the summary at the time `at`. If the summary
+    superseded another entry, that other entry is current again. Return the sorted ids of the originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -214,8 +212,7 @@ def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
 
 
 def check_free(records: Mapping[str, Record], entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if `changes` would separate a summary from its originals (the entries that it has replaced);
-    see `check_together`."""
+    """Raise `InvalidInput` if `changes` would separate a summary from its originals; see `check_together`."""
     check_together(entry, changes, lambda: any(record.entry.archived_by == entry.id for record in records.values()))
 
 
@@ -263,8 +260,7 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current if it is still lost (see `supersession.is_lost`) after the repairs before
-    it."""
+    """Make each of these entries current if it is still lost after the former repairs; see `supersession.is_lost`."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
@@ -289,8 +285,7 @@ class Leases:
         self._path = folder.path / "memory.leases"
 
     def take(self, name: str, holder: str, seconds: float) -> bool:
-        """Take the lease `name` for `seconds`, or extend the lease if `holder` has it already. Return False if another
-        holder has the lease."""
+        """Take the lease `name`, or extend the lease of `holder`. Return False if another holder has it."""
         with self._folder.locked():
             running = self._running()
             if name in running and running[name].holder != holder:
@@ -326,8 +321,7 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the leases that have not ended, by name. If the file cannot be read, return no leases: every lease
-        would end soon anyway."""
+        """Return the running leases by name, or none if the file cannot be read, because every lease ends soon."""
         try:
             leases = self._read()
         except _UNREADABLE as error:

@@ -214,8 +214,7 @@ def _lost_transactions(raw: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def schema_of(settings: Settings) -> str:
-    """Return the name of the schema with the store of these settings. `{folder}` in the setting is replaced by a hash
-    of the index folder."""
+    """Return the name of the schema of these settings. A hash of the index folder replaces `{folder}`."""
     folder = hashlib.sha256(str(settings.index_dir.absolute()).encode()).hexdigest()[:16]
     return settings.postgres_schema.replace("{folder}", folder)
 
@@ -239,8 +238,7 @@ def stored_space(settings: Settings) -> EmbeddingSpace | None:
 
 
 def remove_store(settings: Settings) -> None:
-    """Delete the schema of the settings with all its tables. Used for temporary stores, such as those of
-    measurements."""
+    """Delete the schema of the settings with all its tables. For temporary stores, such as those of measurements."""
     drop_schema(settings.postgres_url, schema_of(settings))
 
 

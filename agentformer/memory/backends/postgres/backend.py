@@ -155,8 +155,7 @@ class PostgresMemoryBackend(IndexedBackend):
 
 
 def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
-    """Write the store at this moment into a new SQLite file in `folder`. Raises `StoreFull` if the file cannot be
-    written."""
+    """Write the store into a new SQLite file in `folder`. Raises `StoreFull` if the file cannot be written."""
     path = folder / DATABASE_FILE
     target = Database(path)
     try:

@@ -135,8 +135,7 @@ class ServerIndexes:
 
     @contextmanager
     def migration_lock(self) -> Iterator[None]:
-        """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process holds
-        it."""
+        """Hold the lock that only one migration of the store can have. Raises `Conflict` if another has it."""
         with self.moving() as taken:
             if not taken:
                 raise Conflict(_MOVING)

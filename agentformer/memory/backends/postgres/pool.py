@@ -89,8 +89,7 @@ class Connections:
                 self._free.release()
 
     def connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
-        """Return a new connection. If `extended` is true, prepare it for the extension pgvector, which must be
-        installed."""
+        """Return a new connection. If `extended` is true, prepare it for pgvector, which must be installed."""
         from pgvector.psycopg import register_vector
 
         raw = open_connection(self._url)
@@ -103,8 +102,7 @@ class Connections:
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of the statements `ready`, which `borrow` has executed as the last statements of its
-        `begin`."""
+        """Return the results of the statements `ready`, which `borrow` has executed at the end of its `begin`."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:

@@ -255,9 +255,8 @@ MIGRATIONS: tuple[str, ...] = (
 
 
 def migrate(connection: psycopg.Connection[Any], schema: str, lock: int) -> None:
-    """Create the schema, or migrate it to the newest version. `lock` is the number of the advisory lock that writers of
-    this store hold. Raises `StoreError` if the schema is newer than this software, or if pgvector is missing or too
-    old."""
+    """Create the schema, or migrate it to the newest version. `lock` is the number of the advisory lock of the writers.
+    Raises `StoreError` if the schema is newer than this software, or if pgvector is missing or too old."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
         version = _version(connection, schema)

@@ -65,8 +65,7 @@ class ServerUnreachable(StoreBusy):
 
 
 class TransactionLost(StoreError):
-    """Raised if the connection was lost and the server has undone the transaction. The caller can repeat the
-    transaction."""
+    """Raised if the connection was lost and the server has undone the transaction, which can be repeated."""
 
 
 # A statement of `records/` and its parameters -> the same statement for PostgreSQL, without parameters.
@@ -185,8 +184,7 @@ class Connection:
             cursor.executemany(_ADD_VECTOR.encode(), bound)
 
     def _insert_windows(self, rows: Iterable[Any]) -> None:
-        """Insert windows. If the namespace of an entry lacks the vector of a window, copy the vector from another
-        namespace."""
+        """Insert windows. If a namespace lacks the vector of its window, copy the vector from another namespace."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         if columns:
             claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]
@@ -231,8 +229,7 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
 
 
 def as_connection(raw: psycopg.Connection[Any]) -> sqlite3.Connection:
-    """Return the connection as the type that `records/` expects: it has the methods of `sqlite3.Connection` that
-    `records/` calls."""
+    """Return the connection as a `sqlite3.Connection`. It has those methods of this type that `records/` calls."""
     return cast(sqlite3.Connection, Connection(raw))
 
 
@@ -262,8 +259,7 @@ def translated_errors() -> Iterator[None]:
 
 
 def store_error(error: Any) -> StoreError:
-    """Return a `StoreError` with advice for an error of psycopg. The message contains no password, because the server
-    never returns one."""
+    """Return a `StoreError` with advice for an error of psycopg. The server never returns a password."""
     state = error.sqlstate or ""
     text = " ".join(str(error).split())[:300]
     if state in ("25006", "42501") or "read-only" in text:

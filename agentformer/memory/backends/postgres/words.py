@@ -95,9 +95,8 @@ def term_hash(field: str, term: str) -> int:
 def update_words(
     connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
 ) -> int:
-    """Write the terms of these entries again, and remove the terms of entries that no longer exist. Return the number
-    of entries whose terms were different before. `prepared` has the terms that `prepare` has computed before the
-    transaction."""
+    """Write the terms of these entries again, and remove those of missing entries. Return the number of changed
+    entries. `prepared` has the terms that `prepare` has computed before the transaction."""
     changed = 0
     for start in range(0, len(nums), _BATCH):
         changed += _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
