@@ -140,8 +140,8 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.socket:
     """Return a socket that listens at `host` and `port`. If `port` is 0, the system chooses a free port. `backlog` is
     the number of connections that may wait to be accepted. Raises `InvalidInput` if the address cannot be used, or if
-    other machines can reach the address while no key exists. Raises `StoreDamaged` or `StoreError` if the keys cannot
-    be read."""
+    other machines can reach it while no key exists. Raises `StoreDamaged` or `StoreError` if the keys cannot be
+    read."""
     family, address = _resolve(host, port)
     check_bind_address(host, str(address[0]), keys)
     listener = socket.socket(family, socket.SOCK_STREAM)

@@ -79,9 +79,9 @@ Keys = tuple[Key, ...]
 
 class KeyStore:
     """The API keys of a memory. `place` is the folder of the file `keys.json`, or an object that stores the keys
-    elsewhere. Every method reads the stored keys again, so a change by another process is seen immediately. Methods
-    raise `StoreDamaged` if the stored keys are not valid, and `StoreError` if they cannot be read. In both cases, no
-    request is accepted."""
+    elsewhere. Every method reads the stored keys again, and so sees the changes of other processes. Methods raise
+    `StoreDamaged` if the stored keys are not valid, and `StoreError` if they cannot be read. In both cases, no request
+    is accepted."""
 
     def __init__(self, place: Path | KeyPlace) -> None:
         self._place = KeyFile(place) if isinstance(place, Path) else place
@@ -183,8 +183,7 @@ class KeyStore:
 
     def reset(self) -> None:
         """Allow programs on this machine to send requests without a key again, as before the first key was made. In
-        running servers, this applies from the next request on. If no key was ever made, nothing is changed. Raises
-        `Conflict` if a key exists."""
+        running servers, this applies from the next request on. Raises `Conflict` if a key exists."""
         if not self.ever_made:
             return
         with self._changing(local=True) as keys:

@@ -86,8 +86,8 @@ class Grant:
 
     def session(self, requested: str) -> str:
         """Return the id under which the session `requested` of the caller is stored. For a key without the right to
-        read, this id begins with the id of the key, so that the key cannot add to a session of another caller, or learn
-        whether it exists."""
+        read, this id begins with the id of the key, so that it can neither add to a session of another caller, nor
+        learn whether it exists."""
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:

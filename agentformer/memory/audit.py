@@ -126,9 +126,8 @@ def audit(
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:
-    """Merge the groups of `report.duplicates`: in each group, mark all entries except the oldest as superseded
-    (replaced) by the oldest entry. Return the marked entries. Entries that changed after the audit are skipped. Nothing
-    is deleted."""
+    """Merge the groups of `report.duplicates`: mark all entries of a group except the oldest as superseded by the
+    oldest. Return the marked entries. Entries that changed after the audit are skipped. Nothing is deleted."""
     merged: list[MemoryEntry] = []
     for group in report.duplicates:
         versions = dict(zip(group.ids, group.versions, strict=True))

@@ -74,9 +74,8 @@ class NodeState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueState:
-    """The state of the embedding queue. `waiting` is the number of entries without vectors. Of these, nodes embed
-    `claimed` entries now, and the embedder has refused `refused` entries. `age` is the age in seconds of the oldest
-    entry that was not refused."""
+    """The state of the embedding queue. Of `waiting` entries without vectors, nodes embed `claimed` now, and the
+    embedder has refused `refused`. `age` is the age in seconds of the oldest entry that was not refused."""
 
     waiting: int
     claimed: int

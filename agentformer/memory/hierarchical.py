@@ -36,9 +36,8 @@ class Owner(TypedDict, total=False):
 
 
 class CoreMemory:
-    """Reads and edits the core blocks of a backend. A block has at most `block_tokens` tokens, as counted by the
-    function `count_tokens`. Each edit is atomic. A block belongs to a namespace, and also to an agent or a user if the
-    caller gives one."""
+    """Reads and edits the core blocks of a backend. A block has at most `block_tokens` tokens (see `count_tokens`).
+    Each edit is atomic. A block belongs to a namespace, and also to an agent or a user if the caller gives one."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
         self._backend = backend

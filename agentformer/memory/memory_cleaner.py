@@ -192,7 +192,7 @@ class MemoryCleaner:
         return self._run(scope, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session of the new message `entry` if the number of messages has reached a multiple of
+        """Clean the session of a new message if its number of messages has reached a multiple of
         `CleaningOptions.every`. If a model writes the summaries, the session is cleaned in the background. Errors are
         logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
@@ -330,8 +330,7 @@ class MemoryCleaner:
 
     def _summarize_group(self, session_id: str, ids: Sequence[str]) -> CleaningReport:
         """Replace the entries with these ids by one summary. If an entry has changed or the summary fails, the entries
-        stay unchanged and the report counts a conflict, so that other groups can still be summarized. Only `StoreError`
-        is raised."""
+        stay unchanged, and the report counts a conflict. Only `StoreError` is raised."""
         try:
             originals = [entry for entry in self._backend.get(ids) if is_live(entry)]
             if len(originals) != len(ids):

@@ -55,8 +55,7 @@ class NearDuplicates:
 
 def find_near_duplicates(texts: Sequence[Text]) -> list[NearDuplicates]:
     """Return groups of similar texts, ordered by the first text of each group. A group has two or more texts, and a
-    text is in at most one group. Texts with different numbers, dates or negations are not duplicates, even if they are
-    very similar."""
+    text is in at most one group. Texts with different numbers, dates or negations are not duplicates."""
     comparison = _Comparison(texts)
     groups = [group for members in comparison.components() for group in comparison.groups(members)]
     return sorted(groups, key=lambda group: group.keys)

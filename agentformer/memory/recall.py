@@ -30,8 +30,7 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
 
 def above_noise(hits: Hits, floor: float) -> Hits:
     """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`. If the
-    search could use only the words or only the vectors, return all hits, because it is unknown which hits contain a
-    term of the query."""
+    search could use only words or only vectors, return all hits, because it is unknown which contain a term."""
     if hits.one_sided:
         return hits
     return hits.with_hits(hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)

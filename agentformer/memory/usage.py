@@ -60,8 +60,7 @@ class UsageCounter:
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
         """Write all counts if the caller is about to return an entry with a `matches` or `reads` count that is not
-        written yet. `ids` are the ids of the entries to return; None means any entry. Requests by id (`others`) alone
-        do not cause a write."""
+        written yet. `ids` are the entries to return; None means any. Requests by id (`others`) alone cause no write."""
         with self._lock:
             counts = self._counts.values() if ids is None else filter(None, map(self._counts.get, ids))
             due = any(use.matches or use.reads for use in counts) or self._writing.locked()

@@ -119,8 +119,7 @@ _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
     """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
-    from the content, because this text is already stored, unless `verbatim` is true. Raises `InvalidInput` for an
-    invalid argument."""
+    from the content, unless `verbatim` is true. Raises `InvalidInput` for an invalid argument."""
     check_known(values, STORED)
     flags = {name: fields.flag(name, values.get(name, default)) for name, default in _FLAGS.items()}
     given = _checked_fields({"content": None, **{name: values[name] for name in values if name not in _FLAGS}})
@@ -160,9 +159,8 @@ def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, A
 
 
 def new_message(values: Mapping[str, Any]) -> MemoryEntry:
-    """Check the arguments of `add_message`, and return the new entry. The `content` of the entry is cleaned for search.
-    If `content` differs from the original text, `raw` is the original text. Raises `InvalidInput` for an invalid
-    argument."""
+    """Check the arguments of `add_message`, and return the new entry. Its `content` is cleaned for search; if this
+    changes the text, `raw` is the original text. Raises `InvalidInput` for an invalid argument."""
     check_known(values, ("session_id", "role", "content", *MessageFields.__annotations__))
     role = values.get("role")
     if role not in ROLES:

@@ -314,8 +314,7 @@ def _check_cache(name: str, folder: str | Path) -> Path:
 
 
 def _check_roots(name: str, roots: str) -> str:
-    """Check a list of folders, separated by `os.pathsep`, and return it with normalized paths. Raises `InvalidInput` if
-    a path is not absolute."""
+    """Return a list of folders, separated by `os.pathsep`, with normalized paths, which must be absolute."""
     paths = [str(_check_folder(name, root.strip())) for root in roots.split(os.pathsep) if root.strip()]
     if relative := next((path for path in paths if not Path(path).is_absolute()), None):
         raise invalid(name, "must be absolute paths of folders", relative)

@@ -18,9 +18,8 @@ if TYPE_CHECKING:  # commands such as --help start without SQLite
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store: how many items were examined (`looked_at`), how many of them were wrong
-    (`found`), and how many wrong items were repaired (`mended`). If `found == mended` in all checks, the store has no
-    damage left."""
+    """The result of one check of a store: the numbers of examined items (`looked_at`), of wrong items (`found`), and of
+    repaired ones (`mended`). If `found == mended` in all checks, the store has no damage left."""
 
     name: str  # "records", "vectors", "windows", "words", ...
     asked: str  # the checked condition in plain words; it holds if nothing is wrong
@@ -35,8 +34,7 @@ StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whe
 
 
 class StoredVector(NamedTuple):
-    """A stored vector. Another store can import it, and need not embed the text again. `hash` is the SHA-256 of the
-    embedded text."""
+    """A stored vector, which another store can import. `hash` is the SHA-256 of the embedded text."""
 
     space: EmbeddingSpace
     hash: bytes
@@ -72,8 +70,7 @@ class _Readable(Protocol):
         """Return at most `limit` entries of the scope whose id is greater than `after`, in order of id."""
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        """Return the former versions of an entry, oldest first. The result is empty if the entry does not exist or was
-        never changed."""
+        """Return the former versions of an entry, oldest first; none if it is missing or was never changed."""
 
 
 class MemorySnapshot(_Readable, Protocol):
@@ -223,13 +220,11 @@ class MemoryBackend(_Readable, Protocol):
         """
 
     def embed_pending(self, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors. Return the number of entries that still have no vectors. If `refused`
-        is False, the entries whose texts the model has refused (for example, as too long) are not tried again and not
-        counted."""
+        """Embed the entries without vectors, and return the number of those that remain. If `refused` is False, entries
+        that the model has refused (for example, as too long) are not tried again and not counted."""
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        """Return the entries that have no vectors yet, in order of id, with the last error of each entry. `what` is a
-        scope or a list of ids."""
+        """Return the entries without vectors among `what` (a scope or ids), in order of id, with their last errors."""
 
     def spaces(self) -> Sequence[SpaceState]:
         """Return all embedding spaces of the store. The result of a backend without vectors is empty."""
@@ -279,8 +274,7 @@ class MemoryBackend(_Readable, Protocol):
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         """Store vectors from another store, so that the next `store` does not need to embed their texts again. Return
         the number of stored vectors. Vectors of another embedding space are not stored, and a backend without vectors
-        stores none. Raises `EmbedderError` for a vector that contains a number that is not finite, or whose length is
-        not 1."""
+        stores none. Raises `EmbedderError` for a vector that is not finite, or whose length is not 1."""
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
         """Record that the caller is about to write the original files of these documents, and then to store the

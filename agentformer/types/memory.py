@@ -150,8 +150,7 @@ Where: TypeAlias = Filter | Mapping[str, Any]  # a filter, or its JSON form; see
 class Decay:
     """The decay of salience (importance) with time: `stored * rate ** days`, where `days` is the time since the last
     use of the entry. `rates` maps categories to their rates; a category that is not in `rates` does not decay. The
-    result is computed when an entry is read, and the stored salience does not change. `at` is the moment of the
-    computation; None means now."""
+    decay is computed when an entry is read; the stored salience does not change. `at` is the moment; None means now."""
 
     rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
     at: datetime | None = None
@@ -300,8 +299,7 @@ class Hits(list[Hit]):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A search result that refers to a record of the host application by the type and id of this record. The text of
-    the entry is not included."""
+    """A search result without text, which refers to a record of the host application by its type and id."""
 
     source_type: str
     source_id: str

@@ -155,8 +155,7 @@ class TokenEmbedder(Protocol):
 
     def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
         """Return the vectors of each text and of its tokens, or None if the model has no vectors of tokens. If `query`
-        is true, the texts are queries. A text is never cut: if a text is too long for the model, `TextTooLong` is
-        raised."""
+        is true, the texts are queries. A text is never cut: if it is too long, `TextTooLong` is raised."""
 
 
 @runtime_checkable
@@ -201,8 +200,7 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A request of a language model to call a tool. `id` identifies the call; the message with the result of the call
-    contains this id."""
+    """A request of a language model to call a tool. The message with the result of the call has its `id`."""
 
     id: str
     name: str
@@ -248,9 +246,8 @@ class LanguageModel(Protocol):
         temperature: float = 0.3,
         max_tokens: int = 512,
     ) -> Reply:
-        """Return the next message of the model: a text, or calls of some of the `tools`. `schema` is a JSON Schema. If
-        a schema is given, the text is one JSON value that is valid under the schema, and `data` contains the decoded
-        value."""
+        """Return the next message of the model: a text, or calls of some of the `tools`. `schema` is a JSON Schema.
+        With a schema, the text is one JSON value that is valid under it, and `data` is the decoded value."""
 
     def stream(
         self, messages: Sequence[ChatMessage], *, temperature: float = 0.3, max_tokens: int = 512

@@ -24,8 +24,7 @@ _COVERED = "the originals of this summary are included"
 
 class ContextPlan:
     """Builds one context step by step. `core` are the core blocks, `budget` is the allowed number of tokens, and
-    `count` returns the number of tokens of a text. Raises `InvalidInput` if the core blocks alone have more tokens than
-    `budget`."""
+    `count` counts tokens. Raises `InvalidInput` if the core blocks alone have more tokens than `budget`."""
 
     def __init__(
         self, task: str, turns: Sequence[Turn], core: Sequence[MemoryEntry], budget: int, count: Callable[[str], int]

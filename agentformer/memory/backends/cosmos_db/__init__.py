@@ -66,9 +66,9 @@ class Changed(Exception):
 
 class Container:
     """A container of Cosmos DB. The database and the container are created if they are missing. Thread-safe. Raises
-    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if the account is throttled for more
-    than `CosmosAddress.patience` seconds, `TooLarge` if an item is too large, and `MissingExtra` if the client of
-    Cosmos DB is not installed."""
+    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if it is throttled for more than
+    `CosmosAddress.patience` seconds, `TooLarge` for an item, and `MissingExtra` if the client of Cosmos DB is not
+    installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
         """Connect to the container. `properties` are properties, such as policies, that the container gets if this call

@@ -126,8 +126,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         )
 
     def search(self, query: Query) -> Hits:
-        """Return the hits of a query, best first. If `Settings.cosmos_mode` is `server`, Cosmos DB ranks them, and
-        otherwise the local indexes."""
+        """Return the hits, best first. Cosmos DB ranks them in the mode `server`, and otherwise the local indexes."""
         self._refresh()
         if self._server is None:
             return super().search(query)
@@ -265,10 +264,9 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the condition that an item is in the scope, and the parameters of the condition.
-    Two parts of the scope are missing. `min_salience` is compared with the salience before decay, so some results are
-    not in the scope, and the caller must test them. `where` is not included: the caller passes the numbers of the
-    matching entries to `search_query` as `among`."""
+    """Return the condition that an item is in the scope, and the parameters of the condition. Two parts are missing.
+    `min_salience` is compared with the salience before decay, so the caller must test the results again. `where` is not
+    included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 

@@ -275,8 +275,7 @@ def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
 
 class Following:
     """Applies items of the container to the local copy. The items may come in any order and more than once, because
-    they are read while other nodes write. `finish` must be called last. `since` is the number of the last transaction
-    in the local copy."""
+    other nodes write meanwhile. `finish` must be called last. `since` is the last transaction in the copy."""
 
     def __init__(self, connection: sqlite3.Connection, since: int) -> None:
         self._connection = connection

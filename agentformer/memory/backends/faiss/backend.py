@@ -122,8 +122,7 @@ class FaissMemoryBackend(IndexedBackend):
         self._secure_delete.note(connection)
 
     def _after_removal(self, removed: int) -> None:
-        """Delete the index files, and empty the write-ahead log, if they may contain removed text. `removed` is the
-        number of removed entries."""
+        """Delete the index files and the write-ahead log if they may contain text of the `removed` entries."""
         self._secure_delete.run()
         if removed:
             self._secure_delete.truncate_wal()

@@ -34,8 +34,7 @@ _UNTOUCHED = "nothing more is repaired, because a part of the database file cann
 
 
 class Indexes:
-    """The indexes of one folder. Thread-safe. The hybrid search is opened when it is first needed, because some methods
-    need only the records."""
+    """The indexes of one folder. Thread-safe. The hybrid search is opened when a method first needs it."""
 
     def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
         self._folder = folder

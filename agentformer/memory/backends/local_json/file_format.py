@@ -101,8 +101,7 @@ def file_text(namespace: str, records: Iterable[Record], absent: Sequence[Absent
 
 @dataclasses.dataclass(frozen=True)
 class NamespaceFile:
-    """The content of the file of a namespace: `records` by id, in the order of the ids. If the file cannot be read,
-    `damage` is the reason."""
+    """The file of a namespace: `records` by id, in order of id, or the reason why it cannot be read (`damage`)."""
 
     version: Version
     namespace: str = ""

@@ -85,9 +85,8 @@ def with_dependents(records: Mapping[str, Record], ids: Iterable[str]) -> set[st
 
 
 def _with_parts(records: Mapping[str, Record], ids: Iterable[str]) -> set[str]:
-    """Return the ids in `ids` that exist, together with the ids of all parts of these entries. The `parent_id` of a
-    part is the id of the entry that contains the part, and both have the same namespace, user and project. Parts of
-    parts are included."""
+    """Return the ids in `ids` that exist, and the ids of all parts of these entries, including parts of parts. The
+    `parent_id` of a part is the id of an entry of the same namespace, user and project."""
     parts: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
     for entry_id, record in records.items():
         if record.entry.parent_id is not None:

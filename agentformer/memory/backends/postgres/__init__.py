@@ -106,10 +106,9 @@ class PostgresDatabase:
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """Yield a connection in a transaction that has the write lock of the store. The transaction is committed at the
-        end of the context, or rolled back after an error. If the server is lost during the commit, the server is asked
-        whether the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was
-        changed."""
+        """Yield a connection in a transaction that has the write lock of the store. It is committed at the end of the
+        context, or rolled back after an error. If the server is lost during the commit, it is asked whether the
+        transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was changed."""
         begin = f"BEGIN; {_LIMIT}; SELECT pg_advisory_xact_lock({self._lock_number})"
         token = new_id()
         with self._transaction(begin) as raw:
@@ -131,9 +130,8 @@ class PostgresDatabase:
 
     @contextmanager
     def lock(self, name: str, *, wait: bool) -> Iterator[Connection]:
-        """Hold a lock that only one process of all nodes can hold, and yield a connection without a transaction. The
-        server releases the lock if the process dies. Raises `filelock.Timeout` if another process holds the lock and
-        `wait` is False."""
+        """Hold a lock that one process of all nodes can hold, and yield a connection without a transaction. If the
+        process dies, the lock is released. Raises `filelock.Timeout` if another has the lock and `wait` is False."""
         number = _lock_number(f"{self._schema}/{name}")
         with self._connections.borrow() as raw, translated_errors():
             if wait:

@@ -146,8 +146,7 @@ class Statement(NamedTuple):
     lists: frozenset[int | str]
 
     def bind(self, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Return the values in the order of the parameters of this statement. If a parameter takes several values, they
-        are passed as one list."""
+        """Return the values in the order of the parameters. Several values of one parameter are one list."""
         return [
             [*values[key]] if isinstance(key, slice) else _value(values[key], key in self.lists)  # type: ignore[index]
             for key in self.keys

@@ -155,9 +155,8 @@ class Connections:
                     raise
 
     def _patiently(self, connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
-        """Return a new connection. If the server is unreachable, try again. The time for this, `_PATIENCE` seconds,
-        starts with the first failure in any thread. When it is over, every call fails after one attempt, until the
-        server can be reached again."""
+        """Return a new connection. If the server is unreachable, try again until `_PATIENCE` seconds after the first
+        failure in any thread. Then every call fails after one attempt, until the server can be reached."""
         pause = _FIRST_PAUSE
         while True:
             try:

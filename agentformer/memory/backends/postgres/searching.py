@@ -70,9 +70,8 @@ class SearchReads(RecordStore):
         return nullcontext(joined) if joined is not None else self._database.reading(_STATE)
 
     def reading_in_helper(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context manager that yields a connection in a read transaction for the helper thread of a search.
-        The connection does not count for the limit of connections, because the search may hold the last one while it
-        waits for its helper thread."""
+        """Return a context manager that yields a connection in a read transaction for the helper thread of a search. It
+        does not count for the limit, because the search may hold the last connection while it waits for the thread."""
         joined = self._joined.connection  # given if the helper thread was not used
         return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 

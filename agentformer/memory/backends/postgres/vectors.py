@@ -107,8 +107,7 @@ class ServerVectors:
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
-        """Create the index of the last searched space if it has many vectors and no index. If `wait` is false, a
-        background thread creates it."""
+        """Create the index of the last searched space if it needs one, in a thread. If `wait` is true, wait for it."""
         with self._lock:
             if self._builder is None or not self._builder.is_alive():
                 self._builder = threading.Thread(target=self._build, name="agentformer-hnsw", daemon=True)
@@ -189,9 +188,8 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
 
 def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
     """Search the HNSW index for the vectors that are nearest to the query `half`, a vector of half precision. Return
-    the windows (embedded passages) of the scope that have one of these vectors, best first. Return None if only a few
-    of these vectors are in the namespace or in the scope; the caller then compares all windows of the scope (`_exact`),
-    which is faster."""
+    the windows (embedded passages) of the scope that have one of these vectors, best first. Return None if few of these
+    vectors are in the namespace or scope; `_exact` is then faster."""
     condition, values = scope_condition(allowed.scope)
     dimension = half.dimensions() if callable(getattr(half, "dimensions", None)) else len(half.to_list())
     count = (limit + _SPARE) * 2

@@ -315,8 +315,7 @@ def _query_values(
 
 def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
     """Return the best entries of the scope with their scores. All entries with the same score as the last one are
-    included. If `small` is True, only the scores of the entries in the scope are computed, which is faster for a scope
-    with few entries."""
+    included. If `small` is True, only entries of the scope get a score, which is faster if they are few."""
     raw = native(connection)
     condition, more = scope_condition(scope)
     if small:
