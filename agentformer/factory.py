@@ -178,9 +178,8 @@ class AgentFormer:
     def reembed(
         self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        """Replace all vectors of the store by vectors of the embedder `to`, such as `minilm:` or
-        `ollama:nomic-embed-text`. Other calls can use the store at the same time. `MemoryBackend.reembed` describes the
-        parameters and the result."""
+        """Replace all vectors by those of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`, while
+        other calls use the store. `MemoryBackend.reembed` describes the parameters and the result."""
         target = named_embedder(to, self.settings)
         self.embedder.register(target)  # loaded before the move, because searches need it directly after the switch
         return self.backend.reembed(target, queries=queries, progress=progress)
@@ -225,8 +224,7 @@ class AgentFormer:
 
     @property
     def markdown(self) -> MarkdownHomes:
-        """The export of memories to folders of Markdown files (`export`), and the synchronization of memories and files
-        (`sync`, `follow`)."""
+        """Exports memories to folders of Markdown files (`export`), and syncs the two (`sync`, `follow`)."""
         from agentformer.archive.markdown import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
@@ -374,9 +372,9 @@ def present(settings: Settings) -> bool:
 
 
 def salvage(settings: Settings) -> list[Recovered]:
-    """Recover a memory that cannot be opened: copy its readable records into a new file, and replace the damaged file
-    by this file. The damaged file is kept under another name. Raises `StoreError` if no record can be read, or if
-    another process has the store open."""
+    """Recover a memory that cannot be opened: replace the damaged file, which is kept under another name, by a new one
+    with its readable records. Raises `StoreError` if no record can be read, or if another process has the store
+    open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]
 
 

@@ -37,8 +37,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Part:
     """The results of a group of questions. `figures` maps each search mode to the mean of each metric. `differences`
-    compares hybrid search with each of the other modes on the same questions. A difference above 0 means that hybrid
-    search is better."""
+    compares hybrid search with each other mode; above 0, hybrid search is better."""
 
     name: str
     questions: int

@@ -48,8 +48,7 @@ _NO_BORDERS = re.compile(f"[{UNSPACED}]")
 
 
 class Cloze(NamedTuple):
-    """A cloze question. `text` is the question, `sentence` is the sentence that it was made from, and `left_out` is the
-    word that it asks for."""
+    """A cloze question, the sentence that it was made from, and the word of the sentence that it asks for."""
 
     text: str
     sentence: str
@@ -87,8 +86,7 @@ def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = (
 
 
 def without_words(text: str) -> bool:
-    """Return whether the text contains Thai, Lao, Burmese or Khmer letters. These scripts have no spaces between words,
-    so the words are unknown."""
+    """Return whether the text has letters of Thai, Lao, Burmese or Khmer, whose words no spaces separate."""
     return _NO_BORDERS.search(text) is not None
 
 
@@ -173,18 +171,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Generated questions. `notes` tell the user what these questions can show, and how many passages gave no
-    question."""
+    """Generated questions. `notes` say what the questions can show, and how many passages gave none."""
 
     questions: tuple[Question, ...]
     notes: tuple[str, ...]
 
 
 def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model: LanguageModel | None = None) -> Built:
-    """Generate at most `count` questions, each from another passage; cloze questions if `model` is None. The choice of
-    passages depends only on `seed` and the texts, not on their order or ids. `sources` is read once, and only the
-    chosen passages are held in memory. Raises `InvalidInput` if no question can be made, and `LanguageModelUnavailable`
-    if the model fails."""
+    """Generate at most `count` questions, each from another passage; cloze questions if `model` is None. Only `seed`
+    and the texts, in any order, decide which passages are chosen. `sources` is read once, and only the chosen passages
+    are held in memory. Raises `InvalidInput` if no question can be made, and `LanguageModelUnavailable`."""
     if count < 1:
         raise InvalidInput("synthetic", f"must be at least 1, got {count}")
     long_enough = (source for source in sources if len(source.text.strip()) >= _SHORTEST)
@@ -234,9 +230,8 @@ def _page(entry: MemoryEntry) -> str:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Return the id of the passage that the hit belongs to. If the hit contains the sentence that the question was made
-    from, return the relevant passage of the question, because overlapping chunks and copies contain the same
-    sentence."""
+    """Return the id of the passage of the hit. If the hit contains the sentence that the question was made from, as
+    overlapping chunks and copies do, return the relevant passage of the question."""
     return question.relevant[0] if _holds(hit, question) else corpus_loader.passage_of(hit)
 
 
@@ -308,8 +303,7 @@ def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
 
 
 def usable(text: str, passage: str, language: str) -> bool:
-    """Return whether the reply of a model is one question that does not copy the passage. `language` is the language of
-    the passage."""
+    """Return whether the reply of a model is one question that does not copy the passage of this language."""
     if not text or len(text) > _LONGEST or "\n" in text:
         return False
     if not (text[-1] in _ASKS or _STATED.search(text) or language in _UNMARKED):
@@ -321,8 +315,7 @@ def usable(text: str, passage: str, language: str) -> bool:
 
 
 def _plain(text: str) -> list[str]:
-    """Return the words of a text in lower case. If the script has no spaces between words, return single characters
-    instead."""
+    """Return the words of a text in lower case, or its characters if its script has no spaces between words."""
     return _UNIT.findall(normalized("NFKC", text).casefold())
 
 

@@ -74,9 +74,8 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
-    """Return question id -> group id. Two questions are in the same group if they have a common relevant passage,
-    directly or through other questions. The group id is the smallest question id of the group. Uses disjoint sets with
-    path halving (Tarjan and van Leeuwen 1984)."""
+    """Return question id -> group id, which is the smallest question id of the group. Questions with a common relevant
+    passage, also through other questions, are in the same group (union-find: Tarjan and van Leeuwen 1984)."""
     above = {question.id: question.id for question in questions}
 
     def top(name: str) -> str:
@@ -252,9 +251,8 @@ class Stores:
 
     @contextmanager
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
-        """Open the store of a configuration as a context manager. If there is no complete store, create and fill a
-        store first. Raises `EmbedderUnavailable` if the embedder fails. Raises `StoreFull` if the disk cannot be
-        written. Also raises the errors of opening a memory."""
+        """Yield the opened store of a configuration; if there is no complete one, it is made first. Raises
+        `EmbedderUnavailable`, `StoreFull` if the disk cannot be written, and the errors of opening a memory."""
         settings, place = settings_of(self.corpus.settings, configuration), self._place(configuration)
         complete = self.has(configuration)
         if not complete:
@@ -284,8 +282,7 @@ class Stores:
             write_atomically(_whole(place), b"")
 
     def _make_room(self, place: Path) -> None:
-        """Create the empty folder `place`. To limit the disk space, delete the stores that have not been used for the
-        longest time, including stores of earlier processes."""
+        """Create the empty folder `place`, and delete the stores that were not used for the longest time."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             others = [path for path in self._made() if path != self._present and path not in self._used]

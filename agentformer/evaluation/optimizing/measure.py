@@ -122,9 +122,8 @@ _FEW = 100  # questions below which a note says how little is known
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an optimisation. `done` is the number of finished measurements. `left` is the number of
-    configurations that are planned now. `seconds_left` is the estimated time for these configurations, or None if it is
-    unknown. `doing` describes the current step."""
+    """The progress of an optimisation: finished measurements, configurations that are planned now, the estimated time
+    for these (None if it is unknown), and the current step."""
 
     done: int
     left: int
@@ -133,8 +132,7 @@ class Progress:
 
 
 class Optimizer:
-    """Searches for the best settings, and measures each configuration that is tried. `questions` are the questions of
-    each half."""
+    """Searches for the best settings, and measures each configuration that is tried."""
 
     def __init__(
         self,
@@ -193,9 +191,8 @@ class Optimizer:
         self._planned = left
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
-        """Return one score for each question of the half that is used to choose settings. Return None if the
-        configuration cannot run on this machine. Raises `InvalidInput` if the current settings cannot run, and
-        `OutOfTime` if too little time is left for the measurement."""
+        """Return a score for each question that settings are chosen with, or None if the configuration cannot run here.
+        Raises `InvalidInput` if the current settings cannot run, and `OutOfTime` if too little time is left."""
         if configuration != self._current and self._find(configuration, self._chooses) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._chooses)

@@ -110,8 +110,7 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
 
 
 def check_metric(name: str) -> None:
-    """Raise `InvalidInput` if the metric is unknown, or if it needs more than the ten results that a measurement
-    ranks."""
+    """Raise `InvalidInput` if the metric is unknown, or needs more than the ten results that a measurement ranks."""
     measure_of(name)
     if int(name.partition("@")[2]) > DEPTH:
         raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as recall@{DEPTH}, got {name!r:.80}")

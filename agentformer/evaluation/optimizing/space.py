@@ -127,16 +127,14 @@ class Space:
     without: Collection[str] = ()
 
     def parameters(self, configuration: Configuration) -> list[Parameter]:
-        """Return the settings to search, in the order of the search. Settings that cannot affect this corpus are left
-        out. At the level `quick`, settings that need new vectors or chunks are also left out, unless `only` names
-        them."""
+        """Return the settings to search, in order, without those that cannot affect this corpus. At the level `quick`,
+        settings that need new vectors or chunks are also left out, unless `only` names them."""
         if self.level == "eval":
             return []
         return [parameter for parameter in _of(configuration) if self._wanted(parameter) and self._matters(parameter)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
-        """Yield configurations in which this setting has another value. If the size of chunks changes, their overlap
-        changes in proportion."""
+        """Yield configurations with other values of this setting. The overlap of chunks changes with their size."""
         now = configuration[parameter.name]
         for value in self._values(parameter, configuration):
             if value != now:
@@ -208,14 +206,12 @@ class Clock:
         return statistics.fmean(self._asking) + (statistics.fmean(self._filling) if fills else 0.0)
 
     def check(self, *, fills: bool) -> None:
-        """Raise `OutOfTime` if another measurement would probably end after the budget. `fills` is true if the passages
-        must first be stored."""
+        """Raise `OutOfTime` if another measurement would probably end after the budget. `fills` as in `estimate`."""
         if not self.has(self.estimate(fills=fills) or 0.0):
             raise OutOfTime
 
     def has(self, seconds: float) -> bool:
-        """Return whether more than this number of seconds is left. While the search is running, the time for the final
-        measurements is not counted as left."""
+        """Return whether more than these seconds are left, besides those for the final measurements of a search."""
         if self._end is None:
             return True
         final = _FINAL * statistics.fmean(self._asking) if self._searching and self._asking else 0.0
