@@ -123,7 +123,7 @@ def _block(rows: Sequence[Mapping[int, str]]) -> Iterator[str]:
 
 
 def _line(cells: Sequence[str]) -> str:
-    """Return a row as a line. "|" stands for an empty first or last cell, so that the number of cells stays visible."""
+    """Return a row as a line. An empty first or last cell becomes "|", which keeps the number of cells visible."""
     line = " | ".join(cells).strip(" ")
     if len(cells) > 1:
         line = line if cells[0] else f"| {line}"
