@@ -126,18 +126,13 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
         fallbacks = (detect_language(block.content), common)
         for start, end in sentence_spans(block.content):
             text = block.content[start : min(end, start + _MAX_LENGTH)]
-            language = _language(text, fallbacks)
+            own = detect_language(text)
+            # The first language whose words of negation are known, if there is one.
+            language = next((one for one in (own, *fallbacks) if one in NEGATIONS), own)
             facts = facts_of(text, language)
             stems = query_terms(facts.rest, [language]).stems if facts.rest else ()
             if terms := frozenset(stem.rpartition("~")[2] for stem in stems):
                 yield _Sentence(block, text, facts, terms)
-
-
-def _language(text: str, fallbacks: Sequence[str]) -> str:
-    """Return the language of the sentence `text`. If no words of negation are known for this language, return the first
-    language in `fallbacks` for which such words are known, if there is one."""
-    own = detect_language(text)
-    return next((language for language in (own, *fallbacks) if language in NEGATIONS), own)
 
 
 def _candidates(sentences: Sequence[_Sentence]) -> Iterator[tuple[_Sentence, _Sentence]]:

@@ -261,17 +261,11 @@ class ServerWords:
             if dates:  # see `View.search`
                 return hits
             rarities = stem_rarities(terms, frequencies, statistics.entries)
-            held = _held(connection, entries[:_HEAD], rarities, scope.namespace)
+            # For each of the first entries with a stem, the sum of the rarities; see `CommittedIndex.held`.
+            stems = [term_hash("stems", term) for term in rarities]
+            values = [stems, [*rarities.values()], scope.namespace, entries[:_HEAD]]
+            held = [row[0] for row in native(connection).run(_HELD, values)]
         return hits._replace(covered=covered_share(held, rarities, statistics.languages))
-
-
-def _held(
-    connection: sqlite3.Connection, nums: Sequence[int], rarities: Mapping[str, float], namespace: str
-) -> list[float]:
-    """Return, for each of these entries that has one of the stems in `rarities`, the sum of the rarities of its stems.
-    The sums are in any order; see `CommittedIndex.held`."""
-    values = [[term_hash("stems", term) for term in rarities], [*rarities.values()], namespace, [*nums]]
-    return [row[0] for row in native(connection).run(_HELD, values)]
 
 
 def _languages(statistics: _Statistics, query: QueryTerms) -> set[str]:
