@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -34,7 +35,9 @@ _MESSAGES = {
     "bool_parsing": "must be true or false",
     "dict_type": "must be a JSON object",
     "list_type": "must be a list",
+    "none_required": "must be null",
 }
+_TYPE_NAMES = re.compile(r"constrained-|\[|^(str|int|float|bool)$")  # of pydantic, in the location of an error
 
 
 class RequestModel(BaseModel):
@@ -239,10 +242,11 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
 
 def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
     """Return the name of the field at a location that pydantic reports, such as `items[0].content`, and the location
-    inside of this field. If the location is empty, the name is `place`."""
+    inside of this field, without names of types. If the location is empty, the name is `place`."""
     if not loc:
         return place, []
-    name, inside = str(loc[0]), [*loc[1:]]
+    name = str(loc[0])
+    inside = [part for part in loc[1:] if isinstance(part, int) or not _TYPE_NAMES.search(part)]
     for number, part in enumerate(inside):
         if isinstance(part, int):
             name += f"[{part}]"

@@ -175,8 +175,8 @@ class _Stored:
         documents that are stored under its name with the same bytes. The document has no origin. Its name is the first
         name with such documents, or else the first free name; the names have numbers, such as "report (2).pdf"."""
         for name in _numbered(self._document.name):
-            stored = self._select(name=name)
-            copies = [entry for entry in stored if not entry.metadata.get("origin")]
+            stored = self._with_name(name)
+            copies = [entry for entry in stored if not entry.metadata.get("origin") and entry.archived_at is None]
             equal = [entry for entry in copies if entry.metadata["sha256"] == self._document.sha256]
             if equal or not stored:
                 return dataclasses.replace(self._document, name=name, origin="", root=""), equal
@@ -186,13 +186,21 @@ class _Stored:
         """Return a name for the upload that no stored document has: the name of the upload if it is free, or else this
         name after one or more folders of the origin ("2025/report.pdf"), or with a number ("report (2).pdf")."""
         for name in _with_folders(self._document):
-            if not self._select(name=name):
+            if not self._with_name(name):
                 return name
         raise AssertionError("the loop ends only with a free name")
 
+    def _with_name(self, name: str) -> list[MemoryEntry]:
+        """Return the documents with this name, and those that are archived: their deletion may be undone."""
+        return self._read(
+            Scope(self._document.namespace, kinds=("document",), metadata={"name": name}, include_archived=True)
+        )
+
     def _select(self, **metadata: str) -> list[MemoryEntry]:
         """Return the documents of the namespace with these metadata values."""
-        scope = Scope(self._document.namespace, kinds=("document",), metadata=metadata)
+        return self._read(Scope(self._document.namespace, kinds=("document",), metadata=metadata))
+
+    def _read(self, scope: Scope) -> list[MemoryEntry]:
         entries: list[MemoryEntry] = []
         while page := self._backend.list(scope, after=entries[-1].id if entries else "", limit=_PAGE):
             entries += page

@@ -11,7 +11,8 @@ from typing import Any, BinaryIO
 
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
-from agentformer.types import MemoryEntry
+from agentformer.tools.removals import Removals
+from agentformer.types import MemoryEntry, Where
 
 _SHOWN = 200  # characters of a path that a message contains
 _OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
@@ -24,7 +25,8 @@ class Caller:
     Such a caller can read, but not change, entries that have no user or no project. Core blocks belong to a namespace,
     a user and an agent, not to a project; documents belong to a namespace only. The tool `rag_upload` may read only
     files in `folder`, and no files if `folder` is None. If `extractive` is true, `rag_query` calls no language model,
-    because the caller is a language model, which reads the passages itself."""
+    because the caller is a language model, which reads the passages itself. Searches leave out the documents of
+    `removals`, which are going to be deleted."""
 
     grant: Grant = EVERYTHING
     namespace: str | None = None
@@ -34,6 +36,7 @@ class Caller:
     session_id: str | None = None
     folder: Path | None = None
     extractive: bool = False
+    removals: Removals | None = None
     stored_metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,6 +54,10 @@ class Caller:
         Entries without a user or project are included."""
         scope = {"namespace": self.namespace_for(requested), "user_id": self.user_id, "project": self.project}
         return {**scope, "or_nobody": True}
+
+    def filter(self, where: Where | None, namespace: str) -> Where | None:
+        """Return `where` with a condition that leaves out the documents of the namespace in `removals`."""
+        return where if self.removals is None else self.removals.hide(where, namespace)
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:
         """Return the entry if the caller may see it. Otherwise, raise `NotFound` with the same message as for an entry

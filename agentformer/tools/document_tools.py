@@ -129,7 +129,8 @@ class DocumentTools:
         """Answer a question from the uploaded documents and the memories, with exact quotes. Cite the document and the
         page of each quote, or describe the quoted memory. If the quotes are not enough, ask for more passages with
         `context_tokens`, such as 2000."""
-        scope: ChunkFilters = {"namespace": caller.namespace_for(namespace), "metadata": metadata}
+        place = caller.namespace_for(namespace)
+        scope: ChunkFilters = {"namespace": place, "where": caller.filter(None, place), "metadata": metadata}
         scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}
         scope |= {"every_user": True, "session_id": caller.session_id}
         scope |= allowed_sources(caller.grant, sources)

@@ -101,6 +101,7 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Search memories and documents, best results first. Search before you say that you do not know."""
+        scope = caller.search_scope(namespace)
         hits = self._memory.search(
             query,
             limit=limit,
@@ -108,10 +109,10 @@ class MemoryTools:
             tiers=tiers or (),
             since=since,
             until=until,
-            where=where,
+            where=caller.filter(where, scope["namespace"]),
             relevant_only=relevant_only,
             include_archived=include_archived,
-            **caller.search_scope(namespace),
+            **scope,
         )
         memories = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
         factors = {"factors": factors_json(hits)} if explain else {}

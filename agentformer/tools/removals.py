@@ -2,8 +2,8 @@
 
 The document is archived, so that no list contains it, and the time of its removal is stored in its metadata. So the
 removal takes place even if the process or the browser that requested it ends, and any process can undo it. Until that
-time, the endpoints of HTTP also leave the passages of the document out of answers and searches. Then a server deletes
-the document. If no server runs at that time, a server deletes it after its next start."""
+time, the endpoints of HTTP also leave the passages of the document out of answers, searches and contexts. Then a server
+deletes the document. If no server runs at that time, a server deletes it after its next start."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Removals:
 
     def undo(self, document_id: str) -> None:
         """Keep a document that was going to be deleted. Raises `NotFound` if the document is deleted already, or has no
-        removal to undo. Raises `Conflict` if another document with its name was uploaded in the meantime."""
+        removal to undo. Raises `Conflict` if the document was uploaded again in the meantime: from the same path, or
+        with the same name and without a path."""
         document = self._document(document_id)
         if REMOVE_AT not in document.metadata:
             raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
-        same_name = Scope(document.namespace, kinds=("document",), metadata={"name": document.content})
-        if self._backend.list(same_name, limit=1):
+        if self._is_stored_again(document):
             raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime, and this version is kept")
         kept = {name: value for name, value in document.metadata.items() if name != REMOVE_AT}
         self._change(document, kept, archived_at=None)
@@ -124,6 +124,12 @@ class Removals:
             if REMOVE_AT in entry.metadata:
                 at = datetime.fromisoformat(entry.metadata[REMOVE_AT])
                 yield Removal(entry.id, entry.content, entry.namespace, at, entry.version)
+
+    def _is_stored_again(self, document: MemoryEntry) -> bool:
+        origin = document.metadata.get("origin") or ""
+        known = {"origin": origin} if origin else {"name": document.content}
+        others = all_entries(self._backend, Scope(document.namespace, kinds=("document",), metadata=known))
+        return any((other.metadata.get("origin") or "") == origin for other in others)
 
     def _document(self, document_id: str) -> MemoryEntry:
         found = self._backend.get([document_id])

@@ -45,12 +45,24 @@ def names(client: Any) -> list[str]:
 
 
 def finds(client: Any) -> bool:
-    """Whether an answer, a search or a list contains the document."""
-    answer = client.post("/api/rag/query", json={"question": "Who holds the keys of the boat house?"}).json
-    hits = client.post("/api/memory/search", json={"text": "keys boat house"}).json["hits"]
-    listed = client.get("/api/memory").json["entries"]
-    assert bool(answer["citations"]) == bool(hits) == bool(listed)
-    return bool(hits)
+    """Whether answers, searches, contexts, tools, counts and lists contain the document: all of them, or none."""
+    asked = {"question": "Who holds the keys of the boat house?"}
+
+    def post(path: str, body: dict[str, Any]) -> Any:
+        return client.post(path, json=body).json
+
+    found = {
+        "answer": post("/api/rag/query", asked)["citations"],
+        "passages": post("/api/rag/context", asked)["passages"],
+        "search": post("/api/memory/search", {"text": "keys boat house"})["hits"],
+        "context": post("/api/memory/context", {"task": asked["question"]})["report"]["included"]["semantic"],
+        "count": post("/api/memory/count", {"kinds": ["chunk"]})["count"],
+        "answer of a tool": post("/api/tools/rag_query", asked)["result"]["citations"],
+        "search of a tool": post("/api/tools/memory_search", {"query": "keys boat house"})["result"]["memories"],
+        "list": client.get("/api/memory").json["entries"],
+    }
+    assert len({bool(value) for value in found.values()}) == 1, found
+    return bool(found["answer"])
 
 
 def test_a_document_is_hidden_at_once_and_comes_back(apps: Any) -> None:
@@ -99,6 +111,22 @@ def test_a_file_that_is_uploaded_again_is_kept(apps: Any) -> None:
     assert (names(client), finds(client)) == (["rules.txt"], True)
     assert client.get(f"/api/rag/documents/{again.id}/content").data == TEXT
     assert app.extensions["agentformer"].verify() and client.get("/api/rag/removals").json["removals"] == []
+
+
+def test_a_document_of_another_path_does_not_prevent_the_undo(apps: Any, tmp_path: Path) -> None:
+    app = apps()
+    rag, client = app.extensions["agentformer"].rag, app.test_client()
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "rules.txt").write_bytes(TEXT + folder.encode())
+    first = rag.upload(tmp_path / "a" / "rules.txt")
+    client.delete(f"/api/rag/documents/{first.id}?undo_seconds=600")
+    assert rag.upload(tmp_path / "b" / "rules.txt").name == "b/rules.txt"
+    assert client.delete(f"/api/rag/removals/{first.id}").status_code == 204
+    assert sorted(names(client)) == ["b/rules.txt", "rules.txt"]
+    client.delete(f"/api/rag/documents/{first.id}?undo_seconds=600")
+    rag.upload(tmp_path / "a" / "rules.txt")
+    assert client.delete(f"/api/rag/removals/{first.id}").status_code == 409
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_hidden_document(apps: Any) -> None:

@@ -16,6 +16,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 from agentformer.api import request as api_request  # noqa: E402
 from agentformer.api.endpoints.jobs import JobsParameters  # noqa: E402
 from agentformer.api.models import documents, requests  # noqa: E402
+from agentformer.api.openai.models import EmbeddingsRequest, StoreChanges  # noqa: E402
 from agentformer.api.request import BoundedBody, ParameterModel, RequestModel, body_of, parameters_of  # noqa: E402
 from agentformer.errors import InvalidInput  # noqa: E402
 
@@ -97,6 +98,12 @@ def test_messages_are_short_and_name_the_expected_type() -> None:
     assert "names are count, data, flag, share, text" in str(error_of(b'{"text": "x", "zzz": 1}'))
     assert len(str(error_of(json.dumps({"text": ["x" * 100_000]}).encode()))) < 200
     assert len(str(error_of(json.dumps({"text": "x", "y" * 100_000: 1}).encode()))) < 300
+
+
+def test_messages_do_not_name_types_of_the_library() -> None:
+    assert str(error_of(b'{"input": [1, 2]}', EmbeddingsRequest)) == "input: must be text, got [1, 2]"
+    changes = error_of(b'{"expires_after": {"days": 1}}', StoreChanges)
+    assert str(changes) == "expires_after: must be null, got an object"
 
 
 def test_a_blank_text_is_called_empty_and_another_pattern_is_shown() -> None:

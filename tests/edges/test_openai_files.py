@@ -171,7 +171,7 @@ def test_stores_are_listed_page_by_page(client: Any) -> None:
 
 def test_embeddings_are_those_of_the_memory(client: Any) -> None:
     (model,) = [model.id for model in client.models.list()]
-    assert client.models.retrieve(model).id == model
+    assert client.models.retrieve(model).id == client.models.retrieve("default").id == model
     texts = ["Tea is served at four.", "The keys are blue."]
     own = HashingEmbedder().embed_documents(texts)
     done = client.embeddings.create(model="default", input=texts)  # the client asks for base64

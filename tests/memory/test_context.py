@@ -320,7 +320,7 @@ def test_a_summary_is_left_out_when_all_its_originals_are_there() -> None:
     built = builder(*said, whole, more).build(ASKED, said)
     assert built.report.included["semantic"] == ("sum2",)
     assert [(each.id, each.reason) for each in built.report.left_out] == [
-        ("sum", "the originals of this summary are included")
+        ("sum", "is a summary whose originals are included")
     ]
 
 

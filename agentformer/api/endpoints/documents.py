@@ -146,8 +146,7 @@ def removals(service: Service, grant: Grant, query: models.DocumentNamespace) ->
 def keep(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
     """Keep a document that is going to be deleted: undo its removal.
 
-    The response is 404 if the document is deleted already, and 409 if another document with its name was uploaded in
-    the meantime.
+    The response is 404 if the document is deleted already, and 409 if the document was uploaded again in the meantime.
     """
     service.removals.undo(_find(service.af, grant, document_id, query.namespace).id)
     return Response(status=204)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from flask import Response
 
@@ -59,8 +60,7 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     The results match all given filters. The search counts as a use of each result: the salience (importance) of an
     entry decreases while the entry is not used."""
     check_length("text", body.text, service.af.settings)
-    arguments = arguments_of(body, grant)
-    arguments["where"] = service.removals.hide(body.where, arguments["namespace"])
+    arguments = _without_removals(service, arguments_of(body, grant))
     hits = service.af.memory.search(**arguments)
     found = [memory_hit_json(hit) for hit in hits]
     return reply({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
@@ -69,7 +69,8 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
 @router.route("POST", f"{MEMORY}/count", "memory_search", {200: models.EntryNumber})
 def count(service: Service, grant: Grant, body: requests.EntryCount) -> Response:
     """Count the memories and the passages of documents that match all given filters."""
-    return reply({"count": service.af.memory.count(**arguments_of(body, grant))})
+    arguments = _without_removals(service, arguments_of(body, grant))
+    return reply({"count": service.af.memory.count(**arguments)})
 
 
 @router.route("POST", f"{MEMORY}/remove", "memory_delete", {200: models.EntryNumber})
@@ -123,7 +124,8 @@ def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Re
     that are included and the entries that are left out.
     """
     check_length("task", body.task, service.af.settings)
-    return reply(context_json(service.af.memory.build_context(**arguments_of(body, grant))))
+    arguments = _without_removals(service, arguments_of(body, grant))
+    return reply(context_json(service.af.memory.build_context(**arguments)))
 
 
 @router.route("POST", f"{MEMORY}/clean", "memory_consolidate", {200: models.CleaningReport}, uses_model=True)
@@ -199,3 +201,8 @@ def delete_block(service: Service, grant: Grant, query: requests.BlocksQuery, na
     """Delete a core block and its history."""
     service.af.memory.core.remove(name, **arguments_of(query, grant))
     return Response(status=204)
+
+
+def _without_removals(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a search with a filter that leaves out documents that are going to be deleted."""
+    return {**arguments, "where": service.removals.hide(arguments.get("where"), arguments["namespace"])}

@@ -93,4 +93,4 @@ def call_tool(service: Service, grant: Grant, body: Arguments, name: str) -> Res
     If an argument is wrong, the field `detail` of the response explains how to correct the argument, so that a language
     model can call the tool again. The key needs the right that the tool requires.
     """
-    return reply({"result": service.af.toolbox.call(name, body.root, Caller(grant=grant))})
+    return reply({"result": service.af.toolbox.call(name, body.root, Caller(grant=grant, removals=service.removals))})

@@ -24,6 +24,7 @@ from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnav
 from agentformer.factory import AgentFormer
 from agentformer.llms.forwarding import Forwarded, Refusal
 from agentformer.records import fields
+from agentformer.types import Filter
 
 SESSION = "X-AgentFormer-Session"
 USER = "X-AgentFormer-User"
@@ -79,7 +80,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
             "no language model with a server is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
             "ollama:gemma3, or openai:MODEL with AGENTFORMER_LLM_BASE_URL"
         )
-    messages, recalled = with_memory(af, body.messages, place)
+    messages, recalled = with_memory(af, body.messages, place, service.removals.hide(None, place.namespace))
     sent = {**body.model_dump(exclude_unset=True), "messages": messages}
     if body.model in (None, DEFAULT):
         sent["model"] = model_spec(af.settings)[1]
@@ -215,11 +216,13 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
     )
 
 
-def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace) -> tuple[list[Any], int]:
-    """Return the messages with relevant memories, and the number of added entries. Memories and passages that are
-    relevant to the last message of the user are added before its text, at most `place.tokens` tokens. Markers enclose
-    the added text, so that the model can tell it from the words of the user. Raises `InvalidInput` if the core blocks
-    alone have more than `place.tokens` tokens."""
+def with_memory(
+    af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace, where: Filter | None = None
+) -> tuple[list[Any], int]:
+    """Return the messages with relevant memories, and the number of added entries. Memories and passages that match
+    `where` and are relevant to the last message of the user are added before its text, at most `place.tokens` tokens.
+    Markers enclose the added text, so that the model can tell it from the words of the user. Raises `InvalidInput` if
+    the core blocks alone have more than `place.tokens` tokens."""
     of_user = (n for n, message in enumerate(messages) if message.get("role") == "user" and text_of(message))
     asked = max(of_user, default=None)
     if asked is None or not place.tokens:
@@ -229,8 +232,8 @@ def with_memory(af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: C
         for message in messages
         if message.get("role") in _ROLES and (text := text_of(message))
     ]
-    owner = {"namespace": place.namespace, "user_id": place.user_id}
-    context = af.memory.build_context(text_of(messages[asked]), earlier, place.tokens, **owner)  # type: ignore[arg-type]
+    owner: dict[str, Any] = {"namespace": place.namespace, "user_id": place.user_id, "where": where}
+    context = af.memory.build_context(text_of(messages[asked]), earlier, place.tokens, **owner)
     if not context.has_memory:
         return [*messages], 0
     block = f"{_NOTICE}\n{context.messages[0].content}"

@@ -60,9 +60,9 @@ def list_models(service: Service, grant: Grant) -> Response:
 
 @router.route("GET", "/v1/models/{model}", "models", {200: models.Model})
 def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
-    """Return the model with this id."""
-    for item in _models(service.af):
-        if item["id"] == model:
+    """Return the model with this id. `default` is the embedder of the memory."""
+    for item in _models(service.af):  # the first is the embedder
+        if model in (item["id"], DEFAULT):
             return reply(item)
     raise _no_model(model)
 

@@ -18,8 +18,8 @@ _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
 _CHARS_PER_TOKEN = 16  # more than the mean number in any text that is written for people
 _COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many times longer than the budget
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
-NO_ROOM = "no tokens are left for this item"
-_COVERED = "the originals of this summary are included"
+NO_ROOM = "does not fit into the tokens that are left"
+_COVERED = "is a summary whose originals are included"
 
 
 class ContextPlan:
