@@ -273,8 +273,10 @@ def test_a_process_maps_what_it_has_trained_itself(tmp_path: Path, mapping: None
         assert (told["stage"], told["mapped"], told["problem"]) == ("inverted", 100, None)
         reference.check_dense(QUERY, backend.search(QUERY))
         reference.entries.update({entry.id: entry for entry in backend.store(entries(30, first=100))})
-        backend.search(QUERY)  # writes a new snapshot in the background, and maps it
-        assert index_status(backend)["mapped"] == 130
+        deadline = time.monotonic() + TIMEOUT
+        while index_status(backend)["mapped"] != 130:  # a search writes a new snapshot in the background, and maps it
+            assert time.monotonic() < deadline
+            backend.search(QUERY)
         reference.check_dense(QUERY, backend.search(QUERY))
 
 
