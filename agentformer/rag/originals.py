@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
-from agentformer.rag.original_files import (
+from agentformer.rag.file_stores import (
     SCHEME,
     SHA256,
     DatabaseOriginals,

@@ -11,8 +11,8 @@ import pytest
 
 from agentformer.errors import InvalidInput, NotFound, StoreBusy, StoreError
 from agentformer.factory import AgentFormer, connect
-from agentformer.rag import original_files
-from agentformer.rag.original_files import S3Files
+from agentformer.rag import file_stores
+from agentformer.rag.file_stores import S3Files
 
 boto3 = pytest.importorskip("boto3")
 server = pytest.importorskip("moto.server", reason="moto is not installed")
@@ -114,7 +114,7 @@ def test_a_backup_and_an_export_have_the_files(af: AgentFormer, tmp_path: Path) 
 
 
 def test_more_files_than_one_request_deletes(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(original_files, "_DELETED_AT_ONCE", 2)
+    monkeypatch.setattr(file_stores, "_DELETED_AT_ONCE", 2)
     files = S3Files(f"s3://{bucket}")
     digests = {hashlib.sha256(data).hexdigest(): data for data in (b"1", b"2", b"3", b"4", b"5")}
     for digest, data in digests.items():
