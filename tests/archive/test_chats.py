@@ -145,6 +145,45 @@ def test_json_lines_are_messages_of_the_sessions_that_they_name(af: agentformer.
     assert af.import_conversations(path, session_id="other").messages == 4
 
 
+def test_the_number_of_a_message_is_an_id_like_its_text(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    same = {"role": "user", "content": "ok", "time": "2026-11-20T09:30:00Z"}
+    path = write(tmp_path / "n.jsonl", lines({**same, "id": 1}, {**same, "id": 2}, {**same, "id": 0}))
+    assert (done := af.import_conversations(path)).messages == 3 and done.there_already == 0
+    assert {m.source_id for m in af.memory.transcript("n")} == {"n/0", "n/1", "n/2"}
+    write(path, lines({**same, "id": "1"}, {**same, "id": 2.0, "content": "changed"}, {**same, "id": True}))
+    assert (done := af.import_conversations(path)).messages == 1 and done.there_already == 2
+    assert [m.content for m in af.memory.transcript("n")] == ["ok"] * 4
+    chat = {**claude(), "uuid": 7, "chat_messages": [{"uuid": n, "sender": "human", "text": "ok"} for n in (1, 2)]}
+    assert af.import_conversations(write(tmp_path / "claude.json", [chat])).messages == 2
+    assert {m.source_id for m in af.memory.transcript("claude:7")} == {"7/1", "7/2"}
+
+
+def test_an_empty_key_of_a_json_line_does_not_hide_another_name_of_it(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    time = "2026-11-20T09:30:00+00:00"
+    done = af.import_conversations(write(tmp_path / "names.jsonl", lines(
+        {"role": "user", "content": "a", "time": "", "timestamp": time, "session": "", "thread_id": 12},
+        {"role": "user", "content": None, "text": " ", "message": [{"text": "b"}], "session": "12", "date": time},
+    )))  # fmt: skip
+    assert (done.messages, done.skipped) == (2, 0)
+    found = [(m.content, m.occurred_at) for m in af.memory.transcript("12")]
+    assert sorted(found) == [("a", datetime.fromisoformat(time)), ("b", datetime.fromisoformat(time))]
+
+
+def test_a_file_that_is_not_utf_8_is_called_so(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    rows = '{"role": "user", "content": "päivä"}\n{"role": "user", "content": "ok"}\n'
+    (tmp_path / "latin.jsonl").write_bytes(rows.encode("latin-1"))
+    done = af.import_conversations(tmp_path / "latin.jsonl")
+    reasons = [problem.reason for problem in done.failed]
+    assert (done.messages, reasons) == (1, ["is not UTF-8; save the file as UTF-8"])
+    (tmp_path / "latin.json").write_bytes('[{"mapping": {}, "title": "päivä"}]'.encode("latin-1"))
+    with pytest.raises(InvalidInput, match=r"up to the damage: it is not UTF-8; save the file as UTF-8$"):
+        af.import_conversations(tmp_path / "latin.json")
+    with pytest.raises(InvalidInput, match=r"invalid string in json text, near '\[\{\"mapping\": tru\}\]'$"):
+        af.import_conversations(write(tmp_path / "word.json", '[{"mapping": tru}]'))
+
+
 def test_a_conversation_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     af: agentformer.AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -28,6 +28,7 @@ MAX_DEPTH = 200
 # would take a time that grows with the square of the length; a large part has more events, which are in memory at once.
 _PART = 512 << 10
 _EVENT = 8  # characters that a bracket or a number counts for
+_NOT_UTF_8 = "is not UTF-8; save the file as UTF-8"
 _STARTS, _ENDS = ("start_map", "start_array"), ("end_map", "end_array")
 
 
@@ -130,7 +131,7 @@ def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
         line = opened.readline(_LONGEST_LINE + 1)
     opened.seek(start)
     try:
-        value = json.loads(line)
+        value = json.loads(line.decode("utf-8", "replace"))  # `_lines` reports a line that is not UTF-8
     except (ValueError, RecursionError):
         return False
     if not is_chat(value):
@@ -154,7 +155,7 @@ def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except UnicodeDecodeError:
-        return Unusable("is not UTF-8")
+        return Unusable(_NOT_UTF_8)
     except (ValueError, RecursionError) as error:
         return Unusable(f"is not JSON: {str(error)[:120]}")
 
@@ -208,9 +209,16 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
         for _ in events:  # raises an error if something follows
             pass
     except ijson.JSONError as error:
-        raise ValueError(" ".join(str(error).split())[:200]) from None
+        said = error.args[0]  # the parser gives bytes if the excerpt of the file in its message is not UTF-8
+        reason, _, excerpt = (said.decode(errors="replace") if isinstance(said, bytes) else str(said)).partition("\n")
+        reason = (
+            f"it {_NOT_UTF_8}"
+            if "UTF8" in reason
+            else f"{reason.rstrip('.')}, near {excerpt.strip().partition(chr(10))[0]!r}"
+        )
+        raise ValueError(reason) from None
     except UnicodeDecodeError:
-        raise ValueError("the file is not UTF-8") from None
+        raise ValueError(f"it {_NOT_UTF_8}") from None
 
 
 def _built(event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:

@@ -81,8 +81,7 @@ def name_of(value: Any, number: int) -> str:
 
 def _chatgpt(value: Mapping[str, Any]) -> Chat:
     started = _time(value.get("create_time"))
-    chat_id = _text(value, "conversation_id") or _text(value, "id")
-    chat_id, messages, skipped = _required("conversation_id", chat_id), [], 0
+    chat_id, messages, skipped = _required("conversation_id", _id(value, "conversation_id", "id")), [], 0
     for node_id, message in _branch(value):
         role = _ROLES.get(_text(_object(message, "author"), "role").lower(), "")
         text = _chatgpt_text(message.get("content"))
@@ -93,7 +92,7 @@ def _chatgpt(value: Mapping[str, Any]) -> Chat:
             continue
         started = _time(message.get("create_time")) or started
         speaker = _text(_object(message, "author"), "name") or (_SPEAKERS[CHATGPT] if role == "assistant" else "")
-        messages.append(ChatMessage(_text(message, "id") or node_id, role, text, started, speaker))
+        messages.append(ChatMessage(_id(message, "id") or node_id, role, text, started, speaker))
     return Chat(CHATGPT, chat_id, _text(value, "title"), messages, skipped)
 
 
@@ -138,7 +137,7 @@ def _chatgpt_text(content: Any) -> str:
 
 
 def _claude(value: Mapping[str, Any]) -> Chat:
-    chat_id, messages, skipped = _required("uuid", _text(value, "uuid") or _text(value, "id")), [], 0
+    chat_id, messages, skipped = _required("uuid", _id(value, "uuid", "id")), [], 0
     if not isinstance(value["chat_messages"], list):
         raise InvalidInput("chat_messages", "must be a list")
     at = _time(value.get("created_at"))
@@ -154,22 +153,22 @@ def _claude(value: Mapping[str, Any]) -> Chat:
             continue
         at = _time(message.get("created_at")) or at
         speaker = _SPEAKERS[CLAUDE] if role == "assistant" else ""
-        messages.append(ChatMessage(_text(message, "uuid"), role, text, at, speaker, names))
+        messages.append(ChatMessage(_id(message, "uuid"), role, text, at, speaker, names))
     return Chat(CLAUDE, chat_id, _text(value, "name"), messages, skipped)
 
 
 def _plain(value: Mapping[str, Any]) -> Chat:
-    session = next((str(value[name]) for name in _SESSIONS if isinstance(value.get(name), (str, int))), "")
+    session = _id(value, *_SESSIONS)
     role = _ROLES.get(_text(value, "role").lower(), "")
     if not role:
         raise InvalidInput("role", f"must be user, assistant, system or tool, got {str(value.get('role'))[:80]!r}")
-    content = next((value[name] for name in _CONTENTS if name in value), None)
-    text = clean(content) if isinstance(content, str) else _joined(content)
-    if fields.is_blank(text):
-        return Chat(PLAIN, clean(session), skipped=1)
-    at = next((_time(value[name], name) for name in _TIMES if value.get(name) is not None), None)
+    texts = (_text(value, name) or _joined(value.get(name)) for name in _CONTENTS)
+    text = next((text for text in texts if not fields.is_blank(text)), "")
+    if not text:
+        return Chat(PLAIN, session, skipped=1)
+    at = next((_time(value[name], name) for name in _TIMES if value.get(name) not in (None, "")), None)
     speaker = _text(value, "speaker") or _text(value, "name")
-    return Chat(PLAIN, clean(session), messages=[ChatMessage(_text(value, "id"), role, text, at, speaker)])
+    return Chat(PLAIN, session, messages=[ChatMessage(_id(value, "id"), role, text, at, speaker)])
 
 
 def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
@@ -211,6 +210,17 @@ def _time(value: Any, name: str = "time") -> datetime | None:
 def _text(value: Mapping[str, Any], name: str) -> str:
     text = value.get(name)
     return clean(text) if isinstance(text, str) else ""
+
+
+def _id(value: Mapping[str, Any], *names: str) -> str:
+    """Return the first id that is not blank, a text or a number, or "". The numbers 1 and 1.0 are the same id."""
+    for name in names:
+        each = value.get(name)
+        if isinstance(each, float) and each.is_integer():
+            each = int(each)
+        if isinstance(each, (str, int, float)) and not isinstance(each, bool) and str(each).strip():
+            return clean(each)
+    return ""
 
 
 def _object(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
