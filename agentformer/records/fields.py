@@ -137,7 +137,7 @@ def source_type(field: str, value: Any) -> str | None:
 def flag(field: str, value: Any) -> bool:
     """Return the value if it is True or False. Raises `InvalidInput` for any other value, such as 1."""
     if not isinstance(value, bool):
-        raise InvalidInput(field, f"must be true or false, got {value!r:.80}")
+        raise InvalidInput(field, f"must be true or false, got {shown(value)}")
     return value
 
 
@@ -149,17 +149,26 @@ def names(field: str, values: Any) -> tuple[str, ...]:
     return tuple(name(field, value) for value in values)
 
 
+def shown(value: Any) -> str:
+    """Return the first 80 characters of a value for a message. Python writes no whole number of more than 4,300
+    digits."""
+    try:
+        return repr(value)[:80]
+    except ValueError:
+        return "a number with too many digits"
+
+
 def limit(field: str, value: Any) -> int:
     """Return the maximum number of hits if it is a whole number from 1 to `MAX_LIMIT`, or raise `InvalidInput`."""
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_LIMIT:
-        raise InvalidInput(field, f"must be a whole number from 1 to {MAX_LIMIT}, got {value!r:.80}")
+        raise InvalidInput(field, f"must be a whole number from 1 to {MAX_LIMIT}, got {shown(value)}")
     return value
 
 
 def number(field: str, value: Any) -> float:
     """Return the value if it is a number and not NaN. Raises `InvalidInput` otherwise."""
     if not isinstance(value, (int, float)) or value != value:  # NaN does not equal itself
-        raise InvalidInput(field, f"must be a number, got {value!r}")
+        raise InvalidInput(field, f"must be a number, got {shown(value)}")
     return value
 
 
@@ -168,7 +177,7 @@ def tier(value: Any) -> Tier:
     for tier in TIERS:
         if value == tier:
             return tier
-    raise InvalidInput("tier", f"must be one of {', '.join(TIERS)}, got {value!r:.80}")
+    raise InvalidInput("tier", f"must be one of {', '.join(TIERS)}, got {shown(value)}")
 
 
 def metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
@@ -261,7 +270,7 @@ def moment_in_zone(field: str, value: Any) -> datetime | None:
             value = datetime.fromisoformat(value)
         except ValueError:
             raise InvalidInput(
-                field, f"must be ISO 8601, such as 2026-11-20T09:30:00+00:00, got {value!r:.80}"
+                field, f"must be ISO 8601, such as 2026-11-20T09:30:00+00:00, got {shown(value)}"
             ) from None
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidInput(field, "must have a time zone, such as 2026-11-20T09:30:00+00:00")
@@ -305,5 +314,5 @@ def _bound(field: str, value: Any, whole_day: timedelta) -> datetime | None:
 def salience(value: Any, field: str = "salience") -> float:
     """Return the salience as a float if it is a number from 0 to 1. Raises `InvalidInput` otherwise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InvalidInput(field, f"must be a number from 0 to 1, got {value!r:.80}")
+        raise InvalidInput(field, f"must be a number from 0 to 1, got {shown(value)}")
     return float(value)

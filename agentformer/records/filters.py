@@ -166,7 +166,7 @@ def _refuse_wrong_type(value: Mapping[str, Any], place: str) -> None:
     group = "filters" in value and ("type" in value or isinstance(value["filters"], (list, tuple)))
     if group or ("key" in value and ("type" in value or "value" in value)):
         names = GROUPS if group else COMPARISONS
-        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(names)}, got {value.get('type')!r:.80}")
+        raise InvalidInput(f"{place}.type", f"must be one of {', '.join(names)}, got {fields.shown(value.get('type'))}")
 
 
 def _as_json(value: Filter) -> dict[str, Any]:
@@ -228,7 +228,9 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
     by_id = key in _IDS and kind in ("in", "nin")
     if by_id and len(values) > MAX_IDS:
         raise InvalidInput(place, f"contains more than {MAX_IDS} ids; use a smaller filter")
-    single = sum("\0" in str(value) for value in values)  # a value with a NUL is compared on its own
+    single = sum(
+        isinstance(value, str) and "\0" in value for value in values
+    )  # a value with a NUL is compared on its own
     left[0] -= 1 + single if by_id else max(1, len(values))
     if left[0] < 0:
         raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")
@@ -249,7 +251,7 @@ def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> An
             place, f"must be a number or a text for the type {kind!r}, got {json.dumps(value, default=str):.80}"
         )
     if kind in _ORDERED and _is_number(value) and not -_MAX_NUMBER <= value < _MAX_NUMBER:
-        raise InvalidInput(place, f"must be from -2^63 to 2^63 - 1 for the type {kind!r}, got {value!r:.80}")
+        raise InvalidInput(place, f"must be from -2^63 to 2^63 - 1 for the type {kind!r}, got {fields.shown(value)}")
     if isinstance(value, str):
         return fields.encodable(place, value)
     return fields.metadata({"value": value}, place)["value"]

@@ -257,6 +257,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     wrong: dict[str, bytes] = {
         "alias.md": b"---\na: &x [1, 2]\nb: [*x, *x]\n---\n\ntext",
         "deep.md": b"---\na: " + b"[" * 300 + b"\n---\n\ntext",
+        "digits.md": b"---\nn: [1, " + b"1" * 5_000 + b"]\n---\n\ntext",
         "empty.md": b"",
         "foreign.md": f"---\nid: {other.id}\n---\n\ntext".encode(),
         "huge.md": b"x" * (MAX_BYTES + 1),
@@ -288,6 +289,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     for name, words in {
         "alias.md": "anchor or an alias in line 2",
         "copy.md": "several files have the id",
+        "digits.md": "has a number with too many digits in line 2; put it in quotes",
         "foreign.md": "is of another namespace or kind",
         "huge.md": f"has more than {MAX_BYTES:,} bytes",
         "latin.md": "is not UTF-8: byte 2 is 0xe4",
@@ -352,6 +354,31 @@ def test_names_in_both_unicode_forms_are_the_same_category(af: agentformer.Agent
     assert changes(af.markdown.sync(home)) == {"added": 2, "written": 2}
     assert {e.category for e in af.memory.list()} == {"päätökset"} and current(af, entry).version == 1
     assert {e.title for e in af.memory.list()} == {"", "lisää"}
+
+
+def test_categories_that_differ_in_case_have_their_own_folders(af: agentformer.AgentFormer, home: Path) -> None:
+    one, other = af.memory.store("One.", category="foo"), af.memory.store("Two.", category="Foo")
+    af.markdown.export(home)
+    if (home / "foo").samefile(home / "Foo"):
+        pytest.skip("the file system ignores case")
+    file_of(home, one).rename(home / "Foo" / "one.md")
+    assert changes(af.markdown.sync(home)) == {"changed": 1, "written": 1}
+    assert (current(af, one).category, current(af, other).version) == ("Foo", 1)
+    af.memory.update(one.id, category="foo")
+    assert changes(af.markdown.sync(home)) == {"written": 1}
+    assert file_of(home, one) == home / "foo" / "one.md"
+
+
+def test_a_folder_with_another_case_is_the_same_on_a_file_system_that_ignores_case(
+    af: agentformer.AgentFormer, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = af.memory.store("One.", category="foo")
+    af.markdown.export(home)
+    (home / "foo").rename(home / "Foo")
+    assert "'Foo' is not a known category" in af.markdown.sync(home).failed[0].reason
+    monkeypatch.setattr(Path, "samefile", lambda self, other: self.name.lower() == other.name.lower())
+    assert changes(af.markdown.sync(home)) == {}
+    assert (current(af, entry).category, {*pages(home)}) == ("foo", {f"Foo/{entry.id}.md"})
 
 
 @pytest.mark.parametrize(

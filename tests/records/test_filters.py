@@ -159,6 +159,10 @@ def test_a_metadata_key_that_looks_like_a_field_is_reached_by_its_prefix() -> No
         ({"type": "in", "key": "a", "value": [*range(501)]}, "where"),
         ({"type": "eq", "key": "", "value": 1}, "where.key"),
         ({"type": "eq", "key": "a", "value": float("nan")}, "where.value"),
+        ({"type": "eq", "key": "a", "value": 10**5_000}, "where.value"),
+        ({"type": "in", "key": "a", "value": [10**5_000]}, "where.value"),
+        ({"type": "gt", "key": "a", "value": 10**5_000}, "where.value"),
+        ({"type": "gt", "key": "a", "value": 1e300}, "where.value"),
         ({"type": "eq", "key": "a", "value": "\ud800"}, "where.value"),
     ],
 )

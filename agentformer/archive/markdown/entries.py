@@ -10,7 +10,7 @@ from typing import Any
 from unicodedata import normalize
 
 from agentformer.archive.format import checked_entry
-from agentformer.archive.markdown.folder import HomeFile
+from agentformer.archive.markdown.folder import HomeFile, HomeFolder
 from agentformer.archive.markdown.pages import Page
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import is_live, with_times
@@ -75,7 +75,8 @@ def category_folder(category: str) -> str:
 class Categories:
     """The categories that a home knows, by the names of their folders."""
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], home: HomeFolder) -> None:
+        self._home = home
         self._by_folder = {category_folder(name): name for name in ("", *DEFAULT_CATEGORIES, *names)}
 
     def add(self, name: str) -> None:
@@ -96,7 +97,7 @@ class Categories:
         the category is unknown, or if a file was moved into or out of the folder `core`."""
         folder, former = file.category_folder, folder_of(base)
         given = page.values.get("category", base.category)
-        if is_same_folder(folder, former):
+        if self._home.is_one_folder(folder, former):
             if given != base.category:
                 self.of_folder(category_folder(given))
             return page
@@ -125,12 +126,6 @@ class Categories:
         if given not in (*replaced, category):
             raise InvalidInput("category", f"is {given[:80]!r}, but the folder says {category[:80]!r}; make them equal")
         return Page({**page.values, "category": category})
-
-
-def is_same_folder(one: str, other: str) -> bool:
-    """Return whether two names are the same folder on a file system that ignores case and Unicode forms. A file with
-    the other spelling of a folder then need not be moved."""
-    return normalize("NFC", one).casefold() == normalize("NFC", other).casefold()
 
 
 def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-from agentformer.archive.markdown.entries import folder_of, is_same_folder
+from agentformer.archive.markdown.entries import folder_of
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record
 from agentformer.archive.markdown.pages import MAX_BYTES, Page, id_in, parse, render
 from agentformer.errors import InvalidInput
@@ -193,7 +193,7 @@ class HomeWriter:
         """Return the path for the file of an entry: the present path if it is in the folder of the entry's category,
         otherwise a new path in this folder."""
         folder = folder_of(entry)
-        if each is not None and is_same_folder(each.file.category_folder, folder):
+        if each is not None and self.folder.is_one_folder(each.file.category_folder, folder):
             return each.file.name
         wanted = PurePosixPath(folder, PurePosixPath(each.file.name).name if each else f"{safe_file_name(entry.id)}.md")
         path, number = wanted, 1

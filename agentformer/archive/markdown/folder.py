@@ -183,6 +183,16 @@ class HomeFolder:
         """Return whether the path `name` exists in the folder. A symbolic link counts, too."""
         return os.path.lexists(self.root / name)
 
+    def is_one_folder(self, one: str, other: str) -> bool:
+        """Return whether two names, in the Unicode form NFC, are one folder. On a file system that ignores case, `foo`
+        and `Foo` are."""
+        if one == other or one.casefold() != other.casefold():
+            return one == other
+        try:
+            return (self.root / one).samefile(self.root / other)
+        except OSError:
+            return False
+
     def write(self, name: str, data: bytes, former: HomeFile | None) -> bool:
         """Write the file `name` in one step, in place of the file `former`. Return False and write nothing if `former`
         has changed since it was listed, or if another file has the new name. Raises `OSError` if the file cannot be

@@ -233,7 +233,8 @@ def as_text(name: str, node: Node) -> str:
 
 
 def as_json(node: Node) -> Any:
-    """Return a node as a JSON value. A scalar without quotes may be a number, a boolean, null or a text."""
+    """Return a node as a JSON value. A scalar without quotes may be a number, a boolean, null or a text. Raises
+    `InvalidInput` for a number with too many digits."""
     if isinstance(node, MappingNode):
         return {key.value: as_json(value) for key, value in node.value}
     if isinstance(node, SequenceNode):
@@ -244,7 +245,13 @@ def as_json(node: Node) -> Any:
         return None
     if node.tag == _BOOL:
         return node.value.lower() == "true"
-    return json.loads(node.value) if _NUMBER.fullmatch(node.value) else str(node.value)
+    if not _NUMBER.fullmatch(node.value):
+        return str(node.value)
+    try:
+        return json.loads(node.value)
+    except ValueError:  # Python refuses whole numbers of more than 4,300 digits
+        reason = f"has a number with too many digits in line {node.start_mark.line + 2}; put it in quotes"
+        raise InvalidInput(_FIELD, reason) from None
 
 
 def as_object(name: str, node: Node) -> Any:

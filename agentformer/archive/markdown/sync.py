@@ -61,7 +61,8 @@ class HomeSync:
         self._live: dict[str, int] = {}  # versions of the live entries
         self._report = HomeReport(str(folder.root), folder.namespace)
         self._writer = HomeWriter(folder, self._report)
-        self._new_files = NewFiles(memory, backend, self._writer, Categories(categories), self._live, self._reporting)
+        known = Categories(categories, folder)
+        self._new_files = NewFiles(memory, backend, self._writer, known, self._live, self._reporting)
 
     def run(self, *, delete: bool = False) -> HomeReport:
         """Sync, and return the report. Raises `InvalidInput` if more than half of the files or of their entries are
