@@ -194,7 +194,8 @@ class AgentFormer:
         from agentformer.archive.export import export_to
 
         self._usage.flush()
-        return export_to(Path(folder), self.backend, self.originals, namespaces, vectors=vectors)
+        places = (self.settings.index_dir, self.settings.upload_dir)
+        return export_to(Path(folder), self.backend, self.originals, namespaces, vectors=vectors, places=places)
 
     def import_from(
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
@@ -260,7 +261,8 @@ class AgentFormer:
             return build_backend(in_folder(self.settings, index_dir), self.embedder)
 
         self._usage.flush()
-        return back_up(Path(folder), Origin(self.backend, self.originals, self.keys.stored, open_copy))
+        places = (self.settings.index_dir, self.settings.upload_dir)
+        return back_up(Path(folder), Origin(self.backend, self.originals, places, self.keys.stored, open_copy))
 
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any

@@ -46,11 +46,13 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory that is backed up: its backend and its original files. `keys` returns the bytes of the file with the
-    hashes of the API keys, or None if there is no file. `open_copy(folder)` opens the copied data of the backend."""
+    """The memory that is backed up: its backend, its original files, and its folders `places`. `keys` returns the bytes
+    of the file with the hashes of the API keys, or None if there is no file. `open_copy(folder)` opens the copied data
+    of the backend."""
 
     backend: MemoryBackend
     originals: Originals
+    places: tuple[Path, ...]
     keys: Callable[[], bytes | None]
     open_copy: Callable[[Path], MemoryBackend]
 
@@ -58,9 +60,9 @@ class Origin:
 def back_up(folder: Path, origin: Origin) -> BackedUp:
     """Copy a memory into the new folder `folder` while other processes use the memory. The backup contains every entry
     that was stored before the call; an entry that is stored during the call may be missing. Raises `InvalidInput` if
-    the folder already exists and is not empty, `StoreFull` if the folder cannot be written, and `StoreDamaged` if the
-    memory cannot be read. After an error there is no new folder."""
-    with new_folder(folder, "backups/monday") as partial:
+    the folder already exists and is not empty, or is in a folder of the memory, `StoreFull` if the folder cannot be
+    written, and `StoreDamaged` if the memory cannot be read. After an error there is no new folder."""
+    with new_folder(folder, "backups/monday", origin.places) as partial:
         done = _copy(partial, origin)
         if keys := origin.keys():
             write_atomically(partial / INDEXES / KEYS_FILE, keys, mode=OWNER_ONLY)

@@ -49,12 +49,13 @@ def export_to(
     namespaces: Sequence[str] | None,
     *,
     vectors: bool = False,
+    places: Sequence[Path] = (),
 ) -> Exported:
     """Export some namespaces into a new folder, or all namespaces if `namespaces` is None. The export contains the
-    vectors only if `vectors` is true. Raises `InvalidInput` if the folder already exists and is not empty, `StoreFull`
-    if the folder cannot be written, and `StoreDamaged` if entries cannot be read. After an error there is no new
-    folder."""
-    with new_folder(folder, "backup/monday") as partial, backend.snapshot() as snapshot:
+    vectors only if `vectors` is true. `places` are the folders of the memory. Raises `InvalidInput` if the folder
+    already exists and is not empty, or is in one of `places`, `StoreFull` if the folder cannot be written, and
+    `StoreDamaged` if entries cannot be read. After an error there is no new folder."""
+    with new_folder(folder, "backup/monday", places) as partial, backend.snapshot() as snapshot:
         writer = _Writer(partial, snapshot, originals)
         names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))
         writer.write_originals(names)

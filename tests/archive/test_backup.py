@@ -112,6 +112,17 @@ def test_a_backup_needs_a_new_folder(run, shown, tmp_path: Path) -> None:  # noq
     assert not list(tmp_path.glob(".full*"))
 
 
+def test_a_backup_and_an_export_into_a_folder_of_the_memory_are_refused(tmp_path: Path) -> None:
+    with opened(tmp_path) as af:
+        af.memory.store("Aino prefers tea.")
+        for folder in (tmp_path / "i" / "monday", tmp_path / "u" / "a" / "b"):
+            for copy_into in (af.backup, af.export_to):
+                with pytest.raises(InvalidInput, match="a folder of the memory itself; choose another place"):
+                    copy_into(folder)
+            assert not folder.parent.exists() or not list(folder.parent.glob("*monday*"))
+        assert af.backup(tmp_path / "index" / "monday").namespaces == {"default": 1}
+
+
 def test_missing_and_damaged_originals_are_reported(run, shown, tmp_path: Path) -> None:  # noqa: F811
     for number in range(3):
         (tmp_path / f"{number}.txt").write_text(f"{KEYS} {number}")

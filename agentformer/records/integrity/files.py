@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -123,11 +123,14 @@ def safe_file_name(text: str) -> str:
 
 
 @contextlib.contextmanager
-def new_folder(folder: Path, example: str) -> Iterator[Path]:
+def new_folder(folder: Path, example: str, outside: Iterable[Path] = ()) -> Iterator[Path]:
     """Yield a temporary folder that the caller fills. At the end of the context, it is renamed to `folder`; after an
     error, it is deleted. Messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder`
-    exists and is not empty, and `StoreFull` if the disk cannot be written."""
+    exists and is not empty, or is in a folder of `outside`, and `StoreFull` if the disk cannot be written."""
     folder = _absolute(folder, example)
+    for place in outside:
+        if folder.is_relative_to(place.resolve()):
+            raise InvalidInput("folder", f"{folder} is in {place}, a folder of the memory itself; choose another place")
     partial = temporary_path(folder)
     try:
         if folder.is_dir() and not any(folder.iterdir()):
