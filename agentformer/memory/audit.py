@@ -97,10 +97,8 @@ def audit(
     that was never used is reported as unread after `unread_days`. The age of an entry is computed at the moment `at`
     (default: now). Nothing is changed."""
     read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
-    candidates: list[_Candidate] = []
-    blocks: list[MemoryEntry] = []
-    unread: Counter[str] = Counter()
-    unread_ids: list[str] = []
+    candidates, blocks = list[_Candidate](), list[MemoryEntry]()
+    unread, unread_ids = Counter[str](), list[str]()
     facts, entries = FactContradictions(), 0
     for entry in all_entries(backend, Scope(namespace, user_id=user_id)):
         if not _belongs_to(entry, user_id, project):

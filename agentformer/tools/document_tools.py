@@ -129,20 +129,18 @@ class DocumentTools:
         """Answer a question from the uploaded documents and the memories, with exact quotes. Cite the document and the
         page of each quote, or describe the quoted memory. If the quotes are not enough, ask for more passages with
         `context_tokens`, such as 2000."""
-        place = caller.namespace_for(namespace)
-        scope: ChunkFilters = {"namespace": place, "where": caller.filter(None, place), "metadata": metadata}
-        scope |= {"since": since, "until": until, "user_id": caller.user_id, "project": caller.project}
-        scope |= {"every_user": True, "session_id": caller.session_id}
-        scope |= allowed_sources(caller.grant, sources)
+        scope, place = allowed_sources(caller.grant, sources), caller.namespace_for(namespace)
+        scope |= {"namespace": place, "user_id": caller.user_id, "project": caller.project, "every_user": True}
+        scope |= {"metadata": metadata, "where": caller.filter(None, place), "since": since, "until": until}
+        scope["session_id"] = caller.session_id
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         if context_tokens is None:
             passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]
         else:
             context = self._rag.context(question, max_tokens=context_tokens, **scope)
             passages = [context_passage_json(passage) for passage in context.passages]
-        no_quote = caller.extractive and answer.mode == "none" and answer.hits
         return {
-            "answer": _NO_QUOTE if no_quote else answer.text,
+            "answer": _NO_QUOTE if caller.extractive and answer.mode == "none" and answer.hits else answer.text,
             "mode": answer.mode,
             "confidence": None if answer.confidence is None else round(answer.confidence, 2),
             "citations": [citation_json(citation) for citation in answer.citations],

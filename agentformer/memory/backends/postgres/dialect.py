@@ -188,11 +188,8 @@ def translate(sql: str) -> Statement:
             keys.append(slice(bound, bound + int(found[1:-1])))
             bound = keys[-1].stop  # type: ignore[union-attr]
             return "%s"
-        name = found.lstrip("@")
-        if name.startswith(":"):
-            key: int | str = name[1:]
-        else:
-            key = int(name[1:]) - 1 if len(name) > 1 else bound
+        mark, name = found.lstrip("@")[0], found.lstrip("@")[1:]
+        key = name if mark == ":" else int(name) - 1 if name else bound
         bound += 1
         keys.append(key)
         if found.startswith("@"):
