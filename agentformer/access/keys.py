@@ -266,8 +266,8 @@ def _parse(place: str, data: bytes) -> Keys | None:
 
 
 def _key(values: dict[str, Any]) -> Key:
-    """Return the key for the JSON values of `keys.json`. Raises `ValueError`, `TypeError` or `KeyError`
-    for any other values, because a wrong value could give a key more rights."""
+    """Return the key that has these JSON values in `keys.json`. Raises `ValueError`, `TypeError` or `KeyError` if a
+    value is missing, unknown or invalid, because a wrong value could give a key more rights."""
     rights = tuple(right for right in RIGHTS if right in _texts(values["rights"]))
     if not rights or len(rights) != len(values["rights"]) or not _SHA256.fullmatch(values["sha256"]):
         raise ValueError("rights or digest")

@@ -231,7 +231,7 @@ class DistributedMemory(PostgresMemoryBackend):
         return {**super().status(), "nodes": sum(node.alive for node in self.nodes())}
 
     def close(self) -> None:
-        """Remove this process from the nodes, and close the connections. Idempotent."""
+        """Remove this process from the list of nodes, and close the connections. Idempotent."""
         if not self._closed:
             self.node.close()
         super().close()

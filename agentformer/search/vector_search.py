@@ -147,8 +147,9 @@ class RankedEntries(NamedTuple):
 
 def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntries:
     """Replace approximate cosines by exact cosines, computed from the vectors that the function `read` returns, and
-    sort the entries by the cosine of their best window. `alone` is True if only the vectors decide the ranking. Then
-    exact cosines are computed for all windows. If words also decide, they are computed only for the first windows."""
+    sort the entries by the cosine of their best window. If `alone` is True, only the vectors decide the ranking, and
+    exact cosines are computed for all windows. Otherwise, they are computed only for the windows of the best entries.
+    """
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(read, hits.query, hits.vectors[:exact], scores[:exact])

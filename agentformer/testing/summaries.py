@@ -169,7 +169,7 @@ class Summaries(BackendCase):
         assert list(backend.list(EVERYTHING)) == list(originals)
         self.check_live(backend, [entry.id for entry in originals])
 
-    def test_removing_an_original_removes_its_restored_summary(self, tmp_path: Path) -> None:
+    def test_removing_a_restored_original_removes_its_archived_summary(self, tmp_path: Path) -> None:
         """`remove` of a restored original also removes the archived summary, which contains its text."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.restore(summary.id)

@@ -1,4 +1,4 @@
-"""`Questions`: searches for a question, and returns an answer, or the passages that a language model needs."""
+"""`Questions`: searches the memory, and returns an answer to a question, or passages from which a model answers it."""
 
 from __future__ import annotations
 

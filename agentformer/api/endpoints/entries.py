@@ -77,7 +77,7 @@ def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
 def new_entry_arguments(grant: Grant, body: requests.NewMemory | requests.NewMessage) -> dict[str, Any]:
     """Return the arguments with which the entry in the body is stored. If the grant has no right to read, the id of its
     key becomes a part of the session id and of the metadata, so that the text does not count as written by the user.
-    Raises `Forbidden` for a core block or an entry with a `source_id` that the grant does not allow."""
+    Raises `Forbidden` if the entry is a core block or has a `source_id`, and the grant does not allow this."""
     if body.source_id is not None:
         PERMISSIONS["memory_add a record"].require(grant)
     if isinstance(body, requests.NewMemory) and body.tier == "core":

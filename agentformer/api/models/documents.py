@@ -36,7 +36,8 @@ class _Asked(RequestModel):
         description="Also use the memories of this user. By default, only memories that belong to no user are used.",
     )
     project: Name | None = Field(
-        default=None, description="Use memories of this project or of no project. By default, all projects."
+        default=None,
+        description="Use only memories of this project and memories without a project. Default: all memories.",
     )
     metadata: dict[str, Any] | None = Field(
         default=None,

@@ -169,7 +169,7 @@ class Tuner:
         return [near.positions for near in found]
 
     def _read_many(self, number: int) -> tuple[int, ListCodes]:
-        """Read some lists from the list `number` on. Return the number of the next list, and a copy of the rows."""
+        """Read several lists, beginning with list `number`. Return the number of the next list, and copies of rows."""
         read, size = list[ListCodes](), 0
         with self._lock():
             while number < self._stage.lists and size < _SCANNED:
