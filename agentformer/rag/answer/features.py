@@ -36,9 +36,9 @@ class Features(NamedTuple):
     """The features of a sentence for a question. Most are shares or degrees of about 0..1.
 
     The question's terms: `words` is the share that the sentence contains, `similar` is the share that it contains only
-    in another form, and `pieces` is the share of the parts of compounds. `phrase` is the share of the question's pairs of
-    neighboring words that are neighbors in the sentence, too. `before`, `after` and `heading` are the shares that the
-    previous sentence, the next sentence and the headings add. `topic` is the share that the first sentence of the
+    in another form, and `pieces` is the share of the parts of compounds. `phrase` is the share of the question's pairs
+    of neighboring words that are neighbors in the sentence, too. `before`, `after` and `heading` are the shares that
+    the previous sentence, the next sentence and the headings add. `topic` is the share that the first sentence of the
     passage adds, and `carried` the share that all earlier sentences add, where a distant sentence counts less. If the
     quote includes the previous sentence, its share is in `quoted_before` and not in `before`, and `quoted_pieces` is
     its share of the parts of compounds. `around` is the share in the sentence and in two sentences on each side.
@@ -52,10 +52,11 @@ class Features(NamedTuple):
     the field of the question's type is set. `label` and `extreme` are for rows of tables: how many words of the row's
     label are in the question, and whether the row has the highest or lowest value for which the question asks (-1 for a
     total). `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other`
-    is 1 if the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth 12.
+    is 1 if the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth
+    12.
 
-    The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`. All five are 0 until
-    the sentence is embedded."""
+    The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`. All five are 0
+    until the sentence is embedded."""
 
     words: float = 0.0
     similar: float = 0.0
