@@ -34,6 +34,7 @@ from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnav
 from agentformer.factory import AgentFormer
 from agentformer.rag.answer import model_output
 from agentformer.records import fields
+from agentformer.records.integrity.files import kind_of
 from agentformer.settings import Settings
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.tools.caller import Caller
@@ -98,7 +99,7 @@ class Agent:
         if options.get("namespace") is not None:
             grant = replace(grant, namespaces=(self._namespace,))
         folder = options.get("folder")
-        if folder is not None and not folder.is_dir():
+        if folder is not None and kind_of(folder, "folder") != "folder":
             raise InvalidInput("folder", f"{str(folder)!r:.200} is not a folder; give an existing folder")
         self._caller = Caller(grant, self._namespace, folder=folder, extractive=True, **self._owner)
         self.stores = grant.may("write")  # whether messages are stored

@@ -18,6 +18,7 @@ from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.records.filters import both, parse
+from agentformer.records.integrity.files import kind_of
 from agentformer.registry import SERVERS
 from agentformer.settings import Settings, load_settings
 from agentformer.types import DOCUMENT_KINDS, Filter, Hits, MemoryEntry, Query, Scope
@@ -250,7 +251,8 @@ def require_memory(settings: Settings) -> None:
 
     if settings.backend in SERVERS and not present(settings):
         raise InvalidInput("postgres_url", "there is no memory in this database; check the address and postgres_schema")
-    if present(settings) or any(any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
+    folder = kind_of(settings.index_dir, "--index-dir")
+    if present(settings) or any(folder and any(settings.index_dir.glob(pattern)) for pattern in _MEMORY_FILES):
         return
     inside = settings.index_dir / _BACKUP_INDEXES
     advice = (

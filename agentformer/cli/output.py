@@ -68,6 +68,11 @@ def safe(text: str) -> str:
     return _UNSAFE.sub("", text)
 
 
+def one_line(text: str) -> str:
+    """Return the text, such as a file name, as one line without control characters."""
+    return " ".join(safe(text).split())
+
+
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, such as "1 page" or "2 entries"."""
     if count == 1:

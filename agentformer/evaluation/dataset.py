@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
 from agentformer.records import fields
+from agentformer.records.integrity.files import kind_of
 from agentformer.text.dates import find_dates
 from agentformer.types import DocumentText
 
@@ -163,7 +164,7 @@ def read_dataset(folder: Path, *, questions: bool = True) -> Dataset:
     A relevant id that no passage has is ignored, and `notes` reports it. Raises `InvalidInput` if lines are invalid.
     The message names the file and the line number of the first ten invalid lines.
     """
-    if not folder.is_dir():
+    if kind_of(folder, "DIR") != "folder":
         raise InvalidInput("DIR", f"{folder} is not a folder; give a folder with {CORPUS} and {QUERIES}")
     passages = _read(folder / CORPUS, _passage)
     if not passages:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from gitignore_parser import rule_from_pattern
 
 from agentformer.errors import Forbidden, InvalidInput
-from agentformer.records.integrity.files import open_regular_file
+from agentformer.records.integrity.files import kind_of, open_regular_file, real_path
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
@@ -154,7 +154,7 @@ class FolderFiles:
 
     def files(self) -> Iterator[FolderFile]:
         """Yield the files in the order of their names. Raises `InvalidInput` if the root is not a folder."""
-        if not self._root.is_dir():
+        if kind_of(self._root, "folder") != "folder":
             raise InvalidInput(
                 "folder", f"{encodable(self._root)} is not a folder; check the path, or whether the disk is mounted"
             )
@@ -172,19 +172,24 @@ class FolderFiles:
             self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
             return
         names = {item.name for item in items}
+        if prefix and _ENVIRONMENT in names:
+            return
         in_project = in_project or not _PROJECT.isdisjoint(names)
         rules = [*above, *self._rules(folder, prefix, names)]
         for item in items:
             name = prefix + item.name
             if item.name.startswith("."):
                 continue
-            is_folder = item.is_dir(follow_symlinks=False)
+            try:
+                is_folder, is_link = item.is_dir(follow_symlinks=False), item.is_symlink()
+            except OSError as error:
+                self._fail(Problem(name, f"cannot be read: {error.strerror}"))
+                continue
             decisions = (each.decision(name, is_folder=is_folder) for each in reversed(rules))
             if next((ignored for ignored in decisions if ignored is not None), False):
                 continue
-            if item.is_symlink():
-                if not Path(os.path.realpath(item.path)).is_relative_to(self._root):
-                    self.skipped.append(Problem(name, "is a link to a place outside of the folder"))
+            if is_link:
+                self._skip_outside(item, name)
             elif is_folder:
                 if item.path in self._own:
                     self.skipped.append(Problem(name, "belongs to the memory itself"))
@@ -192,6 +197,14 @@ class FolderFiles:
                     yield from self._walk(Path(item.path), f"{name}/", rules, in_project=in_project)
             elif file := self._file(item, name):
                 yield file
+
+    def _skip_outside(self, link: os.DirEntry[str], name: str) -> None:
+        try:
+            if real_path(Path(link.path), "folder").is_relative_to(self._root):
+                return
+        except InvalidInput:  # the target may not be read
+            pass
+        self.skipped.append(Problem(name, "is a link to a place outside of the folder"))
 
     def _fail(self, problem: Problem) -> None:
         self.failed.append(problem)
@@ -346,11 +359,10 @@ def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool)
     such as `pyproject.toml`); only there, a folder such as `vendor` contains copies of other projects."""
     if folder.name in _PACKAGES or (in_project and folder.name in _VENDORED):
         return True
-    if folder.name in _BUILT and not _PROJECT.isdisjoint(beside):
-        return True
-    return Path(folder.path, _ENVIRONMENT).exists()
+    return folder.name in _BUILT and not _PROJECT.isdisjoint(beside)
 
 
 def is_home(folder: Path) -> bool:
-    """Return whether the folder is a memory home (memories as Markdown files), by the marker in its private folder."""
-    return "\0" not in str(folder) and (folder / PRIVATE / MARKER).is_file()
+    """Return whether the folder is a memory home (memories as Markdown files), by the marker in its private folder.
+    Raises `InvalidInput` if this cannot be read."""
+    return kind_of(folder / PRIVATE / MARKER, "folder") == "file"

@@ -21,6 +21,7 @@ from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFoun
 from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
 from agentformer.rag.uploads import Origin, safe_name
+from agentformer.records.integrity.files import kind_of, real_path
 from agentformer.types import MemoryEntry, Scope
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
@@ -90,7 +91,7 @@ class FolderSync:
     ) -> None:
         self._changes = changes
         self._origin = Origin.of_file(root).path
-        self._root = root.resolve()  # differs from the origin if the path is not UTF-8
+        self._root = real_path(root, "folder")  # differs from the origin if the path is not UTF-8
         self._namespace = namespace
         self._metadata = metadata
         self._limits = limits
@@ -156,7 +157,7 @@ class FolderSync:
         documents of all existing files from the dictionary `stored`, so that it contains only documents without a file
         afterwards. If `delete` is true, a missing folder counts as empty."""
         work: list[tuple[FolderFile, _Known | None]] = []
-        if delete and not self._root.exists():
+        if delete and not kind_of(self._root, "folder"):
             return work
         for file in self._found.files():
             known = stored.pop(_origin_of(file), None)

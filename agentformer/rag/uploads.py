@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.rag.documents import Document
 from agentformer.records.filters import json_equal
-from agentformer.records.integrity.files import open_regular_file
+from agentformer.records.integrity.files import kind_of, open_regular_file
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
 OnConflict = Literal["replace", "keep-both", "fail"]
@@ -303,11 +303,12 @@ def _check_size(size: int, limit: int) -> None:
 
 
 def _read_path(path: Path, limit: int) -> bytes:
+    kind = kind_of(path, "file")
+    if kind == "folder":
+        raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
+    if kind == "other":
+        raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
     try:
-        if path.is_dir():
-            raise InvalidInput("file", f"{path} is a folder; give a file (`agentformer ingest` accepts folders)")
-        if path.exists() and not path.is_file():
-            raise InvalidInput("file", f"{path} is a device or a pipe; give a regular file")
         with open_regular_file(path) as file:
             _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
             return file.read(limit + 1)

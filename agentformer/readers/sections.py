@@ -57,7 +57,8 @@ def document_of(
         accepted.append(page)
     if not any(page.status == "text" for page in accepted):
         why = next((page.reason for page in accepted if page.reason != "blank"), "")
-        raise EmptyDocument(f"the file has no text: {why}" if why else "the file contains only white space")
+        nothing = "the file contains only white space or unreadable characters"
+        raise EmptyDocument(f"the file has no text: {why}" if why else nothing)
     return DocumentText(media_type, tuple(accepted), title, reason=reason)
 
 

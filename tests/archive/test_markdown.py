@@ -18,6 +18,7 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.folder_files import PRIVATE
 from agentformer.types import MemoryEntry, Scope
 from tests.faults.long_form import LONG
+from tests.permissions import ordinary_user
 
 MANY = 1_000 if LONG else 100
 DAY = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
@@ -278,13 +279,17 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     outside.write_text("secret")
     (facts / "link.md").symlink_to(outside)
     (home / "linked").symlink_to(tmp_path)
+    (tmp_path / "private" / "sub").mkdir(parents=True)
+    (home / "forbidden").symlink_to(tmp_path / "private" / "sub")
+    (tmp_path / "private").chmod(0)
     os.mkfifo(facts / "pipe.md")
     (home / "README.md").write_text("Beside the categories.")
-    report = af.markdown.sync(home)
+    with ordinary_user():
+        report = af.markdown.sync(home)
     reasons = dict(report.failed)
     assert {*reasons} == {
         *(f"decisions/{name}" for name in (*wrong, "copy.md", "link.md", "pipe.md")),
-        *("desicions/typo.md", "linked"),
+        *("desicions/typo.md", "forbidden", "linked"),
     }
     for name, words in {
         "alias.md": "anchor or an alias in line 2",

@@ -46,6 +46,7 @@ def test_the_command_line_ingests_a_url_and_shows_it_as_the_source(run: Invoke, 
     local.write_text("Boats are blue.")
     refused = run("ingest", url, str(local))
     assert refused.exit_code == 1 and "private, loopback or other special address" in refused.output
+    assert "url_private_hosts, or give --allow-private" in refused.output
     assert "ready      boats.txt" in refused.output and "s3cret" not in refused.output
     done = run("ingest", url, "--allow-private")
     shown = server.url("/keys.txt")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import os
 import re
 import threading
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import agentformer
 from agentformer.errors import InvalidInput, NotFound, StoreFull
 from agentformer.readers.image import ocr_unavailable
 from agentformer.types import Scope
+from tests.permissions import ordinary_user
 from tests.readers.conftest import make_pdf
 
 pytestmark = pytest.mark.process
@@ -354,12 +354,11 @@ def test_a_torn_word_is_not_joined_to_the_footer(af: agentformer.AgentFormer) ->
     assert all("automa-\n" in page.text and "automaHarbour" not in page.text for page in af.rag.pages(document.id))
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission_is_refused(af: agentformer.AgentFormer, tmp_path: Path) -> None:
     path = tmp_path / "secret.txt"
     path.write_text("secret")
     path.chmod(0)
-    with pytest.raises(InvalidInput, match="permissions"):
+    with ordinary_user(), pytest.raises(InvalidInput, match="permission denied"):
         af.rag.upload(path)
 
 

@@ -29,6 +29,7 @@ from agentformer.rag.folder_files import FolderFiles, OwnFolders, SizeLimits, re
 from agentformer.rag.folder_sync import SyncReport
 from tests.faults.long_form import LONG
 from tests.forked import SERVE, start
+from tests.permissions import ordinary_user
 
 LIMIT = 1_000_000
 KILLS = 50 if LONG else 1
@@ -556,6 +557,67 @@ def test_a_memory_home_is_no_folder_of_documents(allowing: agentformer.AgentForm
     for sync in (allowing.rag.sync, allowing.rag.sync_allowed):
         with pytest.raises(InvalidInput, match=r"is a memory home.*`agentformer sync` or `af\.markdown\.sync`"):
             sync(str(root / "home"))
+
+
+def forbidden(root: Path) -> Path:
+    """Write a folder with one readable file, a subfolder whose files may not be read, a link to a folder below a
+    forbidden one, and a link to a file there. Return the forbidden folder."""
+    private = root.parent / "private"
+    write(private, "sub/x.txt", "secret")
+    write(root, "ok.txt", "The gate closes at ten.")
+    write(root, "s/in.txt", "The boats are blue.")
+    (root / "folder").symlink_to(private / "sub")
+    (root / "file.txt").symlink_to(private / "sub" / "x.txt")
+    (root / "s").chmod(0o600)
+    private.chmod(0)
+    return private
+
+
+def test_places_without_permission_are_reported_and_the_other_files_are_stored(
+    af: agentformer.AgentFormer, root: Path
+) -> None:
+    private = forbidden(root)
+    with ordinary_user():
+        report = af.rag.sync(root)
+        for sync in (af.rag.sync, af.markdown.sync):
+            with pytest.raises(InvalidInput, match=r"private/sub.* cannot be read: Permission denied"):
+                sync(private / "sub")
+    assert report.added == ("ok.txt",)
+    assert report.failed == (("s/in.txt", "cannot be read: Permission denied"),)
+    outside = "is a link to a place outside of the folder"
+    assert report.skipped == (("file.txt", outside), ("folder", outside))
+
+
+def test_ingest_reports_places_without_permission_and_stores_the_other_files(tmp_path: Path, root: Path) -> None:
+    forbidden(root)
+    write(root, "unlisted/y.txt", "The gate opens at six.")
+    (root / "unlisted").chmod(0o300)
+    places = ["--index-dir", str(tmp_path / "i"), "--upload-dir", str(tmp_path / "u"), "--embedder", "hashing"]
+    with ordinary_user():
+        done = CliRunner().invoke(main, ["ingest", str(root), *places])
+    lines = done.output.splitlines()
+    assert (done.exit_code, lines[-1]) == (1, "4 failed, 1 ready")
+    assert any("unlisted cannot be listed: Permission denied" in line for line in lines)
+
+
+@pytest.mark.parametrize("command", ["ingest", "sync", "import", "eval", "optimize", "status --index-dir"])
+def test_a_path_that_cannot_be_is_refused(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(main, [*command.split(), "x" * 300])
+    assert (done.exit_code, "cannot be read: File name too long" in done.output) == (2, True)
+
+
+def test_a_folder_whose_name_is_too_long_is_refused(af: agentformer.AgentFormer) -> None:
+    for sync in (af.rag.sync, af.markdown.sync, af.markdown.export):
+        with pytest.raises(InvalidInput, match="File name too long"):
+            sync("x" * 300)
+
+
+def test_a_line_break_in_a_file_name_does_not_break_the_line(tmp_path: Path, root: Path) -> None:
+    write(root, "a\nready.txt", "The gate closes at ten.")
+    places = ["--index-dir", str(tmp_path / "i"), "--upload-dir", str(tmp_path / "u"), "--embedder", "hashing"]
+    done = CliRunner().invoke(main, ["sync", str(root), *places])
+    assert done.output.splitlines()[0] == "added      a ready.txt"
 
 
 PART = st.sampled_from(["a", "b", "ab", "c.txt", "d.log", "src", "x y"])

@@ -132,7 +132,7 @@ def test_a_document_has_limits() -> None:
     for limits, message in ((ReadLimits(max_chars=4), "4 characters"), (ReadLimits(max_pages=2), "2 sections")):
         with pytest.raises(DocumentTooLarge, match=message):
             document_of(PLAIN, pages, limits)
-    with pytest.raises(EmptyDocument):
+    with pytest.raises(EmptyDocument, match="only white space or unreadable characters"):
         document_of(PLAIN, pages[1:2], ReadLimits())
 
 

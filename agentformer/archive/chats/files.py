@@ -15,7 +15,7 @@ import ijson
 
 from agentformer.archive.chats.formats import is_chat
 from agentformer.errors import InvalidInput
-from agentformer.records.integrity.files import open_regular_file
+from agentformer.records.integrity.files import kind_of, open_regular_file
 
 _NAME = re.compile(r"(?:.*/)?conversations[\w.-]*\.json", re.IGNORECASE)  # large exports have several
 _ZIP = b"PK\x03\x04"
@@ -58,7 +58,7 @@ def find_files(path: Path) -> list[ChatFile]:
     """Return the files of an export: the given file, the `conversations*.json` of a folder, or those of a ZIP archive.
     Raises `InvalidInput` if there is none, or the file cannot be read."""
     try:
-        if path.is_dir():
+        if kind_of(path, "path") == "folder":
             paths = sorted(each for each in path.iterdir() if _NAME.fullmatch(each.name) and each.is_file())
             found = [ChatFile(each, "", each.stat().st_size) for each in paths]
         else:

@@ -22,6 +22,7 @@ from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.folder_files import checked_folder, is_home
 from agentformer.records import fields
 from agentformer.records.codec import now
+from agentformer.records.integrity.files import kind_of
 from agentformer.types import DEFAULT_NAMESPACE, Condition, MemoryBackend
 
 log = logging.getLogger("agentformer")
@@ -64,7 +65,7 @@ class MarkdownHomes:
         Without `delete`, also raises `InvalidInput` if more than half of the files, or of the entries that have a file,
         are gone."""
         path, namespace = checked_folder(folder), fields.optional_name("namespace", namespace)
-        if not path.is_dir():
+        if kind_of(path, "folder") != "folder":
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
         if adopt and not is_home(path):
             home = HomeFolder.create(path, namespace or DEFAULT_NAMESPACE, around=True)

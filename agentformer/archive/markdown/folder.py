@@ -31,7 +31,14 @@ from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput, StoreBusy, StoreFull
 from agentformer.rag.folder_files import FORMAT, MARKER, PRIVATE, Problem, stamp_of
 from agentformer.records import fields
-from agentformer.records.integrity.files import delete, open_regular_file, sync_folder, write_atomically
+from agentformer.records.integrity.files import (
+    delete,
+    kind_of,
+    open_regular_file,
+    real_path,
+    sync_folder,
+    write_atomically,
+)
 
 _STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
 _IGNORE_FILE = ".agentformerignore"
@@ -73,7 +80,7 @@ class HomeFolder:
     `records` and change files only inside `with folder.locked():`, because `locked` reads `records` from the disk."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
+        self.root = real_path(root, "folder")
         self._private = self.root / PRIVATE
         if self._private.is_symlink():
             raise InvalidInput("folder", f"{self._private} is a link; a memory home needs a folder of its own there")
@@ -93,11 +100,14 @@ class HomeFolder:
     def create(cls, root: Path, namespace: str, *, around: bool = False) -> HomeFolder:
         """Make a folder a memory home. If `around` is true, the folder may contain files, which stay. Otherwise raises
         `InvalidInput` if the folder is not empty. Raises `StoreFull` if the folder cannot be written."""
-        if root.exists() and (not root.is_dir() or (not around and any(root.iterdir()))):
-            raise InvalidInput("folder", f"{root} is not empty and not a memory home; give a new or an empty folder")
-        private = root.resolve() / PRIVATE
+        kind = kind_of(root, "folder")
+        private = real_path(root, "folder") / PRIVATE
         marker = json.dumps({"format": FORMAT, "namespace": namespace}, ensure_ascii=False, indent=1)
         try:
+            if kind and (kind != "folder" or (not around and any(root.iterdir()))):
+                raise InvalidInput(
+                    "folder", f"{root} is not empty and not a memory home; give a new or an empty folder"
+                )
             private.mkdir(parents=True, exist_ok=True)
             if not (root / _IGNORE_FILE).exists():
                 write_atomically(root / _IGNORE_FILE, b"# The files are memories, not documents.\n*\n")
@@ -142,7 +152,7 @@ class HomeFolder:
             if item.name.startswith("."):
                 continue
             if item.is_symlink():
-                if item.is_dir() or item.name.lower().endswith(_SUFFIX):
+                if item.name.lower().endswith(_SUFFIX) or _may_be_folder(item.path):
                     self.failed.append(Problem(name, "is a link, which is not followed; put the file itself here"))
             elif item.is_dir(follow_symlinks=False):
                 if depth:
@@ -311,6 +321,13 @@ def _record(values: Any) -> Record:
     if not all(isinstance(text, str) for text in texts) or not isinstance(record.version, int):
         raise ValueError("the record has values of wrong types")
     return record
+
+
+def _may_be_folder(path: str) -> bool:
+    try:
+        return kind_of(path, "folder") == "folder"
+    except InvalidInput:  # the target of a link may not be read
+        return True
 
 
 def _read_json(path: Path) -> Any:

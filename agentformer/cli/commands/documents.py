@@ -7,7 +7,7 @@ import functools
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -19,13 +19,13 @@ from agentformer.cli.output import (
     INTERRUPTED,
     bar,
     clip,
+    one_line,
     plural,
     print_answer,
     print_json,
     print_result,
     print_table,
     print_warnings,
-    safe,
     say,
 )
 from agentformer.errors import AgentFormerError, InvalidInput, SpaceMismatch
@@ -36,6 +36,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import OwnFolders
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
+from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
 from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope
@@ -296,9 +297,9 @@ def _ingest_all(
     stored, is raised."""
     uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
     for (file, root), name in zip(files, names_of(files), strict=True):
-        uploads.append((str(file), safe(file.name), functools.partial(_upload_file, af, file, root, name=name)))
+        uploads.append((str(file), one_line(file.name), functools.partial(_upload_file, af, file, root, name=name)))
     for url in urls:
-        shown = safe(redact_url(url))
+        shown = one_line(redact_url(url))
         uploads.append((shown, shown, functools.partial(af.rag.upload_url, url, allow_private=allow_private)))
     for number, (place, label, upload) in enumerate(uploads, 1):
         with bar(f"{number}/{len(uploads)} {clip(label, 40)}") as progress:
@@ -307,11 +308,13 @@ def _ingest_all(
             except SpaceMismatch:
                 raise  # no file can be stored
             except AgentFormerError as error:
-                document = Document(place, given["namespace"], "failed", str(error))
+                other = ", or give --allow-private" if "url_private_hosts" in str(error) and not allow_private else ""
+                document = Document(place, given["namespace"], "failed", f"{error}{other}")
         yield document_json(document)
 
 
 def _upload_file(af: AgentFormer, file: Path, root: Path | None, **options: Any) -> Document:
+    _children(file)  # raises for a folder that cannot be listed
     return af.rag.upload(file, origin=Origin.of_file(file, root), **options)
 
 
@@ -321,7 +324,7 @@ def _existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, P
     `InvalidInput` if a path is empty, or if there is no file."""
     if not all(paths):
         raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
-    if not any(Path(path).exists() for path in paths):
+    if not any(_may_exist(path, alone=len(paths) == 1) for path in paths):
         raise InvalidInput(
             "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
         )
@@ -337,16 +340,36 @@ def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tu
     cannot be read is yielded itself, so that the command reports the error when it ingests the folder."""
     if path in own:
         return
-    is_link = root is not None and path.is_symlink()
-    try:
-        children = sorted(path.iterdir()) if path.is_dir() and not is_link else None
-    except OSError:
-        children = None
-    if children is None and not (is_link and path.is_dir()):
+    children = None
+    with suppress(InvalidInput):
+        if root is not None and kind_of(path, "PATH") == "folder" and path.is_symlink():
+            return
+        children = _children(path)
+    if children is None:
         yield path, root
     for child in children or ():
         if not child.name.startswith("."):
             yield from _files(child, own, root or path)
+
+
+def _children(path: Path) -> list[Path] | None:
+    """Return the files and folders in a folder, sorted, or None for anything else. Raises `InvalidInput` if this cannot
+    be read."""
+    try:
+        return sorted(path.iterdir()) if kind_of(path, "PATH") == "folder" else None
+    except OSError as error:
+        raise InvalidInput("PATH", f"the folder {path} cannot be listed: {error.strerror}") from None
+
+
+def _may_exist(path: str, *, alone: bool) -> bool:
+    """Return whether something is at the path. If this cannot be read, raise `InvalidInput` if the path is given alone.
+    Otherwise, return True, so that the command reports the path as failed and ingests the others."""
+    try:
+        return bool(kind_of(path, "PATH"))
+    except InvalidInput:
+        if alone:
+            raise
+        return True
 
 
 def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
@@ -373,7 +396,7 @@ def _document_line(document: Mapping[str, Any]) -> str:
     size = f"  {plural(document['pages'], 'page')}, {plural(document['chunks'], 'chunk')}" if document["pages"] else ""
     replaced = f", replaced {document['replaced']}" if document["replaced"] else ""
     source = f"  from {document['url']}" if document["url"] else ""
-    return f"{state:9}  {document['name']}{source}{size}{replaced}{_reason(document['reason'])}"
+    return f"{state:9}  {one_line(document['name'])}{source}{size}{replaced}{_reason(document['reason'])}"
 
 
 def _document_cells(document: Document, *, with_origin: bool) -> tuple[str, ...]:

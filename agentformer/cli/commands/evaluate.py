@@ -24,6 +24,7 @@ from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
 from agentformer.evaluation.optimizing.corpus import halves
 from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
 from agentformer.factory import build_model, trial
+from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 from agentformer.types import Scope
 
@@ -130,7 +131,7 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
     """
     file_options = {name: options.pop(name) for name in ("top_k", "mode", "no_answers")}
     folder_options = {name: options.pop(name) for name in _Options.__dataclass_fields__}
-    if path is not None and not path.is_dir() and folder_options["synthetic"] is None:
+    if path is not None and kind_of(path, "PATH") != "folder" and folder_options["synthetic"] is None:
         _refuse(folder_options, "a FILE of questions")
         eval_file.measure(path, namespace, as_json, file_options, options)
     else:
@@ -151,7 +152,7 @@ def _measure(folder: Path | None, namespace: str, as_json: bool, options: _Optio
     modes = options.compared
     if folder is None and options.synthetic is None:
         raise InvalidInput("PATH", "is missing; give a file of questions, a folder, or --synthetic")
-    if folder is not None and not folder.is_dir():
+    if folder is not None and kind_of(folder, "PATH") != "folder":
         raise InvalidInput(
             "PATH", f"{folder} is not a folder; with --synthetic, give a folder that has a corpus, or no folder"
         )

@@ -16,9 +16,10 @@ from agentformer.archive.format import MANIFEST
 from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
-from agentformer.cli.output import bar, plural, print_json, print_result, print_warnings, safe, say, watching
+from agentformer.cli.output import bar, one_line, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
+from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 
 _SHOWN = 20  # the most problems that are printed
@@ -154,7 +155,9 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
     the folder that ChatGPT or Claude wrote, its conversations.json, or a file of JSON Lines with role, content and time
     (docs/ARCHIVE.md). The format is detected by the content. The exit code is 1 if a conversation cannot be used.
     """
-    if not (folder / MANIFEST).exists() and (folder.is_file() or any(folder.glob("conversations*.json"))):
+    kind = kind_of(folder, "PATH")
+    is_export = kind == "folder" and kind_of(folder / MANIFEST, "PATH")
+    if kind == "file" or (kind and not is_export and any(folder.glob("conversations*.json"))):
         import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json)
         return
     for name in ("session_id", "agent_id", "user_id", "project"):
@@ -258,7 +261,7 @@ def import_conversations(path: Path, chosen: Mapping[str, Any], options: Mapping
         print_json({**dataclasses.asdict(done), "failed": [problem._asdict() for problem in done.failed]})
     else:
         for name, reason in done.failed[:_SHOWN]:
-            say(f"failed     {safe(name)}  ({safe(reason)})")
+            say(f"failed     {one_line(name)}  ({one_line(reason)})")
         if (more := done.failures - min(len(done.failed), _SHOWN)) > 0:
             say(f"failed     {plural(more, 'more conversation')} (--json lists the first 1,000)")
         say(

@@ -56,6 +56,7 @@ from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, 
 from agentformer.evaluation.synthetic import COUNT
 from agentformer.evaluation.synthetic import passage_of as generated_passage
 from agentformer.factory import AgentFormer, build_embedder, build_model, trial
+from agentformer.records.integrity.files import kind_of, real_path
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Embedder
 
@@ -197,7 +198,7 @@ def _optimize(
         check_writable(options.target)
     without: tuple[str, ...] = ()
     inner: Embedder
-    if path.is_dir():
+    if kind_of(path, "PATH") == "folder":
         dataset = _folder_dataset(path, options, settings, work)
         inner, passage_of = build_embedder(settings).current, generated_passage
         if options.synthetic and not (settings.llm_model or options.only):
@@ -233,7 +234,7 @@ def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: P
 
 def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Settings) -> tuple[Dataset, Embedder]:
     """Return the documents of a namespace with the questions of a file, and the embedder. Only reads the memory."""
-    if not file.exists():
+    if not kind_of(file, "PATH"):
         raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
     lines = lines_of(file, "FILE")
     if options.synthetic:
@@ -262,8 +263,8 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
         raise InvalidInput(
             "--work", "is required, because there is no cache folder; give a folder for the measurements"
         )
-    path = path.resolve()
-    memory = "" if path.is_dir() else f"\n{settings.index_dir.resolve()}\n{namespace}"
+    path = real_path(path, "PATH")
+    memory = "" if kind_of(path, "PATH") == "folder" else f"\n{settings.index_dir.resolve()}\n{namespace}"
     digest = hashlib.blake2b(f"{path}{memory}".encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
     return settings.cache_dir / "optimize" / f"{path.name}-{digest}"
 

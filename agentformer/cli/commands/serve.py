@@ -16,6 +16,7 @@ from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import fail, print_result, say
 from agentformer.errors import InvalidInput, MissingExtra, failed_package
 from agentformer.records import fields
+from agentformer.records.integrity.files import kind_of
 from agentformer.registry import lookup
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
@@ -138,7 +139,7 @@ def _folder(folder: str | None, *, http: bool) -> Path | None:
         current = Path.cwd()
         # A client that starts the command in the root or home folder did not choose that folder.
         return None if http or current in (Path(current.anchor), Path.home()) else current
-    if not folder.strip() or not Path(folder).is_dir():  # an empty path would be the current folder
+    if not folder.strip() or kind_of(folder, "--folder") != "folder":  # an empty path would be the current folder
         raise InvalidInput("--folder", f"{folder!r:.200} is not a folder")
     return Path(folder)
 

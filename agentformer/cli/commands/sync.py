@@ -15,12 +15,13 @@ import click
 from agentformer.archive.markdown.files import HomeReport
 from agentformer.cli.group import common, examples, explicit_namespace, main
 from agentformer.cli.inputs import hint_namespaces
-from agentformer.cli.output import bar, clip, plural, print_json, safe, say
+from agentformer.cli.output import bar, clip, one_line, plural, print_json, say
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.factory import AgentFormer, connect
 from agentformer.rag.folder_files import checked_folder, encodable, is_home
 from agentformer.rag.folder_sync import SyncReport
 from agentformer.records import fields
+from agentformer.records.integrity.files import kind_of
 from agentformer.tools.result_json import sync_json
 
 _SHOWN = 10  # the most skipped files, and the most files of each kind of change in a memory home, that are printed
@@ -88,7 +89,7 @@ def sync(
 def _sync_folder(af: AgentFormer, folder: str, given: dict[str, Any], *, watch: bool, as_json: bool) -> None:
     """Sync a folder once or, with `watch`, after each change. Exits with code 1 if a file could not be read."""
     own = (af.settings.index_dir, af.settings.upload_dir)
-    changes = _changes(folder, own) if watch and Path(folder).is_dir() else iter(())
+    changes = _changes(folder, own) if watch and kind_of(folder, "DIR") == "folder" else iter(())
     report = _sync(af, folder, given, as_json)
     for _ in changes:
         report = _sync(af, folder, given, as_json)
@@ -97,22 +98,22 @@ def _sync_folder(af: AgentFormer, folder: str, given: dict[str, Any], *, watch: 
 
 
 def _sync(af: AgentFormer, folder: str, given: dict[str, Any], as_json: bool) -> SyncReport:
-    with bar(f"sync {clip(safe(folder), 40)}", "files") as progress:
+    with bar(f"sync {clip(one_line(folder), 40)}", "files") as progress:
         report = af.rag.sync(folder, progress=progress, **given)
     if as_json:
         print_json(sync_json(report), indent=None)
         return report
     for name, reason in report.skipped[:_SHOWN]:
-        say(f"skipped    {safe(name)}  ({safe(reason)})")
+        say(f"skipped    {one_line(name)}  ({one_line(reason)})")
     if (more := len(report.skipped) - _SHOWN) > 0:
         say(f"skipped    {plural(more, 'more file')} (--json lists all)")
     for name, reason in report.failed:
-        say(f"failed     {safe(name)}  ({safe(reason)})")
+        say(f"failed     {one_line(name)}  ({one_line(reason)})")
     for former, name in report.renamed:
-        say(f"renamed    {safe(former)}, now {safe(name)}")
+        say(f"renamed    {one_line(former)}, now {one_line(name)}")
     for state, names in (("added", report.added), ("changed", report.changed), ("removed", report.removed)):
         for name in names:
-            say(f"{state:9}  {safe(name)}")
+            say(f"{state:9}  {one_line(name)}")
     say(_summary(report))
     return report
 
@@ -224,12 +225,13 @@ def _show(report: HomeReport, *, as_json: bool) -> None:
         print_json(values, indent=None)
         return
     for state in ("skipped", "pending", "failed", "conflicts"):
+        label = "conflict" if state == "conflicts" else state
         for name, reason in getattr(report, state):
-            say(f"{state.removesuffix('s') if state == 'conflicts' else state:9}  {safe(name)}  ({safe(reason)})")
+            say(f"{label:9}  {one_line(name)}  ({one_line(reason)})")
     for state in _CHANGES:
         names = getattr(report, state)
         for name in names[:_SHOWN]:
-            say(f"{state:9}  {safe(name)}")
+            say(f"{state:9}  {one_line(name)}")
         if len(names) > _SHOWN:
             say(f"{state:9}  {plural(len(names) - _SHOWN, 'more file')} (--json lists all)")
     counts = {name: len(getattr(report, name)) for name in (*_CHANGES, "conflicts", "failed")}

@@ -14,11 +14,41 @@ import threading
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from agentformer.errors import InvalidInput, StoreFull
 
+_SHOWN_PATH = 200  # at most this many characters of a path are in a message
 _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder", "other", ""]:
+    """Return what is at a path: a file, a folder, something other such as a pipe, or "" for nothing. Follows links.
+    Raises `InvalidInput` for the argument `field` if the path is not valid, or if a folder above it may not be read.
+    Methods such as `Path.is_file` raise `OSError` there."""
+    try:
+        mode = Path(path).stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except (OSError, ValueError) as error:
+        raise _unusable(path, field, error) from None
+    return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
+
+
+def real_path(path: Path, field: str) -> Path:
+    """Return the absolute path without links. Raises `InvalidInput` for the argument `field` if the path is not valid,
+    or if a link of it may not be read."""
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as error:
+        raise _unusable(path, field, error) from None
+
+
+def _unusable(path: str | os.PathLike[str], field: str, error: Exception) -> InvalidInput:
+    shown = os.fspath(path).encode("utf-8", "backslashreplace").decode()
+    shown = shown if len(shown) <= _SHOWN_PATH else f"{shown[:_SHOWN_PATH]}..."
+    reason = getattr(error, "strerror", None) or "it is not a valid path"
+    return InvalidInput(field, f"{shown} cannot be read: {reason}; check the path and its permissions")
 
 
 def open_regular_file(path: Path) -> BufferedReader:
