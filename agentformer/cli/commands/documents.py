@@ -36,7 +36,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import OwnFolders
 from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records import fields
-from agentformer.records.integrity.files import kind_of
+from agentformer.records.integrity.files import kind_of, list_folder
 from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
 from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope
@@ -314,7 +314,7 @@ def _ingest_all(
 
 
 def _upload_file(af: AgentFormer, file: Path, root: Path | None, **options: Any) -> Document:
-    _children(file)  # raises for a folder that cannot be listed
+    list_folder(file, "PATH")  # raises for a folder that cannot be listed
     return af.rag.upload(file, origin=Origin.of_file(file, root), **options)
 
 
@@ -324,10 +324,9 @@ def _existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, P
     `InvalidInput` if a path is empty, or if there is no file."""
     if not all(paths):
         raise InvalidInput("PATH", "is empty; give the path of a file or a folder")
-    if not any(_may_exist(path, alone=len(paths) == 1) for path in paths):
-        raise InvalidInput(
-            "PATH", f"{' and '.join(paths)} {'do' if len(paths) > 1 else 'does'} not exist; check the path"
-        )
+    alone = len(paths) == 1
+    if not any(_may_exist(path, alone=alone) for path in paths):
+        raise InvalidInput("PATH", f"{' and '.join(paths)} {'does' if alone else 'do'} not exist; check the path")
     files = [item for path in paths for item in _files(Path(path), own)]
     if not files:
         raise InvalidInput("PATH", "contains no files to ingest")
@@ -344,21 +343,12 @@ def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tu
     with suppress(InvalidInput):
         if root is not None and kind_of(path, "PATH") == "folder" and path.is_symlink():
             return
-        children = _children(path)
+        children = list_folder(path, "PATH")
     if children is None:
         yield path, root
     for child in children or ():
         if not child.name.startswith("."):
             yield from _files(child, own, root or path)
-
-
-def _children(path: Path) -> list[Path] | None:
-    """Return the files and folders in a folder, sorted, or None for anything else. Raises `InvalidInput` if this cannot
-    be read."""
-    try:
-        return sorted(path.iterdir()) if kind_of(path, "PATH") == "folder" else None
-    except OSError as error:
-        raise InvalidInput("PATH", f"the folder {path} cannot be listed: {error.strerror}") from None
 
 
 def _may_exist(path: str, *, alone: bool) -> bool:

@@ -35,6 +35,15 @@ def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder
     return "folder" if stat.S_ISDIR(mode) else "file" if stat.S_ISREG(mode) else "other"
 
 
+def list_folder(path: Path, field: str) -> list[Path] | None:
+    """Return the files and folders in a folder, sorted, or None for anything else. Raises `InvalidInput` for the
+    argument `field` if this cannot be read."""
+    try:
+        return sorted(path.iterdir()) if kind_of(path, field) == "folder" else None
+    except OSError as error:
+        raise InvalidInput(field, f"the folder {path} cannot be listed: {error.strerror}") from None
+
+
 def real_path(path: Path, field: str) -> Path:
     """Return the absolute path without links. Raises `InvalidInput` for the argument `field` if the path is not valid,
     or if a link of it may not be read."""
