@@ -98,7 +98,7 @@ WRONG: list[tuple[str, Any, str]] = [
         "ranking_options",
     ),
     ("/v1/embeddings", {"model": "default", "input": [[1, 2]]}, "input"),
-    ("/v1/embeddings", {"model": "default", "input": ["x", " "]}, "input"),
+    ("/v1/embeddings", {"model": "default", "input": ["x", " "]}, "input[1]"),
     ("/v1/embeddings", {"model": "default", "input": ["x"] * 2049}, "input"),
     ("/v1/embeddings", {"model": "default", "input": "x", "encoding_format": "hex"}, "encoding_format"),
     ("/v1/chat/completions", {"messages": "Hello?"}, "messages"),
@@ -241,7 +241,7 @@ def test_too_many_texts_to_embed_are_refused_with_the_limit(host: Mounted) -> No
     error = refused(host.post("/v1/embeddings", {"model": "default", "input": ["x"] * 2049}), 400)
     assert error["param"] == "input" and "must have at most 2048 items" in error["message"]
     error = refused(host.post("/v1/embeddings", {"model": "default", "input": ["x", " "]}), 400)
-    assert error["param"] == "input" and "is empty" in error["message"]
+    assert error["param"] == "input[1]" and "is empty" in error["message"]
 
 
 def test_two_clients_that_create_the_same_store_get_two_stores(host: Mounted) -> None:
