@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_hosts
-from agentformer.http.guarded import Usage
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
@@ -281,7 +281,7 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     refuses calls for some seconds. `usage` counts the calls."""
     if not settings.llm_model:
         return None
-    from agentformer.http.guarded import Breaker
+    from agentformer.http.circuit_breaker import Breaker
     from agentformer.llms import GuardedModel
 
     provider, model = model_spec(settings)

@@ -32,7 +32,7 @@ from agentformer.builders import (
     of_backends,
 )
 from agentformer.errors import EmbedderUnavailable
-from agentformer.http.guarded import Usage
+from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
-from agentformer.http.guarded import Breaker, Guarded
+from agentformer.http.circuit_breaker import Breaker, Guarded
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenCounter, TokenEmbedder, TokenVectors, Vector
 
 _UNIT = 1e-3  # largest allowed distance of a row's length from 1

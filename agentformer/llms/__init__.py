@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from agentformer.errors import AgentFormerError, LanguageModelUnavailable
-from agentformer.http.guarded import Breaker, Guarded, Usage
+from agentformer.http.circuit_breaker import Breaker, Guarded, Usage
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 

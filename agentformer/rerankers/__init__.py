@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from agentformer.errors import RerankerUnavailable
-from agentformer.http.guarded import Breaker, Guarded
+from agentformer.http.circuit_breaker import Breaker, Guarded
 from agentformer.registry import lookup, ours
 from agentformer.settings import Settings
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vector, Vote

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable
-from agentformer.http import guarded
-from agentformer.http.guarded import Breaker, Guarded, Usage
+from agentformer.http import circuit_breaker
+from agentformer.http.circuit_breaker import Breaker, Guarded, Usage
 
 
 class Clock:
@@ -111,7 +111,7 @@ def test_of_many_threads_one_tries() -> None:
 
 def test_calls_errors_tokens_and_times_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([5.0, 6.23456, 10.0, 10.1])
-    monkeypatch.setattr(guarded, "time", SimpleNamespace(perf_counter=lambda: next(times)))
+    monkeypatch.setattr(circuit_breaker, "time", SimpleNamespace(perf_counter=lambda: next(times)))
     usage = Usage()
     counts = dict.fromkeys(["calls", "tokens_in", "tokens_out", "seconds", "mean_ms", "slowest_ms"], 0)
     assert usage.snapshot() == {**counts, "errors": {}, "last_error": ""}

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply
-from agentformer.http.guarded import Breaker, Usage
+from agentformer.http.circuit_breaker import Breaker, Usage
 from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
 from agentformer.llms.openai import OpenAIModel

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.http.guarded import Breaker, Usage
+from agentformer.http.circuit_breaker import Breaker, Usage
 from agentformer.llms import GuardedModel
 from agentformer.llms.openai import OpenAIModel
 from agentformer.settings import Settings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
-from agentformer.http.guarded import Breaker, Usage
+from agentformer.http.circuit_breaker import Breaker, Usage
 from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
 from agentformer.llms.structured import Mismatch, Schema

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from agentformer.embedders import GuardedEmbedder
 from agentformer.errors import AgentFormerError, EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError
-from agentformer.http.guarded import Breaker
+from agentformer.http.circuit_breaker import Breaker
 from agentformer.records.spaces import active_space, check_same_space, mismatch_message
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, RecordStore, Span, TokenVectors, Vector
 

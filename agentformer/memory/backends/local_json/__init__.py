@@ -16,7 +16,7 @@ from agentformer.errors import InvalidInput, NotFound, StoreFull
 from agentformer.memory.backends import by_time, check_version, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import Contents, checked, file_name, file_text
-from agentformer.memory.backends.local_json.folder import Folder
+from agentformer.memory.backends.local_json.locked_folder import Folder
 from agentformer.memory.backends.local_json.operations import Leases
 from agentformer.memory.backends.local_json.search import bm25_scores, scope_filter
 from agentformer.records import meta

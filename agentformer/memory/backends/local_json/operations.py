@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import is_live, with_changes
 from agentformer.memory.backends.local_json.file_format import Record, checked
-from agentformer.memory.backends.local_json.folder import Folder, write_error
+from agentformer.memory.backends.local_json.locked_folder import Folder, write_error
 from agentformer.records import supersession
 from agentformer.records.consolidation import check_together, restore_error
 from agentformer.records.duplicates import KnownEntries, comparable
