@@ -130,11 +130,11 @@ def check_modes(modes: Sequence[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationOptions:
-    """The options of `evaluate`. The first `limit` passages of a search are ranked, and metrics that need more are
+    """The options of `evaluate`. The metrics use the first `limit` passages of each search; metrics that need more are
     skipped. `scope_of(question)` returns the scope to search. `passage_of(hit, question)` returns the id of the passage
-    of a hit, to be compared with the ids in `question.relevant`. Their defaults are for a corpus that a `Loader`
-    stored. `seed` determines the random draws for the confidence intervals. Raises `InvalidInput` for an invalid
-    value."""
+    of a hit, to be compared with the ids in `question.relevant`. The defaults of both functions are for a corpus that a
+    `Loader` stored. `seed` determines the random draws for the confidence intervals. Raises `InvalidInput` for an
+    invalid value."""
 
     modes: Sequence[Mode] = MODES
     limit: int = LIMIT

@@ -320,7 +320,7 @@ class MemoryCleaner:
         return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
 
     def _restored(self, episodes: Scope) -> frozenset[str]:
-        """Return the ids of entries that a caller has restored from a summary, which is then archived."""
+        """Return the ids of the entries that a caller has restored: the originals of archived summaries."""
         live = dataclasses.replace(episodes, tiers=(), kinds=(SUMMARY_KIND,))
         scope = dataclasses.replace(live, include_archived=True)
         if self._backend.count(scope) == self._backend.count(live):

@@ -30,7 +30,7 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 class DocumentChanges(NamedTuple):
     """The functions that change documents. `put` stores bytes as the document that its origin identifies, and returns
-    the document. `rename` gives a stored document with the same bytes another name, origin and stamp, and keeps its
+    the document. `rename` changes the name, origin and stamp of a stored document that has these bytes, and keeps its
     chunks and vectors. `remove` deletes the document with an id, or raises `NotFound` if there is none. `is_text`
     returns whether the beginning of a file is text."""
 

@@ -85,7 +85,7 @@ def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = Non
 
 @dataclass(slots=True)
 class _LanguageQuery:
-    """The terms of a query, analyzed in the language of some of the hits, without function words such as "the"."""
+    """The terms of a query, analyzed in one of the languages of the hits, without function words such as "the"."""
 
     language: str
     terms: tuple[str, ...]

@@ -317,7 +317,7 @@ class RAGTool(StoredDocuments):
         )
 
     def _unchanged(self, data: bytes, document: Document, same: MemoryEntry) -> Document:
-        """Handle an upload whose bytes are stored already. Return the stored document, `same`. A missing original file
+        """Handle an upload whose bytes are stored already, and return the document of the entry `same`. A missing file
         is stored again, and missing vectors are computed. Raises `Conflict` if another process has changed `same`."""
         same = with_origin(self._backend, same, document)
         if self._backend.pending(Scope(same.namespace, document_id=same.id)):

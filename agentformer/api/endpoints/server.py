@@ -119,7 +119,7 @@ class Queue(ResponseModel):
     waiting: int
     claimed: int
     refused: int
-    age: float = Field(description="The age in seconds of the oldest entry that waits, without refused entries.")
+    age: float = Field(description="The age in seconds of the oldest waiting entry. Refused entries do not count.")
 
 
 class Nodes(ResponseModel):

@@ -194,8 +194,8 @@ class _Bounded:
 
 def read_values(file: BinaryIO) -> Iterator[Any]:
     """Yield the elements of a JSON array, or the JSON value itself. For an element that is larger than `MAX_VALUE` or
-    nested deeper than `MAX_DEPTH`, yield an `Unusable`. Raises `ValueError` if the file is not JSON, and `TextTooLong`
-    for a text of more than `MAX_VALUE` bytes, after the elements before the error."""
+    nested deeper than `MAX_DEPTH`, yield an `Unusable`, and go on. A file that is not JSON ends with `ValueError`, and
+    a single string of more than `MAX_VALUE` bytes with `TextTooLong`; the elements before it are yielded first."""
     events = _Bounded(file).events()
     try:
         event, value = next(events)

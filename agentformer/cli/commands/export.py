@@ -180,7 +180,7 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
 )
 @click.option("--from", "source", metavar="BACKEND:PLACE", required=True, help="The memory to copy.")
 @click.option(
-    "--to", "target", metavar="BACKEND:PLACE", required=True, help="The new memory, which no process uses yet."
+    "--to", "target", metavar="BACKEND:PLACE", required=True, help="The new memory. No process may use it yet."
 )
 @click.option("--delete", is_flag=True, help="Remove entries from the target that the source does not have.")
 @without_namespace
