@@ -15,7 +15,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, folder
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, locked_folder
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, Link, MemoryBackend, Query, Scope, Source
 
@@ -354,14 +354,14 @@ def test_a_full_disk_changes_nothing(
 ) -> None:
     one, other = backend.store([make_entry("numbat"), make_entry("numbat", namespace="b")])
     before = everything_in(tmp_path)
-    real, calls = folder.write_atomically, iter(range(100))
+    real, calls = locked_folder.write_atomically, iter(range(100))
 
     def full(path: Path, data: bytes) -> None:
         if next(calls) == at:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(folder, "write_atomically", full)
+    monkeypatch.setattr(locked_folder, "write_atomically", full)
     fresh = [make_entry("late", namespace=name) for name in ("a", "b", "c")]
     with pytest.raises(StoreFull, match="disk space"):  # three files and the journal
         backend.store(fresh)
@@ -413,8 +413,8 @@ def test_only_files_that_changed_are_read_again(
     backend.store([make_entry("a", namespace="a"), make_entry("b", namespace="b")])
     assert other.count(Scope("a")) == 1
     read: list[bytes] = []
-    real = folder.parse_file
-    monkeypatch.setattr(folder, "parse_file", lambda data: (read.append(data), real(data))[1])
+    real = locked_folder.parse_file
+    monkeypatch.setattr(locked_folder, "parse_file", lambda data: (read.append(data), real(data))[1])
     backend.store([make_entry("c", namespace="b")])
     assert backend.count(Scope("b")) == 2 and read == []  # a writer knows what it has written
     assert other.count(Scope("b")) == 2 and len(read) == 1
