@@ -366,10 +366,9 @@ def test_a_model_that_cannot_be_exported_runs_on_torch(
     assert "runs on torch, not on the faster OpenVINO: it could not be exported (some layer)" in caplog.text
 
 
-def test_a_broken_exporter_is_told_by_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tokenizers.py").write_text("raise ImportError('no such symbol')")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(OpenVinoUnavailable, match=r"could not be exported \(.*tokenizers .*no such symbol"):
+def test_a_broken_exporter_is_told_by_its_last_words(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(OpenVinoUnavailable, match=r"could not be exported .*could not be loaded"):
         export_in_process(tmp_path, tmp_path, "")
 
 

@@ -29,7 +29,7 @@ def test_a_reader_that_sleeps_is_ended_and_the_next_file_is_read(monkeypatch: py
         start = time.perf_counter()
         with pytest.raises(DocumentTooLarge, match=r"longer than 0\.3 s"):
             read(PDF, "a.pdf", limits=ReadLimits(wall_seconds=0.3))
-        assert time.perf_counter() - start < 50
+        assert time.perf_counter() - start < 10
     assert read(PDF, "a.pdf").status == "ready"
 
 
