@@ -4,6 +4,8 @@ never changes."""
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from functools import cache
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records.integrity import checksums
@@ -242,13 +244,14 @@ def migrate(connection: sqlite3.Connection) -> None:
 def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
     """Migrate the schema from `version` to the next version, or a new database to the newest version. Do nothing if
     another process has already done this migration."""
-    newest = version + 1 if version else len(MIGRATIONS)
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
-            for number in range(version, newest):
-                _apply(connection, number)
-            connection.execute(f"PRAGMA user_version = {newest}")
+            if version:
+                _apply(connection, version)
+            else:
+                _create(connection)
+            connection.execute(f"PRAGMA user_version = {version + 1 if version else len(MIGRATIONS)}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # on a full disk, the commit has already ended the transaction
@@ -256,11 +259,32 @@ def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
         raise
 
 
+def _create(connection: sqlite3.Connection) -> None:
+    """Create the newest schema in an empty database."""
+    for statement in _newest_schema():
+        connection.execute(statement)
+    store_id = new_id()
+    connection.execute(
+        "INSERT INTO meta VALUES ('store_id', ?, ?)", (store_id, checksums.of_text(store_id, "store_id"))
+    )
+
+
+@cache
+def _newest_schema() -> tuple[str, ...]:
+    """Return the statements that create the tables and indexes of the newest schema. They take a third of the time of
+    all migrations, because SQLite parses the whole schema again at each `ALTER TABLE`."""
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for number in range(len(MIGRATIONS)):
+            _apply(connection, number)
+        tables_first = (
+            "SELECT sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite%' ORDER BY type DESC"
+        )
+        return tuple(sql for (sql,) in connection.execute(tables_first))
+
+
 def _apply(connection: sqlite3.Connection, version: int) -> None:
     for statement in _statements(MIGRATIONS[version]):
         connection.execute(statement)
-    if version == 0:
-        connection.execute("INSERT INTO meta VALUES ('store_id', ?)", (new_id(),))
     if version + 1 == _METADATA_CHECKSUMS:
         for table, key, column in (("meta", "key", "value"), ("spaces", "id", "description")):
             for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}").fetchall():

@@ -14,6 +14,7 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import duplicates, schema, supersession
 from agentformer.records.database import Database
+from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.testing import make_entry
 from agentformer.types import AbsentDocument, Query, Scope
@@ -57,6 +58,22 @@ def test_a_store_of_the_first_version_is_migrated(tmp_path: Path) -> None:
     summary = backend.consolidate(make_entry("in short", kind="summary"), ["e1"])
     assert [e.id for e in backend.list(Scope())] == [summary.id]
     backend.close()
+
+
+def test_a_new_store_has_the_schema_of_a_store_that_was_migrated_from_the_first_version() -> None:
+    def tables_and_indexes(connection: sqlite3.Connection) -> list[tuple[str, ...]]:
+        schema.migrate(connection)
+        assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+        return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY type, name").fetchall()
+
+    with (
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as new,
+        closing(sqlite3.connect(":memory:", isolation_level=None)) as migrated,
+    ):
+        migrated.executescript(schema.MIGRATIONS[0] + "PRAGMA user_version = 1;")
+        assert tables_and_indexes(new) == tables_and_indexes(migrated)
+        ((key, value, checksum),) = new.execute("SELECT key, value, checksum FROM meta")
+    assert (key, checksum) == ("store_id", checksums.of_text(value, "store_id"))
 
 
 def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
