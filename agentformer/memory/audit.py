@@ -25,7 +25,7 @@ _EXCERPT = 200  # at most this many code points of a duplicate are shown
 _NEARLY_FULL = 0.8  # a block above this share of its limit is reported, because the next edits may not fit
 _PAGE = 1000  # duplicates read at a time
 _END_MARKS = " .!。！"
-_MAX_VARIANTS = 20  # at most this many groups of one text are compared with another entry of this text
+_MAX_VARIANTS = 20  # an entry is compared with at most this many groups of entries with the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +42,13 @@ class Duplicates:
 @dataclass(frozen=True, slots=True)
 class Unread:
     """Entries that were stored at least `days` days ago, and that no search has found and no caller has read. `count`
-    is their number, `kinds` is the number for each kind of entry, and `ids` are the ids of the oldest ones."""
+    is their number, `kinds` is the number for each kind of entry, and `ids` are the ids of the oldest entries, at most
+    20."""
 
     days: int
     count: int = 0
     kinds: dict[str, int] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()  # the oldest few
+    ids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +64,8 @@ class Oversized:
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
-    `compared` maps "texts" to the number of texts that were searched for duplicates, and "facts" and "core_blocks" to
-    the numbers that were searched for contradictions. `duplicates` are groups of entries with the same owner and
+    `compared` contains the number of "texts" that were searched for duplicates, and the numbers of "facts" and
+    "core_blocks" that were searched for contradictions. `duplicates` are groups of entries with the same owner and
     details, whose texts differ at most in capital letters, white space and the final punctuation; `merge_duplicates`
     can merge them. `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates.
     Messages, working entries and parts of documents are not compared, because people repeat themselves and documents
@@ -78,7 +79,7 @@ class AuditReport:
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
     contradictions: tuple[Contradiction, ...] = ()
     oversized: tuple[Oversized, ...] = ()
-    notes: tuple[str, ...] = ()  # says for each limit that the audit reached what was not examined
+    notes: tuple[str, ...] = ()  # the limits that the audit reached, with what was not examined or not listed
 
 
 def audit(
@@ -89,14 +90,13 @@ def audit(
     project: str | None = None,
     count_tokens: Callable[[str], int],
     block_tokens: int,
-    unread_days: int = UNREAD_DAYS,
     at: datetime | None = None,
 ) -> AuditReport:
     """Examine the live entries of a namespace and return a report. With `user_id` or `project`, only the entries of
     this user or project are examined. `block_tokens` is the largest allowed number of tokens of a core block. An entry
-    that was never used is reported as unread after `unread_days`. The age of an entry is computed at the moment `at`
+    that was never used is reported as unread after `UNREAD_DAYS`. The age of an entry is computed at the moment `at`
     (default: now). Nothing is changed."""
-    read_before = (at or datetime.now(UTC)) - timedelta(days=unread_days)
+    read_before = (at or datetime.now(UTC)) - timedelta(days=UNREAD_DAYS)
     candidates, blocks = list[_Candidate](), list[MemoryEntry]()
     unread, unread_ids = Counter[str](), list[str]()
     facts, entries = FactContradictions(), 0
@@ -114,7 +114,7 @@ def audit(
             unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
     exact = tuple(_exact_duplicates(backend, candidates))
     near = tuple(_near_duplicates(candidates, exact))
-    unread_report = Unread(unread_days, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
+    unread_report = Unread(UNREAD_DAYS, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
     (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find()
     contradictions, notes = (*of_blocks, *of_facts), (*block_notes, *fact_notes)
     compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
@@ -137,7 +137,7 @@ def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[Memory
         updates = [_supersede(backend, entry, oldest.id) for entry in others if _repeats(entry, oldest)]
         merged += [entry for entry in updates if entry]
     current = {entry.id: entry.superseded_by for entry in backend.get([entry.id for entry in merged])}
-    return [entry for entry in merged if current.get(entry.id)]  # undone if the oldest entry was removed meanwhile
+    return [entry for entry in merged if current.get(entry.id)]  # no longer superseded if the oldest entry was removed
 
 
 def _supersede(backend: MemoryBackend, entry: MemoryEntry, by: str) -> MemoryEntry | None:
@@ -155,23 +155,24 @@ class _Candidate:
 
     id: str
     version: int
-    place: str  # the owner; only entries with the same owner are compared
+    owner: str  # only entries with the same owner are compared
     content: str
-    digest: bytes  # hash of the place and of the normalized text; equal for duplicates
+    digest: bytes  # hash of the owner and of the normalized text; equal for duplicates
 
     @classmethod
     def of(cls, entry: MemoryEntry) -> _Candidate:
         """Return a candidate with the fields of this entry."""
-        place = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
-        text = f"{place}\0{_spelling(entry.content)}"
+        owner = json.dumps([entry.tier == "core", entry.agent_id, entry.user_id, entry.project])
+        text = f"{owner}\0{_spelling(entry.content)}"
         digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        return cls(entry.id, entry.version, place, entry.content, digest)
+        return cls(entry.id, entry.version, owner, entry.content, digest)
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """Return whether the audit examines this entry. The caller has already selected the entries of `user_id`, if it is
-    given. Without `project`, all these entries are examined. With `project`, only its entries are examined, and core
-    blocks: they have no project, so they must belong to exactly `user_id` or, if it is None, to no user."""
+    """Return whether the audit examines this entry. If `user_id` is given, the caller has already selected the entries
+    of this user. Without `project`, all these entries are examined. With `project`, only entries of this project and
+    core blocks are examined. A core block has no project, so its user must be `user_id`, or it must have no user if
+    `user_id` is None."""
     if project is None:
         return True
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project
@@ -223,7 +224,7 @@ def _near_duplicates(candidates: Sequence[_Candidate], exact: Sequence[Duplicate
     """Yield groups of similar entries. From each group of `exact`, only the first entry is compared with other entries,
     because the group was already reported."""
     repeated = {entry_id for group in exact for entry_id in group.ids[1:]}
-    texts = [Text(n, item.place, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
+    texts = [Text(n, item.owner, item.content) for n, item in enumerate(candidates) if item.id not in repeated]
     for group in find_near_duplicates(texts):
         items = [candidates[n] for n in group.keys]
         same_words = len({normalize(item.content) for item in items}) == 1

@@ -45,8 +45,8 @@ class JobQueue(Generic[Job]):
                 self._thread.start()
 
     def close(self, seconds: float) -> bool:
-        """Accept no more jobs, and wait up to `seconds` until all queued jobs are finished. Return False if a job is
-        still running after this time; jobs that have not started are dropped. Idempotent."""
+        """Accept no more jobs, and wait up to `seconds` until all queued jobs are finished. If a job is still running
+        after this time, drop the jobs that have not started, and return False. Idempotent."""
         with self._lock:
             self._closed = True
             thread = self._thread
@@ -69,9 +69,9 @@ class JobQueue(Generic[Job]):
 
 
 class PeriodicThread:
-    """A daemon thread that calls the method `tick` every `seconds`, or never if `seconds` is 0. If `tick` returns True,
-    the next wait is twice as long. The thread ends when this object is deleted, because the thread holds a reference to
-    the object only while `tick` runs."""
+    """A daemon thread that calls the method `tick` every `seconds` seconds, or never if `seconds` is 0. If `tick`
+    returns True, the next wait is twice as long. The thread ends when this object is deleted, because the thread holds
+    a reference to the object only while `tick` runs."""
 
     name = "agentformer-clock"
     jitter = 0.0  # maximum random fraction by which a wait is shorter or longer
@@ -97,14 +97,14 @@ class PeriodicThread:
             self._thread.join(seconds)
 
     def tick(self) -> bool:
-        """Call the given function, and return False. A subclass returns True to make the next wait longer."""
+        """Call the function that the constructor received as `tick`, and return False. A subclass may return True."""
         if self._tick is not None:
             self._tick()
         return False
 
 
 class EmbedRetry(PeriodicThread):
-    """A thread that embeds the entries without vectors every `seconds`. After a failure, it waits longer."""
+    """A thread that embeds the entries without vectors every `seconds` seconds. After a failure, it waits longer."""
 
     name = "agentformer-embedding"
     jitter = _JITTER

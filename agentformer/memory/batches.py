@@ -22,10 +22,11 @@ _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the recor
 
 
 class _Stored(Conflict):
-    """Raised if another caller has stored an entry for a record meanwhile. The upsert then begins again."""
+    """Raised if another caller has stored an entry for one of the records during an upsert. The upsert then begins
+    again."""
 
     def __init__(self) -> None:
-        super().__init__("other callers store the same records all the time; try again later")
+        super().__init__("other callers keep storing the same records; try again later")
 
 
 class BatchOperations:
@@ -69,9 +70,10 @@ class BatchOperations:
         source_ids: Sequence[str] = (),
         namespace: str = DEFAULT_NAMESPACE,
     ) -> int:
-        """Delete the entries with these ids, and all entries of the host application's records that `source_type` and
-        `source_ids` identify, in one transaction; see `remove`. Return the number of deleted entries. Missing entries
-        are not counted. Raises `InvalidInput` if an entry is part of a document, and deletes nothing."""
+        """Delete entries in one transaction; see `remove`. These are the entries with these ids, and all entries of the
+        host application's records that `source_type` and `source_ids` identify. Return the number of deleted entries.
+        Missing entries are not counted. If an entry is part of a document, raises `InvalidInput` and deletes
+        nothing."""
         entries = [*self._backend.get(fields.names("ids", ids))] if ids else []
         if source_ids:
             sources = _checked_sources(source_type, source_ids)
@@ -85,13 +87,13 @@ class BatchOperations:
         """Store one entry for each record of the host application, and return the entries in the order of the records.
         Each item has the arguments of `store`, with `source_type` and `source_id`.
 
-        If the record already has a live entry, its text, title, kind, category, salience, speaker, metadata and time
-        are replaced: it keeps its id, session and owner, and its former version is in its history. An entry that would
-        not change is not written. Archived entries of a record without a live entry are removed. If several items
-        belong to the same record, only the last one is stored. New entries are stored in one transaction, and each
-        changed entry in its own. If another caller stores, changes or removes one of the records meanwhile, the upsert
-        begins again. Raises `InvalidInput` for an invalid argument, and `Conflict` or `NotFound` if the upsert was
-        interrupted in this way too often."""
+        If a record already has a live entry, the text, title, kind, category, salience, speaker, metadata and time of
+        this entry are replaced. The entry keeps its id, session and owner, and its former version is added to its
+        history. An entry that would not change is not written. Archived entries of a record without a live entry are
+        removed. If several items belong to the same record, only the last one is stored. New entries are stored in one
+        transaction, and each changed entry in a transaction of its own. If another caller stores, changes or removes
+        one of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and
+        `Conflict` or `NotFound` if the upsert was interrupted in this way too often."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(
@@ -166,7 +168,8 @@ def existing_document(backend: MemoryBackend, document_id: str, namespace: str |
 
 
 def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
-    """Return the entry with this id. Raises `NotFound`, or `InvalidInput` if it is part of a document."""
+    """Return the entry with this id. Raises `NotFound` if it does not exist, and `InvalidInput` if it is part of a
+    document."""
     return check_changeable(existing(backend, entry_id))
 
 
@@ -206,9 +209,10 @@ def source_scopes(
     owner: tuple[str | None, str | None] | None = None,
     archived: bool = False,
 ) -> list[Scope]:
-    """Return scopes that together contain the entries made from the records `source_ids` of the host application.
-    Several scopes are needed if the records are more than one filter allows. If an `owner` (user and project) is given,
-    only entries with exactly this owner are in the scopes. If `archived` is True, archived entries are included."""
+    """Return scopes that together contain the entries made from the records `source_ids` of the host application. A
+    filter may contain only a limited number of ids, so many records need several scopes. If an `owner` (user and
+    project) is given, only entries with exactly this owner are in the scopes. If `archived` is True, archived entries
+    are included."""
     ids, (user, project) = [*source_ids], owner or (None, None)
     owned = {"$user_id": user, "$project": project} if owner else {}
     absent = tuple(Condition("exists", name, False) for name, value in owned.items() if value is None)
@@ -233,8 +237,9 @@ def _absent(
     sources: Mapping[_Owner, Sequence[str]], missing: Collection[tuple[_Owner, str]], known: Collection[str]
 ) -> Callable[[Callable[[Scope], Collection[str]]], None]:
     """Return a check for `MemoryBackend.store`, so that two callers cannot store two entries for one record. The check
-    raises `_Stored` if a record that had no live entry has one now. `sources` has the ids of all records of the upsert
-    by owner, `missing` the records that had no live entry, and `known` the ids of the entries that were found."""
+    raises `_Stored` if a record that had no live entry has one now. `sources` maps each owner to the ids of all its
+    records in the upsert. `missing` contains the records that had no live entry, and `known` contains the ids of the
+    live entries of the other records."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for owner, records in sources.items():

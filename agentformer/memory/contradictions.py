@@ -49,7 +49,7 @@ def _word_sets(**texts: str) -> dict[str, frozenset[str]]:
 
 
 _EVENTS = frozenset({"event", "error", "milestone"})  # kinds of entries about a moment: two of them can both be true
-_SCANDINAVIAN = ("sv", "no", "da")  # a short sentence in one of these languages is often detected as another one
+_SCANDINAVIAN = ("sv", "no", "da")  # a short sentence in one of these languages is often detected as another of them
 _NEGATORS: Mapping[str, frozenset[str]] = _word_sets(
     en="not no never cannot",
     fi="ei en et emme ette eivät",
@@ -126,9 +126,9 @@ def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
         fallbacks = (detect_language(block.content), common)
         for start, end in sentence_spans(block.content):
             text = block.content[start : min(end, start + _MAX_LENGTH)]
-            own = detect_language(text)
+            detected = detect_language(text)
             # The first language whose words of negation are known, if there is one.
-            language = next((one for one in (own, *fallbacks) if one in NEGATIONS), own)
+            language = next((name for name in (detected, *fallbacks) if name in NEGATIONS), detected)
             facts = facts_of(text, language)
             stems = query_terms(facts.rest, [language]).stems if facts.rest else ()
             if terms := frozenset(stem.rpartition("~")[2] for stem in stems):
@@ -162,7 +162,8 @@ def _same_subject(one: _Sentence, other: _Sentence, about: str) -> bool:
 
 
 class _Stated(NamedTuple):
-    """A sentence of a fact. In a contradiction, `value` differs: a name, a number, or whether it is negated."""
+    """A sentence of a fact. `value` is a name, a number, or whether the sentence is negated. Sentences that contradict
+    each other have different values."""
 
     at: datetime
     entry_id: str
@@ -246,18 +247,18 @@ def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
                 yield from _number_keys(words, days)
 
 
-def _negation_keys(words: Sequence[_Word], place: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
+def _negation_keys(words: Sequence[_Word], prefix: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
     """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key,
-    which begins with `place` (language and days), is the same with and without a negation. In Finnish, a negation
+    which begins with `prefix` (language and days), is the same with and without a negation. In Finnish, a negation
     changes the verb ("pitää", "ei pidä"), so the key has only the first letters of the verb. In a negated sentence, the
     verb follows the negation. In another sentence, any word may be the verb, so there is a key for each word."""
     texts = [word.text for word in words]
     negated = [n for n, word in enumerate(words) if word.negated]
-    if "fi" not in place:
-        yield "negation", (place, *texts), str(bool(negated))
+    if "fi" not in prefix:
+        yield "negation", (prefix, *texts), str(bool(negated))
     elif len(words) <= _MAX_FINNISH:
         for n in negated[:1] or range(len(words)):
-            yield "negation", (place, *texts[:n], f"{texts[n][:2]}~", *texts[n + 1 :]), str(bool(negated))
+            yield "negation", (prefix, *texts[:n], f"{texts[n][:2]}~", *texts[n + 1 :]), str(bool(negated))
 
 
 def _number_keys(words: Sequence[_Word], days: object) -> Iterator[tuple[str, object, str]]:
@@ -269,7 +270,8 @@ def _number_keys(words: Sequence[_Word], days: object) -> Iterator[tuple[str, ob
 
 
 class _Word(NamedTuple):
-    """A word of a sentence. `text` is its stem, or the value of a number. `negated`: it follows a negation."""
+    """A word of a sentence. `text` is its stem, or the value of a number. `negated` is True if the word follows a
+    negation."""
 
     text: str
     written: str
@@ -305,7 +307,8 @@ def _words(text: str, language: str, negators: frozenset[str]) -> list[_Word]:
 
 
 def _is_past(words: Sequence[_Word]) -> bool:
-    """Return whether an English sentence is about the past. It can be true together with another number."""
+    """Return whether an English sentence is about the past. Two such sentences can both be true although a number
+    differs."""
     written = {word.written for word in words}
     if not _PRESENT.isdisjoint(written):
         return False

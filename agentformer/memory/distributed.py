@@ -74,8 +74,9 @@ class NodeState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class QueueState:
-    """The state of the embedding queue. Of `waiting` entries without vectors, nodes embed `claimed` now, and the
-    embedder has refused `refused`. `age` is the age in seconds of the oldest entry that was not refused."""
+    """The state of the embedding queue. `waiting` is the number of entries without vectors. Among these entries,
+    `claimed` is the number of those that nodes embed now, and `refused` is the number of those that the embedder has
+    refused. `age` is the age in seconds of the oldest entry that was not refused."""
 
     waiting: int
     claimed: int

@@ -36,8 +36,9 @@ class Owner(TypedDict, total=False):
 
 
 class CoreMemory:
-    """Reads and edits the core blocks of a backend. A block has at most `block_tokens` tokens (see `count_tokens`).
-    Each edit is atomic. A block belongs to a namespace, and also to an agent or a user if the caller gives one."""
+    """Reads and edits the core blocks of a backend. A block may have at most `block_tokens` tokens, counted by
+    `count_tokens`. Each edit is atomic. A block belongs to a namespace, and also to an agent or a user if the caller
+    gives one."""
 
     def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, block_tokens: int) -> None:
         self._backend = backend
@@ -105,7 +106,7 @@ class CoreMemory:
         self._backend.remove([self.get(name, **owner).id])
 
     def tokens(self, block: MemoryEntry) -> int:
-        """Return the number of tokens of a block, which is at most `block_tokens`."""
+        """Return the number of tokens of a block."""
         return self._count_tokens(block.content)
 
     def check(self, name: str, content: str) -> None:
@@ -198,18 +199,21 @@ class HierarchicalMemory:
         return sorted(latest, key=lambda entry: entry.id)
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Return all messages of a session, also archived ones, with their original text, in order of time."""
+        """Return all messages of a session with their original text, in order of time. Archived messages are
+        included."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages = all_entries(self._backend, scope)
         originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]
         return sorted(originals, key=by_time)
 
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
-        """Return up to `limit` episodic entries in `scope`, newest first, also those that a summary has replaced."""
+        """Return up to `limit` episodic entries in `scope`, newest first. Entries that a summary has replaced are
+        included."""
         return self._latest(_episodic(scope), limit)
 
     def relevant(self, query: str, scope: Scope, limit: int) -> Hits:
-        """Search the episodic entries in `scope`, also replaced ones. Return up to `limit` hits, best first."""
+        """Search the episodic entries in `scope`, including those that a summary has replaced. Return up to `limit`
+        hits, best first."""
         hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
         return hits.with_hits([hit for hit in hits if hit.entry.superseded_by is None][:limit])
 

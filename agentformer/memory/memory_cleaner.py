@@ -57,17 +57,17 @@ class CleaningReport:
 
 
 def select_groups(
-    entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, leave: Collection[str] = ()
+    entries: Iterable[MemoryEntry], *, keep_recent: int, batch: int, excluded: Collection[str] = ()
 ) -> list[list[str]]:
     """Group the live episodic entries of one session for summaries, and return a list of ids for each group. The
     entries of a group are in order of time and have the same agent, user and project. A group has `batch` entries.
     These entries are not grouped: the newest `keep_recent` entries, entries that do not fill a group, summaries,
-    entries that are derived from other entries, and entries whose ids are in `leave`."""
+    entries that are derived from other entries, and entries whose ids are in `excluded`."""
     ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
     for entry in ordered[: max(0, len(ordered) - keep_recent)]:
-        if entry.id in leave:
+        if entry.id in excluded:
             continue
         owner = (entry.agent_id, entry.user_id, entry.project)
         open_groups[owner].append(entry.id)
@@ -79,7 +79,7 @@ def select_groups(
 class MessageCounter:
     """Counts the messages of each session in memory, so that a new message rarely needs a query. Thread-safe. The
     messages in the store are counted when a session is new, and when the count reaches a multiple of `every`, because
-    other processes can add messages too. If messages are removed, a cleaning can start late, but by fewer than `every`
+    other processes can add messages too. If messages are removed, a cleaning can start late, by fewer than `every`
     messages."""
 
     def __init__(self, every: int) -> None:
@@ -118,9 +118,9 @@ class CleaningOptions:
 
 
 class OnDemandSummarizer:
-    """Builds a new `Summarizer` for each summary, so that the language model is not built before it is needed. If it
-    cannot be built, the summary is made without it, because a caller that adds a message cannot correct the settings.
-    `instant` is True if no model is configured; in this case, a summary takes only milliseconds."""
+    """Builds a new `Summarizer` for each summary, so that the language model is not built before it is needed. If the
+    model cannot be built, the summary is made without a model, because a caller that adds a message cannot correct the
+    settings. `instant` is True if no model is configured; in this case, a summary takes only milliseconds."""
 
     def __init__(
         self,
@@ -168,7 +168,7 @@ class MemoryCleaner:
         self._summarizer = summarizer
         self._options = options = options or CleaningOptions()
         self._counter = MessageCounter(options.every)
-        self._queue = JobQueue(self._clean_quietly)
+        self._queue = JobQueue(self._run_job)
         self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
         self._stopped = threading.Event()
         self._last_run: datetime | None = None
@@ -192,7 +192,7 @@ class MemoryCleaner:
         return self._run(scope, on_request=True)
 
     def message_added(self, entry: MemoryEntry) -> None:
-        """Clean the session of a new message if its number of messages has reached a multiple of
+        """Clean the session of a new message if the number of messages of this session has reached a multiple of
         `CleaningOptions.every`. If a model writes the summaries, the session is cleaned in the background. Errors are
         logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
@@ -261,7 +261,7 @@ class MemoryCleaner:
         self._last_run = datetime.now(UTC)
         return report
 
-    def _clean_quietly(self, job: tuple[str | None, str | None]) -> None:
+    def _run_job(self, job: tuple[str | None, str | None]) -> None:
         with self._logging_errors():
             self._run(_episodes(job[0] or "", job[1]))
 
@@ -317,7 +317,7 @@ class MemoryCleaner:
         )
         restored = frozenset() if on_request else self._restored(scope)
         options = self._options
-        return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, leave=restored)
+        return select_groups(entries, keep_recent=options.keep_recent, batch=options.batch, excluded=restored)
 
     def _restored(self, episodes: Scope) -> frozenset[str]:
         """Return the ids of the entries that a caller has restored: the originals of archived summaries."""

@@ -43,7 +43,8 @@ Entries = list[MemoryEntry]  # needed because `list` is a method inside the clas
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
     """Functions that build those parts of a `MemoryManager` that only a few calls need, so that other calls do not
-    import these parts. `audit` takes `namespace`, `user_id` and `project`, and returns the report of the audit."""
+    import these parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the
+    report."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]
@@ -51,7 +52,7 @@ class PartBuilders:
 
 
 class MemoryManager(BatchOperations):
-    """Stores and searches entries. Thread-safe if its backend is. `decay_rates` is, for each category, the share of the
+    """Stores and searches entries. Thread-safe if its backend is. `decay_rates` maps each category to the share of the
     salience (importance) that remains after a day without use. `delete_originals` deletes the files of documents."""
 
     def __init__(
@@ -81,13 +82,14 @@ class MemoryManager(BatchOperations):
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages, mappings with the arguments of `add_message` in order of time, in one transaction, and return
-        their entries. If one message is invalid, raises `InvalidInput` and stores none."""
+        """Store messages in one transaction, and return their entries. Each message is a mapping with the arguments of
+        `add_message`, and the messages are in order of time. If one of them is invalid, raises `InvalidInput` and
+        stores none."""
         checked = validation.mappings("messages", messages)
         return self.add_checked([validation.new_message(message) for message in checked])
 
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
-        """Store entries, which `validation` has built, in one transaction, and return them."""
+        """Store entries that `validation` has built, in one transaction, and return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         for entry in stored:
             if entry.kind == "message":
@@ -106,8 +108,8 @@ class MemoryManager(BatchOperations):
         as `$pair_id`.
 
         `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
-        entry replaces earlier entries of the same record. Text that a prompt has quoted from memory is removed, unless
-        `verbatim` is True. With `searchable` False, no search returns the entry.
+        entry replaces earlier entries of the same record. Text that a prompt has quoted from memory is removed from
+        `content`, unless `verbatim` is True. With `searchable` False, no search returns the entry.
 
         If an equal fact is already stored, it is returned, and its `repeat_count` is increased. Raises `InvalidInput`
         with the name of the wrong argument, and `Conflict` if a core block has the same name and another text."""
@@ -115,8 +117,8 @@ class MemoryManager(BatchOperations):
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
         """Store entries in one transaction, and return them in the order of `items`. An item is a text, or a mapping
-        with the arguments of `store`. `common` contains arguments for all items. The items whose `source_type` and
-        `source_id` name the same record together replace the entries of this record that are already stored."""
+        with the arguments of `store`. `common` contains arguments for all items. Items with equal `source_type` and
+        `source_id` belong to the same record. Together they replace the stored entries of this record."""
         entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         return _store_unique(self._backend, entries) if entries else []
 
@@ -157,7 +159,8 @@ class MemoryManager(BatchOperations):
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search like `search`, and return the records of the host application of the hits, each record once."""
+        """Search like `search`, and return the records of the host application to which the hits belong, each record
+        once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
@@ -197,7 +200,8 @@ class MemoryManager(BatchOperations):
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return all messages of a session, also archived ones, with their original text, in order of time."""
+        """Return all messages of a session with their original text, in order of time. Archived messages are
+        included."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
@@ -241,8 +245,9 @@ class MemoryManager(BatchOperations):
         files. Return the number of deleted entries.
 
         If a part of a document is in the scope, the complete document is deleted. If an original of a summary is
-        deleted, the summary is deleted too, and searches find its other originals again. They also find the entries
-        that a deleted entry superseded. A part in another namespace, or of another user or project, is not deleted.
+        deleted, the summary is deleted too, and searches find its other originals again. Searches also find the entries
+        that were superseded by a deleted entry. A part in another namespace, or of another user or project, is not
+        deleted.
 
         Raises `NotFound` if the entry does not exist, `Conflict` if it has another version than `expected_version`, and
         `InvalidInput` if it is an uploaded document or part of one; use `rag.remove` for these."""

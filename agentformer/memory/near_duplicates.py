@@ -1,7 +1,7 @@
 """Finds near-duplicates among many texts. MinHash signatures (Broder 1997) with banding (Leskovec, Rajaraman & Ullman,
-"Mining of Massive Datasets", chapter 3) select the pairs of texts that may be similar. Only for these pairs, the exact
-Jaccard similarity is computed. The time grows with the number of texts, not with the number of pairs. Texts are
-compared by short sequences of characters (shingles), which need no tokenizer in any language."""
+"Mining of Massive Datasets", chapter 3) select the pairs of texts that may be similar. The exact Jaccard similarity is
+computed only for these pairs. The time grows with the number of texts, not with the number of pairs. Texts are compared
+by short sequences of characters (shingles), which need no tokenizer in any language."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ MIN_SIMILARITY = 0.8  # minimum Jaccard index of the shingles of two similar tex
 # Characters of a shingle. With 3, all long texts of one language are similar. With 5, a typo makes short texts
 # different.
 _SHINGLE = 4
-_BANDS, _ROWS = 20, 6  # texts of similarity .8 share a band with probability .998, of similarity .5 with .27
+_BANDS, _ROWS = 20, 6  # texts of similarity .8 share a band with probability .998, texts of similarity .5 with .27
 _ESTIMATE_ERROR = 0.15  # error of a similarity that is estimated from signatures: four standard deviations of 120 draws
 _MAX_COMPARED = 20_000  # only this many code points of a text are compared
-_SMALL_RUN = 16  # if at most so many texts share a band, all pairs are compared
-_LEADERS = 3  # otherwise, each text is compared with so many first texts and with the text before it
+_SMALL_RUN = 16  # if at most this many texts share a band, all pairs are compared
+_LEADERS = 3  # otherwise, each text is compared with this many first texts, and with the text before it
 _CACHED_SHINGLES = 1000  # texts whose shingles are cached; a few hundred megabytes at most
 _CHUNK = 2048  # shingles that are hashed at a time, which limits the memory for a long text
 
@@ -37,10 +37,10 @@ Hashes = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A text. Only texts with the same `place`, their owner, are compared. A newer text has a higher `key`."""
+    """A text. Only texts with the same `owner` are compared. A newer text has a higher `key`."""
 
     key: int
-    place: str
+    owner: str
     content: str
 
 
@@ -157,9 +157,9 @@ def normalize(text: str) -> str:
 
 
 def _comparison_key(text: Text) -> int:
-    """Return a hash of the `place` of a text and of the numbers in the text. Only texts with equal keys are compared,
+    """Return a hash of the `owner` of a text and of the numbers in the text. Only texts with equal keys are compared,
     so that many copies of one form that differ in their numbers are not compared with each other."""
-    key = "\0".join((text.place, *sorted(number_values(text.content[:_MAX_COMPARED]))))
+    key = "\0".join((text.owner, *sorted(number_values(text.content[:_MAX_COMPARED]))))
     return int.from_bytes(blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
 
 
@@ -208,7 +208,8 @@ def _band_hashes(rows: NDArray[np.uint32], keys: Hashes) -> Hashes:
 
 
 def _runs(hashes: Hashes) -> Iterator[list[int]]:
-    """Yield the indexes of the texts that share a hash, in ascending order. A hash of one text is skipped."""
+    """Yield the indexes of the texts that share a hash, in ascending order. A hash that only one text has is
+    skipped."""
     order = np.argsort(hashes, kind="stable")
     starts = np.flatnonzero(np.diff(hashes[order], prepend=~hashes[order[:1]]))
     ends = np.append(starts[1:], len(order))

@@ -12,8 +12,8 @@ from agentformer.search.statements import name_originals
 from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
-_ARCHIVED = 30  # archived entries that are searched to find a reason
-EXTRA_HITS = 10  # additional hits that are searched, because salience can move them up
+_ARCHIVED = 30  # maximum hits, with archived entries, among which the reason for an empty result is searched
+EXTRA_HITS = 10  # additional hits that the backend returns, because salience can move them up
 _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of its entry is 0
 
 
@@ -30,7 +30,7 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
 
 def above_noise(hits: Hits, floor: float) -> Hits:
     """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`. If the
-    search could use only words or only vectors, return all hits, because it is unknown which contain a term."""
+    search could use only words or only vectors, return all hits, because it is unknown which of them contain a term."""
     if hits.one_sided:
         return hits
     return hits.with_hits(hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)

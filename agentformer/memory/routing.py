@@ -247,7 +247,7 @@ class RoutedBackend(_Routing):
 
     def abandon_reembedding(self) -> bool:
         """Cancel unfinished moves to another embedding space. Return False if no backend has such a move."""
-        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # calls every backend
+        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # a sum calls every backend
 
     def prune_spaces(self) -> int:
         return sum(backend.prune_spaces() for backend in self._all)
@@ -307,7 +307,8 @@ class RoutedBackend(_Routing):
 
     def _everywhere(self, check: StoreCheck, target: MemoryBackend) -> StoreCheck:
         """Extend a check of `store` to the entries of all backends. The returned check runs in a transaction of the
-        backend `target`, and gives `check` the ids of the entries in a scope of all backends."""
+        backend `target`, and calls `check` with a function that returns the ids of the entries in a scope from all
+        backends."""
         others = [backend for backend in self._all if backend is not target]
         return lambda ids: check(
             lambda scope: [*ids(scope), *(entry.id for other in others for entry in all_entries(other, scope))]

@@ -41,8 +41,8 @@ class UsageCounter:
         self._counts: dict[str, _Counts] = {}
 
     def count(self, ids: Iterable[str], *, matches: int = 0, reads: int = 0, others: int = 0) -> None:
-        """Count uses of these entries. `matches` is the number of searches that found an entry, `reads` is how often a
-        model or a person read an entry, and `others` is the number of requests by id."""
+        """Count uses of each of these entries. `matches` is the number of searches that found it, `reads` is the number
+        of times that a model or a person read it, and `others` is the number of requests for it by id."""
         moment = now()
         with self._lock:
             for entry_id in ids:
@@ -60,7 +60,8 @@ class UsageCounter:
 
     def flush_if_due(self, ids: Iterable[str] | None = None) -> None:
         """Write all counts if the caller is about to return an entry with a `matches` or `reads` count that is not
-        written yet. `ids` are the entries to return; None means any. Requests by id (`others`) alone cause no write."""
+        written yet. `ids` are the ids of the returned entries; None means that any entry may be returned. Requests by
+        id (`others`) alone cause no write."""
         with self._lock:
             counts = self._counts.values() if ids is None else filter(None, map(self._counts.get, ids))
             due = any(use.matches or use.reads for use in counts) or self._writing.locked()

@@ -72,7 +72,8 @@ class StoredFields(Place, _Common, total=False):
 
 
 class CleaningScope(TypedDict, total=False):
-    """Keyword arguments that select the sessions and entries for a cleaning. A missing key selects everything."""
+    """Keyword arguments that select the sessions and entries for a cleaning. A missing key does not limit the
+    selection."""
 
     namespace: str | None
     session_id: str | None
@@ -107,7 +108,7 @@ CHANGED = tuple(field.name for field in ENTRY_FIELDS if field.changeable)
 _CHECKS = {field.name: field.check for field in ENTRY_FIELDS if field.check}
 _FLAGS = {"verbatim": False, "searchable": True}
 _EMPTY_IF_NONE = frozenset({"title", "category", "speaker"})
-_NAMED = {"source_id": fields.source_id}  # filter -> check, for filters whose values are not names
+_FILTER_CHECKS = {"source_id": fields.source_id}  # filter -> check; the values of other filters are names
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `memory.context` writes it.
@@ -143,7 +144,7 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
 
 def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, Any]) -> list[MemoryEntry]:
     """Check the arguments of `store_many`, and return the new entries. Raises `InvalidInput` for an invalid argument.
-    Its message names the item, if there are several."""
+    If there are several items, the message of the error names the item."""
     if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
         raise InvalidInput("items", f"must be a list of texts or mappings, got {type(items).__name__}")
     entries, items = [], [*items]
@@ -153,8 +154,8 @@ def new_entries(items: Iterable[str | Mapping[str, Any]], common: Mapping[str, A
         except InvalidInput as error:
             if len(items) == 1:
                 raise
-            said = str(error).removeprefix(f"{error.field}: ")
-            raise InvalidInput(error.field, f"{said} (item {number} of the list, counted from 0)") from None
+            reason = str(error).removeprefix(f"{error.field}: ")
+            raise InvalidInput(error.field, f"{reason} (item {number} of the list, counted from 0)") from None
     return entries
 
 
@@ -248,7 +249,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         except_kinds=(),
         decay=decay,
         where=parse(given("where")),
-        **{name: _NAMED.get(name, fields.optional_name)(name, given(name)) for name in optional},
+        **{name: _FILTER_CHECKS.get(name, fields.optional_name)(name, given(name)) for name in optional},
     )
 
 
@@ -267,10 +268,10 @@ def place_from(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def replaced(entries: Iterable[MemoryEntry]) -> list[Scope]:
-    """Return scopes with the earlier entries that the new `entries` replace: one scope for each record of the host
-    application, user and project. A new entry with a user replaces entries of this user and entries without a user,
-    because another user may have another record with the same `source_id`. A new entry without a user replaces the
-    entries of all users. The same is true for projects."""
+    """Return scopes with the earlier entries that the new `entries` replace. There is one scope for each combination of
+    a record of the host application, a user and a project. A new entry with a user replaces entries of this user and
+    entries without a user, because another user may have another record with the same `source_id`. A new entry without
+    a user replaces the entries of all users. The same is true for projects."""
     records = {(e.namespace, e.source_type, e.source_id, e.user_id, e.project) for e in entries if e.source_id}
     return [
         Scope(

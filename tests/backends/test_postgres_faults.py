@@ -119,7 +119,7 @@ def test_a_commit_of_which_nothing_can_be_learned_is_an_error(
 
     proxy.lose = lose
     entry = make_entry("a heron in doubt")
-    with pytest.raises(StoreError, match="whether the change is stored is not known"):
+    with pytest.raises(StoreError, match="it is not known whether the change is stored"):
         backend.store([entry])
     proxy.lose = lambda _: ""
     backend.store([entry])

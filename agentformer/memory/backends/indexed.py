@@ -197,7 +197,8 @@ class IndexedBackend(StoredRecords):
                     continue  # another caller changed the entry first: apply the changes to the new version
                 consolidation.check_free(connection, current, changes)
                 supersession.check(current, changes, supersession.finder(connection))
-                updated = with_changes(current, changes)  # use counts and consolidations do not increase the version
+                # not from `former`, because use counts and archiving change without a new version
+                updated = with_changes(current, changes)
                 if supersession.is_moved(current, updated):
                     updated = dataclasses.replace(updated, superseded_by=changes.get("superseded_by"))
                 nums = [records.replace(connection, updated)]
@@ -238,7 +239,8 @@ class IndexedBackend(StoredRecords):
             return consolidation.restore(connection, summary_id, now())
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors, and return how many still have none."""
+        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
+        explained in `EmbeddingQueue.catch_up`."""
         if self._database.read_only and not refused:
             return 0  # the result of a background attempt could not be stored
         return self._indexes.embedding.catch_up(progress, refused=refused)

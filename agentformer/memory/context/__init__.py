@@ -1,8 +1,8 @@
-"""The context of a prompt, which has a limited number of tokens: its messages, its report, and the text of core blocks
-and recalled entries. Markers in the text show a model where these data begin and end.
+"""The context of a prompt: its messages, its report, and the text of core blocks and recalled entries. A context has a
+limited number of tokens. Markers show a model where the text of core blocks and recalled entries begins and ends.
 
-Recalled source code and recalled events of a project have headings of their own. Code has the path and the lines of its
-file, and events have their type.
+Recalled source code and recalled events of a project have headings of their own. Each piece of code names its file and
+lines, and each event names its type.
 """
 
 from __future__ import annotations
@@ -35,12 +35,13 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """A report about a context: `budget` is the allowed number of tokens, and `total` that of all messages."""
+    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
+    messages."""
 
     budget: int
     total: int
-    tokens: Mapping[str, int]  # number of tokens of core, conversation, episodic, semantic and task
-    included: Mapping[str, tuple[str, ...]]  # ids of entries of core, conversation, episodic and semantic
+    tokens: Mapping[str, int]  # by part: core, conversation, episodic, semantic and task
+    included: Mapping[str, tuple[str, ...]]  # ids of entries by part: core, conversation, episodic, semantic
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...] = ()  # warnings of the searches
 
@@ -72,7 +73,7 @@ class Turn:
         return self.message.content if self.framed is None else self.framed
 
     @property
-    def is_users(self) -> bool:
+    def is_from_user(self) -> bool:
         return self.message.role == "user" and self.framed is None
 
 

@@ -59,15 +59,16 @@ class ContextBuilder:
         (entries that a search for the task finds), `conversation` and `task`.
 
         Core memory and recalled entries are data, so they are in the first message, and its role is user. Two messages
-        of the user may follow each other; `agent.conversation.alternate` joins them for models that need it.
+        of the user may follow each other; `agent.conversation.alternate` joins them for models that need alternating
+        roles.
 
         `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
         `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
-        the given namespace, agent, user and project. Semantic entries that have no user, or no project, are included
-        too. So are episodic entries that a summary has replaced. `where` is a filter of the recalled entries.
+        the given namespace, agent, user and project. They include semantic entries without a user or without a project,
+        and episodic entries that a summary has replaced. `where` is a filter of the recalled entries.
 
-        Raises `InvalidInput` with the name of the wrong argument. The wrong argument is `max_tokens` if core memory
-        alone has more than `max_tokens` tokens.
+        Raises `InvalidInput` with the name of the wrong argument. If core memory alone has more than `max_tokens`
+        tokens, this argument is `max_tokens`.
         """
         max_tokens = self._max_tokens if max_tokens is None else max_tokens
         _check(task, max_tokens)
@@ -94,8 +95,8 @@ class ContextBuilder:
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
-        """Return the entries in the scope that are relevant to the query, best first. Entries that the search found but
-        that are not relevant are reported to `plan`."""
+        """Return the entries in the scope that are relevant to the query, best first. The other entries that the search
+        found are reported to `plan`: they are not relevant, or too long."""
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))

@@ -16,7 +16,7 @@ from agentformer.types import ChatMessage, MemoryEntry
 # Fractions of the tokens that remain after core blocks and the task. The conversation gets at least the rest.
 _EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
 _CHARS_PER_TOKEN = 16  # more than the mean number in any text that is written for people
-_COUNTED_BUDGETS = 4  # recalled entries are counted until their text is so many times longer than the budget
+_COUNTED_BUDGETS = 4  # tokens of recalled entries are counted until the texts fill the budget this many times
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
 NO_ROOM = "does not fit into the tokens that are left"
 _COVERED = "is a summary whose originals are included"
@@ -46,7 +46,7 @@ class ContextPlan:
         self._taken: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}
         self._spare: list[MemoryEntry] = []  # recent entries that are added last if tokens remain
         self._task_fits = False
-        self._countable = _COUNTED_BUDGETS * budget * _CHARS_PER_TOKEN  # code points of entries that are still counted
+        self._countable = _COUNTED_BUDGETS * budget * _CHARS_PER_TOKEN  # code points whose tokens may still be counted
 
     def may_fit(self, text: str) -> bool:
         """Return False if the text has more tokens than the budget. The check is much faster than counting the
@@ -54,15 +54,16 @@ class ContextPlan:
         return _may_have(text, self._budget)
 
     def query(self) -> str:
-        """Return the text with which memory is searched: the task or, without a task, the user's last message."""
+        """Return the text with which memory is searched: the task or, without a task, the user's last message, or ""
+        without both."""
         if self._task:
             return self._task.message.content
-        return next((turn.text for turn in reversed(self._turns) if turn.is_users), "")
+        return next((turn.text for turn in reversed(self._turns) if turn.is_from_user), "")
 
-    def offer(self, share: str, entries: Iterable[MemoryEntry]) -> None:
-        """Set the entries that can be added to a part of the context, best first. `share` is the name of the part:
-        "episodic" or "semantic". Entries that are already in the conversation or in the other part are skipped."""
-        self._offered[share] = self._new(entries)
+    def offer(self, part: str, entries: Iterable[MemoryEntry]) -> None:
+        """Set the entries that can be added to a part of the context, best first. `part` is "episodic" or "semantic".
+        Entries that are already in the conversation or in the other part are skipped."""
+        self._offered[part] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
         """Set recent episodic entries that no search has selected. They are added only if tokens remain."""
@@ -170,11 +171,11 @@ class ContextPlan:
         for name, entries in self._taken.items():
             self._taken[name] = [entry for entry in entries if not self._is_covered(entry)]
 
-    def _shrink(self, *shares: str) -> None:
-        """Drop items until the messages fit into the budget: first the entries of the parts `shares`, one part after
-        another, next the oldest messages, and finally the task."""
+    def _shrink(self, *parts: str) -> None:
+        """Drop items until the messages fit into the budget: first the entries of `parts`, one part after another, next
+        the oldest messages, and finally the task."""
         while not self._fits(self._messages()):
-            if entries := next((self._taken[name] for name in shares if self._taken[name]), None):
+            if entries := next((self._taken[name] for name in parts if self._taken[name]), None):
                 entries.pop()
             elif self._taken_turns:
                 self._taken_turns.pop(0)
@@ -214,8 +215,8 @@ class ContextPlan:
         return self._size(messages) <= self._budget
 
     def _size(self, messages: Sequence[ChatMessage]) -> int:
-        """Return an upper estimate of the tokens of the messages: the greater number of their tokens counted separately
-        and counted as one joined text."""
+        """Return an upper estimate of the tokens of the messages. The tokens are counted for each message separately,
+        and for all messages as one joined text. The greater number is returned."""
         if not messages:
             return 0
         contents = [message.content for message in messages]
@@ -253,11 +254,11 @@ def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> lis
 
 
 def _split_task(task: str, turns: Sequence[Turn]) -> tuple[list[Turn], Turn | None]:
-    """Return the conversation without the task, and the task as a `Turn`, or None if there is no task. If the user's
-    last message ends the conversation and equals the task, it is not repeated: this message becomes the task."""
+    """Return the conversation without the task, and the task as a `Turn`, or None if there is no task. If the last
+    message of the conversation is a message of the user and equals the task, this message becomes the task."""
     turns = [turn for turn in turns if turn.message.content.strip()]
     if not task.strip():
         return turns, None
-    if turns and turns[-1].is_users and _comparable(turns[-1].text) == _comparable(task):
+    if turns and turns[-1].is_from_user and _comparable(turns[-1].text) == _comparable(task):
         return turns[:-1], turns[-1]
     return turns, Turn(ChatMessage("user", strip_template_tokens(task)), "task")

@@ -1,5 +1,6 @@
 """The nodes of a `DistributedMemory`: processes on any machine that share one PostgreSQL database. They divide the work
-by claims and leases. `Node` is this process as a node: its row in the table `nodes`, and its claims and leases.
+by claims and leases: a claim reserves entries of the embedding queue, and a lease reserves a named task. `Node` is this
+process as a node: its row in the table `nodes`, and its claims and leases.
 
 A thread extends the claims and leases periodically. If the process dies or cannot reach the server, they end after the
 duration of a lease. Only the clock of the server is used.
@@ -23,7 +24,7 @@ from agentformer.types import new_id
 log = logging.getLogger("agentformer")
 
 _BEATS = 3  # extensions during one lease, so that one lost extension does not end it
-_FORGOTTEN = 10  # the row of a dead node is deleted after so many durations of a lease
+_FORGOTTEN = 10  # the row of a dead node is deleted after this many durations of a lease
 _REGISTER = """
     INSERT INTO nodes (id, name, role, started_at, seen_at, ends_at, embedded)
     VALUES (%s, %s, %s, server_micros(), server_micros(), server_micros() + %s, 0)
@@ -76,7 +77,7 @@ class Node(PeriodicThread):
     @contextmanager
     def holding(self) -> Iterator[str]:
         """Yield a new holder: a name under which the caller takes claims or leases. They are extended until the end of
-        the context, and the caller must release them before. Otherwise, they end after the duration of a lease."""
+        the context. The caller must release them before the end, or they continue for the duration of a lease."""
         holder = self.begin()
         try:
             yield holder
@@ -98,7 +99,8 @@ class Node(PeriodicThread):
 
     @contextmanager
     def lease(self, name: str) -> Iterator[bool]:
-        """Take the lease `name` until the end of the context. Yield False if another holder has it."""
+        """Take the lease `name` until the end of the context. Yield True if the lease was taken, and False if another
+        holder has it."""
         with self.holding() as holder:
             taken = take_lease(self._database, name, holder, self.micros)
             try:
@@ -145,7 +147,7 @@ class Node(PeriodicThread):
 
 
 def take_lease(database: PostgresDatabase, name: str, holder: str, micros: int) -> bool:
-    """Take or extend a lease for `micros` microseconds by the server's clock. Return False if another has it."""
+    """Take or extend a lease for `micros` microseconds by the server's clock. Return False if another holder has it."""
     with database.statements() as connection:
         rows = connection.run(_TAKE, [name, holder, micros, micros])
         return rows.fetchone() is not None

@@ -55,7 +55,7 @@ class DatabaseFiles:
         return b"".join(bytes(row[0]) for row in rows) if rows else None
 
     def sha256(self, name: str) -> str:
-        """Return the SHA-256 of a file, which the server computes, or "" if there is no such file."""
+        """Return the SHA-256 of a file, or "" if there is no such file. The server computes it."""
         query = "SELECT encode(sha256(string_agg(data, ''::bytea ORDER BY part)), 'hex') FROM files WHERE name = %s"
         with self._database.statements() as connection:
             return str(connection.run(query, [name]).fetchone()[0] or "")
@@ -123,7 +123,7 @@ class DatabaseKeys:
 
 
 class NodeLocks:
-    """Locks for all nodes. Each is a lease that this node extends while its process lives."""
+    """Locks that all nodes share. Each lock is a lease, which this node extends while its process runs."""
 
     def __init__(self, node: Node, database: PostgresDatabase) -> None:
         self._node = node
@@ -143,7 +143,7 @@ class NodeLocks:
         return NodeLock(self._node, self._database, _PREFIX + name, holder)
 
     def states(self, prefix: str) -> dict[str, bool]:
-        """Return for each lock whose name begins with `prefix` whether it is held, by name."""
+        """Return the locks whose name begins with `prefix`: a dictionary of name -> whether the lock is held."""
         query = "SELECT substr(name, %s), ends_at > server_micros() FROM leases WHERE starts_with(name, %s) ORDER BY 1"
         with self._database.statements() as connection:
             return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
@@ -155,7 +155,8 @@ class NodeLocks:
             connection.run(query, [_PREFIX + name])
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
-        """Hold a lock inside the context, for a short step. Waits until the lock is free."""
+        """Return a context manager that waits until a lock is free, and then holds it until the end of the context. The
+        context must be short."""
         return self._database.lock(name, wait=True)
 
 

@@ -19,7 +19,8 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def time_of(entry: MemoryEntry) -> datetime | None:
-    """Return the time of the event, or the time of storing if the event has no time."""
+    """Return the time of the event, or the time of storing if the event has no time. Return None if neither is
+    known."""
     return entry.occurred_at or entry.created_at
 
 

@@ -38,18 +38,18 @@ _OWN_WORDS = 8  # words; shorter equal sentences of two speakers are not repetit
 _DAMPING = 0.85  # damping factor of LexRank; the rest is spread evenly
 _ITERATIONS = 50  # steps of the power iteration, which converges long before
 # Rounded values that are not critical: 15 settings were tried on the development conversations of `bench.cleaning`,
-# with a third of the tokens kept, and the results of most differed by less than 3% (terms) and 5% (answers).
+# with a third of the tokens kept, and the results of most settings differed by less than 3% (terms) and 5% (answers).
 _FREQUENCY_POWER = 0.5  # exponent of the count of a term
 _CENTRALITY_POWER = 0.5  # exponent of the rank of a sentence in the graph
 _LENGTH_POWER = 0.5  # exponent of the tokens of a sentence; its value is divided by the result
 _REPEATED = 0.3  # factor for the weight of a term that a selected sentence contains
 _MIN_WORTH = 0.01  # value of a sentence without terms, so that its kind can still change its rank
 _MAX_TRIED = 20  # sentences that are tried if the best ones do not fit
-_MAX_READ = 2_000  # maximum sentences that are read; if there are more, evenly spread ones are chosen
+_MAX_READ = 2_000  # maximum sentences that are read; if there are more, they are chosen at regular intervals
 _MAX_RANKED = 400  # maximum sentences in the graph; its computation is quadratic
 _MAX_TOKEN_LENGTH = 20  # maximum mean code points of a token, which limits the text whose tokens are counted
 _WORDS = re.compile(r"\w+")
-_UNSPACED = "\u0e00"  # scripts from here on put no spaces between words
+_UNSPACED = "\u0e00"  # scripts from this code point on have no spaces between words
 _RUN = rf"(?:\d|(?![{_UNSPACED}-\U0010ffff])[^\W_])+"
 _WORDS_AND_NUMBERS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’ \u00a0\u202f-](?=\d){_RUN})*")
 _WORDS_AND_PARTS = re.compile(rf"{_RUN}(?:(?<=\d)[.,:/'’-](?=\d){_RUN})*")  # "1 234,5" has the parts "1" and "234,5"
@@ -154,8 +154,8 @@ class _Selection:
 
 
 def _sentences(entries: Sequence[MemoryEntry], max_tokens: int) -> list[_Sentence]:
-    """Return all sentences of the entries. If there are too many sentences, return evenly spread ones. Sentences that
-    are very long are shortened."""
+    """Return all sentences of the entries. If there are too many, return sentences at regular intervals. Very long
+    sentences are shortened."""
     spans = [
         (number, index, entry.content[span.start : span.end])
         for number, entry in enumerate(entries)
@@ -193,8 +193,8 @@ def _rank(sentences: Sequence[_Sentence], languages: Sequence[str], count_tokens
     weights = _term_weights(counts)
     worth = [sum(weights[term] for term in count) for count in counts]
     by_worth = sorted(range(len(counts)), key=lambda i: (not sentences[i].priority, -worth[i]))
-    kept = sorted(by_worth[:_MAX_RANKED])
-    sentences, counts = [sentences[i] for i in kept], [counts[i] for i in kept]
+    chosen = sorted(by_worth[:_MAX_RANKED])
+    sentences, counts = [sentences[i] for i in chosen], [counts[i] for i in chosen]
     factors = [
         _kind_weight(sentence.text)
         * centrality**_CENTRALITY_POWER
@@ -272,7 +272,7 @@ def _selection_order(
 
 
 def _text(entries: Sequence[MemoryEntry], sentences: Iterable[_Sentence]) -> str:
-    """Return the text of the sentences in original order. Neighbors of one entry are on the same line."""
+    """Return the text of the sentences in original order. Neighboring sentences of one entry are on the same line."""
     runs: list[list[_Sentence]] = []
     for sentence in sorted(sentences, key=lambda one: (one.entry, one.index)):
         if runs and (runs[-1][-1].entry, runs[-1][-1].index + 1) == (sentence.entry, sentence.index):
@@ -309,7 +309,7 @@ def _cut_position(text: str, limit: int) -> int:
 
 
 class _Kind(NamedTuple):
-    """Properties of a sentence that change its value. `unspaced`: its script puts no spaces between words."""
+    """Properties of a sentence that change its value. `unspaced` is True if its script has no spaces between words."""
 
     words: list[str]
     dated: bool

@@ -153,7 +153,7 @@ _UNSUPPORTED = "The messages do not hold this {problem}."
 _MISSING = "It keeps none of the messages' {missing}: say what the messages are about, with those that matter."
 _EMPTY = "It has no text."
 _TOO_LONG = "It has {tokens} tokens, and at most {limit} are allowed."
-_WORDS_PER_TOKEN = 0.6  # with so many words, a summary stays within the limit of tokens in most languages
+_WORDS_PER_TOKEN = 0.6  # with this many words, a summary stays within the limit of tokens in most languages
 _EXTRACTIVE = "extractive"  # stored as the model of a summary without a model
 _MAX_TITLE_NAMES = 8  # names in title and context of the entry; the metadata contain all names
 _MAX_PROMPT = 12_000  # tokens of all originals in a prompt; longer originals are replaced by extracts
@@ -230,9 +230,10 @@ class Summarizer:
         """Return a summary of the originals, which may be in any order.
 
         A text of the model is rejected if it is empty or too long, states facts that are not in the originals, or
-        contains none of their facts. Then the model gets the list of problems and writes a second text. If this is
-        rejected too, or the model raises `LanguageModelError`, the summary consists of sentences of the originals.
-        Citation marks such as [1] are removed. The summary is empty only if `max_tokens` is too small for one word."""
+        contains none of their facts. Then the model gets the list of problems and writes a second text. If the second
+        text is rejected too, or if the model raises `LanguageModelError`, the summary consists of sentences of the
+        originals. Citation marks such as [1] are removed. The summary is empty only if `max_tokens` is too small for
+        one word."""
         originals = sort_by_time(originals)
         if self._model is None:
             return self._extractive(originals, "extractive")

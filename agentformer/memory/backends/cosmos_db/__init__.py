@@ -24,7 +24,7 @@ CACHE_FOLDER = "cosmos"  # the folder of the local copy inside `Settings.index_d
 SEARCHED_FOLDER = "cosmos-server"  # the folder of the local copy in the mode `server`
 _PAGE = 500  # items of one page of a query
 _CONNECT_SECONDS = 10
-_THROTTLED_TRIES = 60  # never reached, because `CosmosAddress.patience` ends before so many attempts
+_THROTTLED_TRIES = 60  # maximum attempts; never reached, because `CosmosAddress.patience` ends earlier
 _REFUSED = (401, 403)
 _LATER = (408, 410, 429, 449, 503)  # the service asks for a later attempt
 _LANGUAGE = "en-US"  # language in which the service analyzes words; only in the mode `server`
@@ -67,8 +67,8 @@ class Changed(Exception):
 class Container:
     """A container of Cosmos DB. The database and the container are created if they are missing. Thread-safe. Raises
     `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if it is throttled for more than
-    `CosmosAddress.patience` seconds, `TooLarge` for an item, and `MissingExtra` if the client of Cosmos DB is not
-    installed."""
+    `CosmosAddress.patience` seconds, `TooLarge` for an item that is too large, and `MissingExtra` if the client of
+    Cosmos DB is not installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
         """Connect to the container. `properties` are properties, such as policies, that the container gets if this call
@@ -105,7 +105,8 @@ class Container:
             return dict(self._container.create_item(item))
 
     def replace(self, item: Item, etag: str) -> Item:
-        """Replace an item, and return it with its new etag. Raises `Changed` if it does not have this etag any more."""
+        """Replace an item, and return it with its new etag. Raises `Changed` if another client has changed or deleted
+        the stored item, so that it no longer has `etag`."""
         from azure.core import MatchConditions
 
         with self._errors(item):

@@ -1,6 +1,6 @@
 """The backend `cosmos_db`: all records are in a container of Azure Cosmos DB, and each node searches a local copy. The
-indexes of the local copy (FAISS and words) follow its change feed, as in the backend `faiss`, whose code is shared. In
-the mode `server`, Cosmos DB ranks the passages instead (`ServerSearch`)."""
+indexes of the local copy (FAISS and words) apply the changes of its change feed. The code for this is shared with the
+backend `faiss`. In the mode `server`, Cosmos DB ranks the passages instead (`ServerSearch`)."""
 
 from __future__ import annotations
 
@@ -126,7 +126,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         )
 
     def search(self, query: Query) -> Hits:
-        """Return the hits, best first. Cosmos DB ranks them in the mode `server`, and otherwise the local indexes."""
+        """Return the hits, best first. In the mode `server`, Cosmos DB ranks them; otherwise, the local indexes rank
+        them."""
         self._refresh()
         if self._server is None:
             return super().search(query)
@@ -264,9 +265,9 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the condition that an item is in the scope, and the parameters of the condition. Two parts are missing.
-    `min_salience` is compared with the salience before decay, so the caller must test the results again. `where` is not
-    included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
+    """Return the SQL condition for the items in the scope, and its parameters. Two filters of the scope are not
+    complete. `min_salience` is compared with the salience before decay, so the caller must test the results again.
+    `where` is not included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 
@@ -281,9 +282,9 @@ def scope_condition(scope: Scope) -> ServerQuery:
     add("NOT ARRAY_CONTAINS(@except_kinds, c.scope.kind)", "except_kinds", excluded)
     for name in EQUAL:
         if (value := getattr(scope, name)) is not None:
-            free = scope.or_nobody and name in OWNERS
+            optional = scope.or_nobody and name in OWNERS
             equal = f"c.scope.{name} = @{name}"
-            add(f"({equal} OR IS_NULL(c.scope.{name}))" if free else equal, name, value)
+            add(f"({equal} OR IS_NULL(c.scope.{name}))" if optional else equal, name, value)
     for name, column, sign in (
         ("occurred_from", "occurred_at", ">="),
         ("occurred_to", "occurred_at", "<"),

@@ -32,7 +32,7 @@ from agentformer.types import new_id
 log = logging.getLogger("agentformer")
 
 FORMAT = 1
-LEASE_SECONDS = 15.0  # a writer that has not changed the head for so long is considered dead
+LEASE_SECONDS = 15.0  # a writer that has not changed the head for this time is considered dead
 BUSY_SECONDS = 60.0  # time that a writer waits for other writers
 _INLINE_BYTES = 1_000_000  # longer changes are written into further items
 _PAUSES = (0.002, 0.05)  # seconds between two reads of the head while another node writes, chosen at random
@@ -55,7 +55,7 @@ class Head:
     """The item that orders all transactions of a container. `last` is the number of the last transaction, and `commit`
     is its random id. `changes` are its changes; they stay here until they are written to the items of the container. If
     they are too long for the head, separate items contain them, and `parts` is the number of these items. `beat` grows
-    each time the `writer` renews its right to write."""
+    each time the `writer` renews its right to write. `sequences` is explained in `Writer.commit`."""
 
     store: str
     last: int = 0
@@ -176,8 +176,8 @@ class Writer:
     def commit(self, changes: Sequence[Change], sequences: Mapping[str, int]) -> None:
         """Commit a transaction with these changes. `sequences` contains the highest row numbers that the tables
         `entries` and `windows` have ever used. The caller must call `finish` afterwards. Raises `StoreBusy` if another
-        node has taken the right to write; nothing has changed then. If the connection is lost during the commit, read
-        the head to find out whether the commit succeeded. Raises `StoreError` if this cannot be found out."""
+        node has taken the right to write; nothing has changed then. If the connection is lost during the commit, the
+        head is read to find out whether the commit succeeded. Raises `StoreError` if the head cannot be read."""
         commit, inline, parts = new_id(), tuple(changes), 0
         if item_bytes(_packed(changes)) > _INLINE_BYTES:
             inline, parts = (), self._write_parts(commit, changes)

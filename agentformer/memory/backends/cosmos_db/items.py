@@ -23,7 +23,7 @@ Item = dict[str, Any]
 
 PARTITION_KEY = "pk"
 CONTROL = "control"  # the partition of all items that belong to no namespace
-_MAX_PARTITION_BYTES = 2_000  # of 2,048
+_MAX_PARTITION_BYTES = 2_000  # Cosmos DB allows 2,048
 _MAX_ITEM_BYTES = 1_900_000  # the service allows 2 MB; the rest is for the fields that the service adds
 GONE_SECONDS = 30 * 24 * 3600
 TABLES: Mapping[str, str] = {  # type of an item -> table of its row
@@ -35,7 +35,7 @@ TABLES: Mapping[str, str] = {  # type of an item -> table of its row
     "absent": "absent_documents",
     "meta": "meta",
 }
-KEYS: Mapping[str, tuple[str, ...]] = {
+KEYS: Mapping[str, tuple[str, ...]] = {  # type of an item -> columns of the primary key of its row
     "entry": ("num",),
     "history": ("entry", "version"),
     "window": ("id",),
@@ -44,10 +44,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "absent": ("id",),
     "meta": ("key",),
 }
-CONDITIONS = {kind: " AND ".join(f"{name} = ?" for name in names) for kind, names in KEYS.items()}  # of one row
+# type of an item -> SQL condition that selects one row
+CONDITIONS = {kind: " AND ".join(f"{name} = ?" for name in names) for kind, names in KEYS.items()}
 QUEUES = ("pending", "moving")  # tables with a row for each waiting entry; this row is stored in the item of the entry
 LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe only the local file
-# Columns of an entry that a search compares. A scope compares those of `EQUAL` by equality.
+# Columns of an entry that a search compares: `_COMPARED`. Filters of a scope compare those in `EQUAL` by equality.
 EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
 _COMPARED = (
     "num",
@@ -91,9 +92,9 @@ def read_item(
     if row is None:
         return None
     values = dict(row)
-    more: Item = {}
+    extra: Item = {}
     if key.type == "entry":
-        more = {"change": change, **{queue: _queued(connection, queue, values["num"]) for queue in QUEUES}}
+        extra = {"change": change, **{queue: _queued(connection, queue, values["num"]) for queue in QUEUES}}
         namespace = values["namespace"]
     elif key.type in ("window", "history"):
         (namespace,) = connection.execute("SELECT namespace FROM entries WHERE num = ?", [values["entry"]]).fetchone()
@@ -101,9 +102,9 @@ def read_item(
         namespace = None
     if key.type == "window":
         vector = connection.execute("SELECT hash, data FROM vectors WHERE id = ?", [values.pop("vector")]).fetchone()
-        more = {"hash": _encode(vector["hash"]), "vector": _encode(vector["data"])}
+        extra = {"hash": _encode(vector["hash"]), "vector": _encode(vector["data"])}
     if searched and namespace is not None:
-        more |= _searched(connection, key, values)
+        extra |= _searched(connection, key, values)
     item = {
         "id": key.item_id,
         PARTITION_KEY: CONTROL if namespace is None else partition_of(namespace),
@@ -111,14 +112,15 @@ def read_item(
         "seq": seq,
         "row": {name: _encode(value) for name, value in values.items()},
         **({} if namespace is None else {"namespace": namespace}),
-        **more,
+        **extra,
     }
     check_size(item, _RESERVE)
     return item
 
 
 def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
-    """Return the fields that searches in the mode `server` need, for a window or for an entry without windows."""
+    """Return the fields that searches in the mode `server` need, for a window or for an entry without windows. Return
+    {} for other rows."""
     if key.type == "history":
         return {}
     if key.type == "entry":
@@ -195,7 +197,7 @@ def _queued(connection: sqlite3.Connection, queue: str, num: int) -> Item | None
 
 
 def check_size(item: Item, reserve: int = 0) -> None:
-    """Raise `TooLarge` if the item has more bytes than Cosmos DB stores in one item, less `reserve`."""
+    """Raise `TooLarge` if the item is too large for Cosmos DB. The limit is reduced by `reserve` bytes."""
     if (size := item_bytes(item)) > _MAX_ITEM_BYTES - reserve:
         raise TooLarge(
             "cosmos_db",

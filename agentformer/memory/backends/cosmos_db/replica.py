@@ -275,7 +275,8 @@ def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
 
 class Following:
     """Applies items of the container to the local copy. The items may come in any order and more than once, because
-    other nodes write meanwhile. `finish` must be called last. `since` is the last transaction in the copy."""
+    other nodes may write at the same time. `finish` must be called last. `since` is the number of the last transaction
+    in the copy."""
 
     def __init__(self, connection: sqlite3.Connection, since: int) -> None:
         self._connection = connection
@@ -313,8 +314,8 @@ class Following:
             )
 
     def finish(self, sequences: Mapping[str, int]) -> None:
-        """Apply the deletions and the embedding spaces, and add all changed entries to the change feed. `sequences` has
-        the highest row number that a table has ever used, by table name, so that no node uses a number again."""
+        """Apply the deletions and the embedding spaces, and add all changed entries to the change feed. `sequences`
+        maps each table to the highest row number that it has ever used, so that no node uses a number again."""
         gone = [(item_id, key) for item_id, (seq, key) in self._gone.items() if self._present.get(item_id, 0) < seq]
         for item_id, key in sorted(gone, key=lambda pair: _ORDER.index(pair[1].type)):
             self._delete(key)

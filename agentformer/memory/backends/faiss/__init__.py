@@ -30,7 +30,7 @@ class FaissOptions:
     fanout: int = 100  # number of candidates from the vector search, and also from the word search, in a hybrid search
     fusion: FusionOptions | None = None
     index: IndexOptions | None = None
-    window_tokens: int = 0  # most tokens of a text part that is embedded; 0 means as many as the model reads
+    window_tokens: int = 0  # maximum tokens of an embedded part of a text; 0 means the maximum that the model reads
     reranking: Reranking | None = None
     analyzers: Analyzers = PLAIN
 

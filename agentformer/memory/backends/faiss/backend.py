@@ -76,10 +76,11 @@ class FaissMemoryBackend(IndexedBackend):
         return cls(settings.index_dir, embedder, open_indexes, search_options(settings))
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors, and return how many still have none. If `refused` is true, the vector
-        index is trained before the call returns, if a training is needed."""
+        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
+        explained in `EmbeddingQueue.catch_up`. If `refused` is True, also train the vector index if it needs training,
+        before the call returns."""
         remaining = super().embed_pending(progress, refused=refused)
-        if refused:  # an explicit call trains now, so that a store of short-lived processes is trained too
+        if refused:  # in this call, because the process may end before a background thread has trained the index
             self._indexes.search.vectors.train_now(self._database)
         return remaining
 

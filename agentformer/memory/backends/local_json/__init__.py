@@ -79,8 +79,8 @@ class FolderSnapshot:
 
 
 class _AbsentDocuments:
-    """The methods of `MemoryBackend` that list documents which are not stored although their original files may exist.
-    With this list, the caller can find files that are not needed."""
+    """The methods of `MemoryBackend` for absent documents: documents that are not stored although their original files
+    may exist. The caller uses the list of absent documents to delete these files."""
 
     _folder: Folder
 
@@ -121,7 +121,8 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
-        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, as no vectors are stored."""
+        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, because no vectors are
+        stored."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
     def store(

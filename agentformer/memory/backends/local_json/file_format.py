@@ -1,6 +1,6 @@
-"""The JSON files of the backend `local_json`, one for each namespace. This module parses a file and returns its text.
-The class `Contents` has the records of all files of a folder. People can edit a file, so every value is checked when
-the file is read.
+"""The JSON files of the backend `local_json`, one for each namespace. This module parses the text of a file, and
+builds this text from records. `Contents` has the records of all files of a folder. People can edit a file, so every
+value is checked when the file is read.
 
     {
       "format": 1,
@@ -165,8 +165,8 @@ def changed_files(
         if (namespace := records[entry_id].entry.namespace) in changed:
             new[namespace][entry_id] = records[entry_id]
     return {
-        name: NamespaceFile(UNREADABLE, name, kept, absent=tuple(sorted(absent.get(name, ()))))
-        for name, kept in new.items()
+        name: NamespaceFile(UNREADABLE, name, namespace_records, absent=tuple(sorted(absent.get(name, ()))))
+        for name, namespace_records in new.items()
     }
 
 

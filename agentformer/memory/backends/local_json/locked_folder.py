@@ -195,7 +195,7 @@ class Folder:
         return NamespaceFile(version, namespace, records, absent=absent)
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
-        """Make `files`, by file name, the present contents of the folder. If two files contain an entry with the same
+        """Use `files` (by file name) as the current contents of the folder. If two files contain an entry with the same
         id, the second file counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
@@ -238,7 +238,7 @@ class Folder:
         self._adopt(files)
 
     def _write(self, texts: Mapping[str, str]) -> None:
-        """Replace files by new texts, which have the file names as keys. A file with an empty text is deleted."""
+        """Write files. `texts` contains the text of each file by file name. A file with an empty text is deleted."""
         self._remove_unfinished()
         if len(texts) == 1:
             ((name, text),) = texts.items()

@@ -153,11 +153,11 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
 
 
 def keep_valid(records: Records, ids: Iterable[str]) -> None:
-    """Check the new entries `ids`: if an entry is superseded but lost, because no successor can be found in its place
-    (see `supersession.is_lost`), set its `superseded_by` to None."""
+    """Check the new entries `ids`: if an entry is superseded, but searches find no successor of it (see
+    `supersession.is_lost`), set its `superseded_by` to None."""
     find, ending = _finder(records), set[str]()
     ids, lost = list(ids), True
-    while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
+    while lost:  # repeated: an entry of a cycle may be archived without a summary; its predecessors are then lost again
         lost = False
         for entry_id in ids:
             if supersession.is_lost(records[entry_id].entry, find, ending):
@@ -194,8 +194,8 @@ def consolidate(
 
 
 def restore(records: Records, summary_id: str, at: datetime) -> list[str]:
-    """End the archiving of the originals of a summary, and archive the summary at the time `at`. If the summary
-    superseded another entry, that other entry is current again. Return the sorted ids of the originals."""
+    """Make the originals of a summary live again, and archive the summary at the time `at`. If the summary superseded
+    another entry, that other entry is current again. Return the sorted ids of the originals."""
     summary = records.get(summary_id)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
@@ -247,8 +247,8 @@ def check_links(records: Mapping[str, Record]) -> Findings:
 
 
 def check_superseded(records: Mapping[str, Record]) -> Findings:
-    """Check that no superseded entry is lost: a successor can be found in its place (see `supersession.is_lost`). The
-    keys of the findings are the ids of the lost entries, newest first."""
+    """Check that no superseded entry is lost: searches can find a successor (see `supersession.is_lost`). The keys of
+    the findings are the ids of the lost entries, newest first."""
     findings = Findings("superseded", SUPERSEDED)
     findings.looked_at = sum(record.entry.superseded_by is not None for record in records.values())
     find, ending = _finder(records), set[str]()
@@ -259,7 +259,8 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current if it is still lost after the former repairs; see `supersession.is_lost`."""
+    """Make each of these entries current (no longer superseded). Entries that are no longer lost after the repair of
+    other entries are skipped; see `supersession.is_lost`."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
@@ -320,7 +321,8 @@ class Leases:
         return findings
 
     def _running(self) -> dict[str, _Lease]:
-        """Return the running leases by name, or none if the file cannot be read, because every lease ends soon."""
+        """Return the running leases by name. If the file cannot be read, return no lease, because every lease ends soon
+        anyway."""
         try:
             leases = self._read()
         except _UNREADABLE as error:

@@ -74,7 +74,7 @@ def _add_field(
             postings[term].append((number, counts[term]))
     for term, posting in postings.items():
         frequency = len(posting)
-        if field == "stems" and term.startswith("~"):  # a word is as rare in unknown languages as in all entries
+        if field == "stems" and term.startswith("~"):  # unknown language: the word is counted in all languages
             frequency = max(frequency, sum(term[1:] in entry.counts["surface"] for entry in terms))
         rare = rarity(frequency, len(terms))
         for number, count in posting:

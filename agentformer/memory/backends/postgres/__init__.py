@@ -1,5 +1,5 @@
-"""The store of the backend `postgres`, which several machines use, in a PostgreSQL database with pgvector:
-transactions, locks, and functions that read the store without opening the backend.
+"""The store of the backend `postgres` in a PostgreSQL database with pgvector, which several machines can use. This
+module contains its transactions and locks, and functions that read the store without opening the backend.
 
 Writers of one store take turns: a transaction that writes holds an advisory lock from its first statement to its end.
 The numbers of the change feed therefore have the order of the commits, and a writer sees the changes of all earlier
@@ -37,12 +37,12 @@ from agentformer.types import EmbeddingSpace, new_id
 if TYPE_CHECKING:
     import psycopg
 
-# If a node is lost during a transaction, the write lock stays held for this time.
+# If a node is lost during a transaction, its write lock is released after this time.
 _LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
 _DOUBT_SECONDS = 15.0  # seconds in which the server is asked whether a transaction was committed
 _IN_DOUBT = (
-    "the connection to the server was lost during a commit, so whether the change is stored is not known; "
-    "repeat the call with the same ids: an entry that is stored already raises a conflict"
+    "the connection to the server was lost during a commit, and it is not known whether the change is stored; "
+    "repeat the call with the same ids: an entry that is already stored raises a conflict"
 )
 # Each transaction that writes stores a new token under the name of its connection. If the answer to a commit is lost,
 # the token shows whether the transaction was committed. A transaction number could not show this: after a crash, a
@@ -52,7 +52,7 @@ _STARTED = """
     ON CONFLICT (connection) DO UPDATE SET token = excluded.token, at = excluded.at
     RETURNING (SELECT coalesce(max(seq), 0) FROM changes)
 """
-# This statement writes, so its commit waits for synchronous standbys, which then have the transaction in doubt, too.
+# This statement writes, so its commit waits for synchronous standbys. They then have the transaction in doubt, too.
 _OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -107,8 +107,8 @@ class PostgresDatabase:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction that has the write lock of the store. It is committed at the end of the
-        context, or rolled back after an error. If the server is lost during the commit, it is asked whether the
-        transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was changed."""
+        context, or rolled back after an error. If the connection is lost during the commit, the server is asked whether
+        the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was changed."""
         begin = f"BEGIN; {_LIMIT}; SELECT pg_advisory_xact_lock({self._lock_number})"
         token = new_id()
         with self._transaction(begin) as raw:
@@ -130,8 +130,9 @@ class PostgresDatabase:
 
     @contextmanager
     def lock(self, name: str, *, wait: bool) -> Iterator[Connection]:
-        """Hold a lock that one process of all nodes can hold, and yield a connection without a transaction. If the
-        process dies, the lock is released. Raises `filelock.Timeout` if another has the lock and `wait` is False."""
+        """Hold a lock that only one process of all nodes can hold at a time, and yield a connection without a
+        transaction. If the process dies, the lock is released. Raises `filelock.Timeout` if another process has the
+        lock and `wait` is False."""
         number = _lock_number(f"{self._schema}/{name}")
         with self._connections.borrow() as raw, translated_errors():
             if wait:

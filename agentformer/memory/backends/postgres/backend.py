@@ -31,7 +31,7 @@ __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
-_REPEATS = 3  # attempts of a call whose transaction was undone because the connection was lost
+_REPEATS = 3  # repetitions of a call whose transaction was undone because the connection was lost
 # Tables of a backup -> columns of their keys. In this order, each row refers only to rows that were copied before.
 _TABLES = {
     "entries": ("num",),

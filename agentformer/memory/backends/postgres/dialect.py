@@ -39,8 +39,8 @@ def _derived(match: re.Match[str]) -> str:
     return f"INSERT OR REPLACE INTO derived (entry_namespace, {', '.join(columns)}) {_PLACE.format(marks)}"
 
 
-# Here all keys begin with the namespace, see `schema`. Each rule: a pattern of a statement of `records/`, and the same
-# statement with the namespace.
+# In PostgreSQL, all keys begin with the namespace (see `schema`). A rule is a pattern of a statement of `records/`, and
+# the same statement with the namespace.
 _NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
@@ -112,7 +112,7 @@ _NAMESPACED: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]],
         (r"\b(\w+)\.(num = (?!changes\.)(\w+)\.entry)\b", r"\1.namespace = \3.entry_namespace AND \1.\2"),
     )
 )
-# Each rule: a pattern in a statement for SQLite, and its replacement. `@` marks a parameter that is a JSON list.
+# Each rule is a pattern in a statement for SQLite, and its replacement. `@` marks a parameter that is a JSON list.
 _RULES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (

@@ -108,14 +108,14 @@ class ServerIndexes:
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
         self.imported = VectorImport(database, embedder)
-        self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # a `DistributedMemory` sets a lease
+        self.moving: Callable[[], AbstractContextManager[bool]] = self._locked  # a lease in `DistributedMemory`
         self._prepared = threading.local()  # the terms of the entries that this thread stores
         database.before_commit = self._update_words
 
     @contextmanager
     def prepared(self, entries: Sequence[MemoryEntry]) -> Iterator[None]:
-        """Analyze the words of these entries, and keep their terms until the end of the context, in which the caller
-        stores the entries. So the analysis is done before the transaction begins, and other writers wait less."""
+        """Analyze the words of these entries, and keep their terms until the end of the context. The caller stores the
+        entries inside the context. The analysis is done before the transaction begins, so other writers wait less."""
         self._prepared.terms = prepare(entries, self._analyzers)
         try:
             yield
@@ -135,7 +135,7 @@ class ServerIndexes:
 
     @contextmanager
     def migration_lock(self) -> Iterator[None]:
-        """Hold the lock that only one migration of the store can have. Raises `Conflict` if another has it."""
+        """Hold the lock that only one migration of the store can have. Raises `Conflict` if another process has it."""
         with self.moving() as taken:
             if not taken:
                 raise Conflict(_MOVING)
@@ -201,7 +201,7 @@ def _reported(check: _CheckRecords) -> _CheckRecords:
     return run
 
 
-# Each check of the records, with its repair.
+# Each check of the records, with its repair, or None if the damage is only reported.
 _CHECKS: tuple[tuple[_CheckRecords, _Mend | None], ...] = (
     (_reported(verify.metadata), None),
     (_reported(verify.entries), None),
@@ -214,7 +214,7 @@ _CHECKS: tuple[tuple[_CheckRecords, _Mend | None], ...] = (
 
 
 def _check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
-    """Add a finding to the findings of the vectors for each vector whose copies in several namespaces differ."""
+    """Add a finding to `findings` for each vector whose copies in several namespaces differ."""
     query = (
         "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
         "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
@@ -243,8 +243,8 @@ def _check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findin
 
 
 def _repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
-    """Write the terms of all entries again, and mark all `findings` as repaired. The terms of the damaged entries alone
-    are not enough, because the counts over all entries may be wrong, too."""
+    """Write the terms of all entries again, and mark all `findings` as repaired. Writing only the terms of the damaged
+    entries is not enough, because the counts over all entries may be wrong, too."""
     with database.writing() as connection:
         raw = native(connection)
         nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]

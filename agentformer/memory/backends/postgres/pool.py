@@ -111,7 +111,7 @@ class Connections:
             return
         try:
             raw.pgconn.send_query(b"ROLLBACK")
-            if raw.pgconn.flush():  # the network takes nothing more
+            if raw.pgconn.flush():  # not all data could be sent
                 raw.close()
             self._ending.add(raw)
         except import_psycopg().Error:  # the connection was lost, or it was interrupted in the middle of a statement

@@ -28,8 +28,8 @@ STATE: ReadyKey = (
     "SELECT seq, token, (SELECT xmin::text FROM spaces WHERE active = 1) FROM points ORDER BY seq DESC LIMIT 1",
     (),
 )
-# Statements of `records/` without parameters, or with constant ones: the statement as in `records/` -> the same for
-# PostgreSQL. If `records/` changes a statement, it needs another round trip; a test counts these.
+# Statements of `records/` without parameters, or with constant parameters -> the same statements for PostgreSQL. If a
+# statement in `records/` changes, it needs an additional round trip; a test counts the round trips.
 _STATE: Ready = {(_LAST_SEQ, ()): _LAST_SEQ, (_ACTIVE_SPACE, ()): _ACTIVE_SPACE}
 _QUEUE: Ready = {
     (_LAST_SEQ, ()): _LAST_SEQ,
@@ -38,9 +38,9 @@ _QUEUE: Ready = {
         "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
     ),
 }
-# Otherwise, the planner may sort all vectors and not use their index, or read all windows for a scope with few entries.
+# Without this option, the planner may sort all vectors and not use their index, or read all windows for a small scope.
 _NO_SCAN = "SET LOCAL enable_seqscan = off"
-FEW = 5_000  # in a scope with at most so many entries, vectors are compared one by one
+FEW = 5_000  # in a scope with at most this many entries, vectors are compared one by one
 _MAX_CACHED = 256
 # The windows of the entries `e` with their vectors. The embedding space is a parameter.
 WINDOWS_OF_ENTRIES = (
@@ -70,9 +70,10 @@ class SearchReads(RecordStore):
         return nullcontext(joined) if joined is not None else self._database.reading(_STATE)
 
     def reading_in_helper(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context manager that yields a connection in a read transaction for the helper thread of a search. It
-        does not count for the limit, because the search may hold the last connection while it waits for the thread."""
-        joined = self._joined.connection  # given if the helper thread was not used
+        """Return a context manager that yields a connection in a read transaction for the helper thread of a search.
+        The connection does not count for the limit of connections, because the search may hold the last connection
+        while it waits for the thread."""
+        joined = self._joined.connection  # not None if the search uses no helper thread
         return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 
     def joined(self, mask: ScopeMask) -> AbstractContextManager[None]:

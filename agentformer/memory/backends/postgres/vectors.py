@@ -1,7 +1,7 @@
 """The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
 or, from the second search of the scope on, by this process. In larger scopes, an HNSW index of the embedding space
-finds candidates. These comparisons use vectors of half precision; the caller then ranks the best windows by their
-stored vectors. The index of a space is created in the background when the space has many vectors; other spaces are
+finds candidates. The server compares vectors of half precision; the caller then ranks the best windows by their stored
+vectors. The index of a space is created in the background when the space has many vectors; other spaces are
 searched exactly.
 
 This process keeps the windows of small scopes in memory (`ScopeVectors`), because the server needs several milliseconds
@@ -43,7 +43,7 @@ from agentformer.types import Matrix, RecordStore, Scope, Vector
 log = logging.getLogger("agentformer")
 
 INDEXED_FROM = 10_000  # number of vectors; a smaller space is searched exactly
-_SPARE = 16  # additional windows, because rounding may have moved good ones below the limit
+_SPARE = 16  # additional windows, because rounding may have moved good windows below the limit
 _EFFORT = (200, 1_000)  # minimum and maximum candidates that the index considers at a time (hnsw.ef_search)
 _MAX_CANDIDATES = 20_000  # maximum candidates of the index (hnsw.max_scan_tuples); then the search is exact
 _BUILD = {"m": 16, "ef_construction": 100}
@@ -73,11 +73,11 @@ class ServerVectors:
         self.problem = ""
 
     def __len__(self) -> int:
-        return INDEXED_FROM  # large, so that words are always searched at the same time: the server computes
+        return INDEXED_FROM  # large, so that words are always searched at the same time, because the server computes
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
-        """Keep the embedding space `space` of a search, because `build` creates the index of this space. Unlike other
-        vector indexes, do not apply the changes up to `newest`: the server has already applied them."""
+        """Record the embedding space of a search as `space`. Unlike other vector indexes, do not apply the changes up
+        to `newest`: the server has already applied them."""
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
@@ -107,7 +107,8 @@ class ServerVectors:
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
-        """Create the index of the last searched space if it needs one, in a thread. If `wait` is true, wait for it."""
+        """Create the missing indexes of large embedding spaces in a thread. If `wait` is True, wait until the thread
+        ends."""
         with self._lock:
             if self._builder is None or not self._builder.is_alive():
                 self._builder = threading.Thread(target=self._build, name="agentformer-hnsw", daemon=True)
@@ -242,10 +243,10 @@ class Windows(NamedTuple):
     rows: Matrix
     stored: NDArray[Any]
 
-    def at(self, places: NDArray[Any]) -> Windows:
+    def at(self, indexes: NDArray[Any]) -> Windows:
         """Return the windows at these indexes."""
-        columns = self.windows[places], self.entries[places], self.vectors[places]
-        return Windows(*columns, self.rows[places], self.stored[places])
+        columns = self.windows[indexes], self.entries[indexes], self.vectors[indexes]
+        return Windows(*columns, self.rows[indexes], self.stored[indexes])
 
     @property
     def size(self) -> int:
@@ -331,10 +332,10 @@ def _followed(
     new = _read_windows(connection, space, scope, dimension, changed)
     if new is None:
         return None
-    kept = ~np.isin(windows.entries, np.array(changed, np.int64))
-    if kept.all() and not len(new.rows):
+    unchanged = ~np.isin(windows.entries, np.array(changed, np.int64))
+    if unchanged.all() and not len(new.rows):
         return windows
-    old = windows.at(kept)
+    old = windows.at(unchanged)
     columns = [np.concatenate([one, more]) for one, more in zip(old[:3], new[:3], strict=True)]
     rows, stored = np.concatenate([old.rows, new.rows]), np.concatenate([old.stored, new.stored])
     return Windows(columns[0], columns[1], columns[2], rows, stored)
@@ -360,6 +361,6 @@ def _read_windows(
     ]
     matrix = np.frombuffer(b"".join(row[-1] for row in rows), "<f4").astype(np.float32).reshape(len(rows), dimension)
     window, stored = row_type(_WINDOW_COLUMNS), np.empty(len(rows), object)
-    for place, row in enumerate(rows):
-        stored[place] = window(row[: len(_WINDOW_COLUMNS)]), row[-2]
+    for n, row in enumerate(rows):
+        stored[n] = window(row[: len(_WINDOW_COLUMNS)]), row[-2]
     return Windows(columns[0], columns[1], columns[2], matrix, stored)

@@ -3,22 +3,21 @@ BM25, as in the word index of the embedded backend.
 
 The terms of a changed entry are written in the transaction that changes the entry, so a search sees every acknowledged
 write. The tables contain the number of entries for each term, and the numbers of entries and terms for each language.
-These are counted over the whole store, as in the embedded backend, because this gives better ranks in small namespaces.
-Other namespaces therefore influence the rarity of a word, but their entries are never read.
+These numbers are counted over the whole store, as in the embedded backend, because this gives better ranks in small
+namespaces. Other namespaces therefore influence the rarity of a word, but their entries are never read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, weighted_terms
+from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, rarity, weighted_terms
 from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities, without_common_terms
 from agentformer.memory.backends.postgres.searching import SearchReads, scope_condition
 from agentformer.memory.backends.postgres.server import Connection, native
@@ -94,13 +93,11 @@ def term_hash(field: str, term: str) -> int:
 
 def update_words(
     connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
-) -> int:
-    """Write the terms of these entries again, and remove those of missing entries. Return the number of changed
-    entries. `prepared` has the terms that `prepare` has computed before the transaction."""
-    changed = 0
+) -> None:
+    """Write the terms of these entries again, and remove those of missing entries. `prepared` contains the terms that
+    `prepare` has computed before the transaction."""
     for start in range(0, len(nums), _BATCH):
-        changed += _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
-    return changed
+        _update_batch(connection, nums[start : start + _BATCH], analyzers, prepared)
 
 
 def prepare(entries: Sequence[MemoryEntry], analyzers: Analyzers) -> Prepared:
@@ -123,7 +120,9 @@ def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: An
     return [num for num in nums if new.get(num) != old.get(num)]
 
 
-def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared) -> int:
+def _update_batch(
+    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared
+) -> None:
     query = "SELECT num, namespace, language, lengths, terms, digest FROM word_entries WHERE num = ANY(%s)"
     old = {row[0]: row for row in _raw(connection, query, nums)}
     new = _analyze(connection, nums, analyzers, prepared)
@@ -145,13 +144,12 @@ def _update_batch(connection: sqlite3.Connection, nums: Sequence[int], analyzers
         raw.run("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
     if new:
         _insert(raw, new)
-    moved = sorted((term, count) for term, count in counts.items() if count)
-    if moved:
-        raw.run(_COUNT, [*map(_array, zip(*moved, strict=True))])
+    changed_counts = sorted((term, count) for term, count in counts.items() if count)
+    if changed_counts:
+        raw.run(_COUNT, [*map(_array, zip(*changed_counts, strict=True))])
     for language, (entries, *lengths) in sorted(totals.items()):
         if entries or any(lengths):
             raw.run(_TOTAL, [language, entries, lengths])
-    return len({*gone, *(entry.num for entry in new)})
 
 
 def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
@@ -299,16 +297,14 @@ def _query_values(
 ) -> list[Any]:
     weights = []
     for field, term, boost in terms:
-        frequency = frequencies[field, term]
-        rarity = math.log(1 + (max(statistics.entries, frequency) - frequency + 0.5) / (frequency + 0.5))
-        weights.append(boost * rarity * (1 + _K1))
+        weights.append(boost * rarity(frequencies[field, term], statistics.entries) * (1 + _K1))
     hashes = [term_hash(field, term) for field, term, _ in terms]
     means = [statistics.means[field] or 1.0 for field, _, _ in terms]
     return [_K1, _B, _B, hashes, weights, means, namespace]
 
 
 def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
-    """Return the best entries of the scope with their scores. All entries with the same score as the last one are
+    """Return the best entries of the scope with their scores. All entries with the same score as the last of them are
     included. If `small` is True, only entries of the scope get a score, which is faster if they are few."""
     raw = native(connection)
     condition, more = scope_condition(scope)
