@@ -201,7 +201,8 @@ class FactContradictions:
                 self._stated[about, group, key].append(_Stated(*written, sentence, (state,)))
 
     def find(self) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
-        """Return the contradictions, newest first, and notes about reached limits and about facts not compared."""
+        """Return the contradictions, newest first, and notes about limits that were reached and facts that were not
+        compared."""
         pairs: dict[tuple[str, str], tuple[datetime, Contradiction]] = {}
         for about in ("value", "number", "negation"):  # a pair is reported only as the first of these kinds
             for key in (key for key in self._stated if key[0] == about):

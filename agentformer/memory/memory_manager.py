@@ -361,7 +361,7 @@ def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:
         problem = "must not be a record of AgentFormer, such as a vector store; the same is true for new_id"
         raise InvalidInput("old_id", problem)
     if "core" in (old.tier, new.tier):
-        raise InvalidInput("old_id", "core blocks are not superseded; edit them with `core append` or `core replace`")
+        raise InvalidInput("old_id", "core blocks cannot be superseded; edit them with `core append` or `core replace`")
     if old.derived_from and old.kind == "summary" and old.archived_at is None:
         raise InvalidInput(
             "old_id",

@@ -165,8 +165,8 @@ _CITATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A summary, and data about how it was made. `outcome` says whether a model wrote the summary or sentences of the
-    originals were used. `problems` are the reasons why earlier texts of the model were rejected."""
+    """A summary, and data about how it was made. `outcome` says how it was made: by a model, or from sentences of the
+    originals. `problems` are the reasons why earlier texts of the model were rejected."""
 
     text: str
     model: str

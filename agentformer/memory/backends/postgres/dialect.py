@@ -138,8 +138,8 @@ _IGNORE = re.compile(r"\s*INSERT OR IGNORE INTO (\w+)")
 
 
 class Statement(NamedTuple):
-    """A statement for PostgreSQL. `keys` contains for each parameter the index or the name of its value in the
-    parameters of the original statement. `lists` contains the keys of the values that are JSON lists."""
+    """A statement for PostgreSQL. `keys` contains an item for each parameter: the index, the slice or the name of its
+    values in the parameters of the original statement. `lists` contains the keys of the values that are JSON lists."""
 
     text: str
     keys: tuple[int | str | slice, ...]

@@ -45,8 +45,8 @@ _END = """
 
 class Connections:
     """The connections to one schema of a database, at most `limit`. A thread that already has a connection may get more
-    beyond the limit, so that threads cannot wait for each other in a deadlock. `lock` is the number of the advisory
-    lock that writers hold. Thread-safe."""
+    connections beyond the limit, so that threads cannot wait for each other in a deadlock. `lock` is the number of the
+    advisory lock that writers hold. Thread-safe."""
 
     def __init__(self, url: str, schema: str, limit: int, lock: int) -> None:
         self._url = url

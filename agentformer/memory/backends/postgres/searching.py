@@ -77,13 +77,13 @@ class SearchReads(RecordStore):
         return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 
     def joined(self, mask: ScopeMask) -> AbstractContextManager[None]:
-        """Let all calls of `reading` in this thread use one transaction until the end of the context. `mask` is the
-        scope of the search; this implementation does not use it."""
+        """Return a context manager. Inside its context, all calls of `reading` in this thread use one transaction.
+        `mask` is the scope of the search; this implementation does not use it."""
         return nullcontext() if self._joined.connection is not None else self._join(_QUEUE)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Let all calls of `reading` in this thread use one transaction until the end of the context. The search must
-        not compute a vector, because a connection must not wait for an embedder."""
+        """Return a context manager. Inside its context, all calls of `reading` in this thread use one transaction. The
+        search must not compute a vector there, because a connection must not wait for an embedder."""
         return self._join({**_STATE, **_QUEUE})
 
     @contextmanager
