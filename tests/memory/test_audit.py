@@ -298,7 +298,7 @@ def test_entries_never_used_are_counted_and_the_oldest_named(backend: FaissMemor
     report = look(backend)
     assert (report.unread.count, report.unread.kinds, report.unread.days) == (26, {"event": 1, "fact": 25}, 30)
     assert report.unread.ids == tuple(entry.id for entry in unread[:20])
-    assert look(backend, unread_days=101).unread.count == 0
+    assert look(backend, at=OLD + timedelta(days=29)).unread.count == 0
 
 
 def test_the_audit_changes_nothing(backend: FaissMemoryBackend) -> None:
