@@ -199,8 +199,7 @@ class HierarchicalMemory:
         return sorted(latest, key=lambda entry: entry.id)
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> list[MemoryEntry]:
-        """Return all messages of a session with their original text, in order of time. Archived messages are
-        included."""
+        """Return all messages of a session, including archived messages, with their original text, oldest first."""
         scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
         messages = all_entries(self._backend, scope)
         originals = [m if m.raw is None else dataclasses.replace(m, content=m.raw) for m in messages]

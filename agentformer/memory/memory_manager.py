@@ -82,9 +82,8 @@ class MemoryManager(BatchOperations):
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
-        """Store messages in one transaction, and return their entries. Each message is a mapping with the arguments of
-        `add_message`, and the messages are in order of time. If one of them is invalid, raises `InvalidInput` and
-        stores none."""
+        """Store messages in one transaction, and return their entries. Each item is a mapping with the arguments of
+        `add_message`; the items are in order of time. If one item is invalid, raises `InvalidInput` and stores none."""
         checked = validation.mappings("messages", messages)
         return self.add_checked([validation.new_message(message) for message in checked])
 
@@ -159,8 +158,7 @@ class MemoryManager(BatchOperations):
         return hits
 
     def references(self, text: str, **options: Any) -> list[Reference]:
-        """Search like `search`, and return the records of the host application to which the hits belong, each record
-        once."""
+        """Search like `search`. Return the records of the host application to which hits belong, each record once."""
         return _references(self.search(text, **options))
 
     def get(self, entry_id: str) -> MemoryEntry:
@@ -200,8 +198,7 @@ class MemoryManager(BatchOperations):
         return [*self._backend.history(entry_id)]
 
     def transcript(self, session_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> Entries:
-        """Return all messages of a session with their original text, in order of time. Archived messages are
-        included."""
+        """Return all messages of a session, including archived messages, with their original text, oldest first."""
         session_id, namespace = fields.name("session_id", session_id), fields.name("namespace", namespace)
         return self.hierarchical.transcript(session_id, namespace=namespace)
 
