@@ -134,7 +134,7 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
     try:
-        if absent := copy.absent_documents():  # a restored memory then deletes no original file as superfluous
+        if absent := copy.absent_documents():  # else a restored memory would delete their original files
             copy.forget_absent(absent)
         for namespace in copy.namespaces():
             done.namespaces[namespace] = copy.count(Scope(namespace, include_archived=True))

@@ -53,8 +53,8 @@ def copy_entries(
     delete: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Make `target`, which no other process uses, equal to `source`, in at most `most` passes. The last pass finds no
-    difference, unless the source keeps changing.
+    """Make `target` equal to `source` in at most `most` passes. No other process may use `target`. The last pass finds
+    no difference, unless the source keeps changing.
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
     the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
@@ -103,7 +103,7 @@ class _Plan:
         return root_of(self.parents, entry_id)
 
 
-class _Stated(NamedTuple):
+class _Versions(NamedTuple):
     """An entry and its former versions. `text` are their lines in an export, which are equal for equal entries."""
 
     entry: MemoryEntry
@@ -114,7 +114,7 @@ class _Stated(NamedTuple):
 def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
     plan = _Plan()
     for namespace in sorted({*snapshot.namespaces(), *target.namespaces()}):
-        for ours, theirs in _pairs(_stated(snapshot, namespace), _stated(target, namespace)):
+        for ours, theirs in _pairs(_versions(snapshot, namespace), _versions(target, namespace)):
             if ours:
                 plan.entries += 1
                 plan.source.update(ours.text.encode())
@@ -125,7 +125,7 @@ def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
     return plan
 
 
-def _add_difference(plan: _Plan, ours: _Stated | None, theirs: _Stated | None) -> None:
+def _add_difference(plan: _Plan, ours: _Versions | None, theirs: _Versions | None) -> None:
     if ours is None:
         assert theirs is not None
         plan.surplus.append(theirs.entry.id)
@@ -166,14 +166,14 @@ def _apply(
     done.counted += len(uses)
 
 
-def _transactions(snapshot: MemorySnapshot, plan: _Plan, members: set[str]) -> Iterator[list[_Stated]]:
+def _transactions(snapshot: MemorySnapshot, plan: _Plan, members: set[str]) -> Iterator[list[_Versions]]:
     """Yield lists of the entries of the snapshot whose ids are in `members`. Each list except the last has at least
     `_BATCH` entries. The entries of a group are always in the same list."""
-    left = Counter(map(plan.group_of, members))  # members of each group that did not come yet
-    waiting: dict[str, list[_Stated]] = {}
-    batch: list[_Stated] = []
+    left = Counter(map(plan.group_of, members))  # number of members of each group that were not read yet
+    waiting: dict[str, list[_Versions]] = {}
+    batch: list[_Versions] = []
     for namespace in snapshot.namespaces() if members else ():
-        for each in _stated(snapshot, namespace, members):
+        for each in _versions(snapshot, namespace, members):
             group = plan.group_of(each.entry.id)
             waiting.setdefault(group, []).append(each)
             left[group] -= 1
@@ -186,21 +186,23 @@ def _transactions(snapshot: MemorySnapshot, plan: _Plan, members: set[str]) -> I
         yield batch
 
 
-def _stated(
+def _versions(
     records: MemorySnapshot | MemoryBackend, namespace: str, members: set[str] | None = None
-) -> Iterator[_Stated]:
-    """Yield the entries of a namespace in order of id; if `members` is given, only the entries with these ids."""
+) -> Iterator[_Versions]:
+    """Yield the entries of a namespace in order of id. If `members` is given, yield only the entries with these ids."""
     for entry in entries_in(records, [namespace]):
         if members is None or entry.id in members:
             history = records.history(entry.id) if entry.version > 1 else ()
-            yield _Stated(entry, history, "".join(entry_lines(entry, history)))
+            yield _Versions(entry, history, "".join(entry_lines(entry, history)))
 
 
-def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple[_Stated | None, _Stated | None]]:
+def _pairs(
+    ours: Iterator[_Versions], theirs: Iterator[_Versions]
+) -> Iterator[tuple[_Versions | None, _Versions | None]]:
     """Yield pairs of an entry of the source and the entry of the target with the same id. If one of the two has no
     entry with this id, its place in the pair is None. Both iterators must be in order of id."""
 
-    def entry_id(item: tuple[int, _Stated]) -> str:
+    def entry_id(item: tuple[int, _Versions]) -> str:
         return item[1].entry.id
 
     numbered = (zip(repeat(side), stated, strict=False) for side, stated in enumerate((ours, theirs)))
@@ -209,9 +211,9 @@ def _pairs(ours: Iterator[_Stated], theirs: Iterator[_Stated]) -> Iterator[tuple
         yield pair.get(0), pair.get(1)
 
 
-def _more_uses(ours: _Stated, theirs: _Stated) -> Use | None:
-    """Return the uses to add to the target's entry so that it equals the source's entry: the entry then need not be
-    stored again. Return None if the entries also differ in other fields, or if the target has more uses."""
+def _more_uses(ours: _Versions, theirs: _Versions) -> Use | None:
+    """Return the uses that the target's entry lacks. After they are added, it equals the source's entry, and need not
+    be stored again. Return None if the entries also differ in other fields, or if the target has more uses."""
     entry, former = ours.entry, theirs.entry
     counts = {name: getattr(entry, name) for name in _COUNTED}
     if ours.history != theirs.history or replace(former, **counts) != entry or entry.last_accessed is None:

@@ -91,9 +91,9 @@ def has_original(entry: MemoryEntry) -> bool:
     return entry.kind == "document" and entry.metadata.get("status") in ("ready", "stored")
 
 
-def damaged(what: str) -> InvalidInput:
-    """Return the error for a damaged export. `what` describes the damage."""
-    return InvalidInput("folder", f"the export is damaged, and nothing was imported: {what}")
+def damaged(damage: str) -> InvalidInput:
+    """Return the error for a damaged export. `damage` describes what is wrong."""
+    return InvalidInput("folder", f"the export is damaged, and nothing was imported: {damage}")
 
 
 def open_plain(folder: Path, path: str) -> BinaryIO:
@@ -143,7 +143,8 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
 def entries_in(
     records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
 ) -> Iterator[MemoryEntry]:
-    """Yield the entries of these namespaces, also archived ones; if `kinds` is given, only those of these kinds."""
+    """Yield the entries of these namespaces, including archived ones. If `kinds` is given, yield only entries of these
+    kinds."""
     for namespace in namespaces:
         yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
 

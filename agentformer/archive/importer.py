@@ -22,7 +22,7 @@ from agentformer.types import MemoryBackend, MemoryEntry, Scope
 _BATCH = 500  # entries
 _BATCH_BYTES = 16 << 20  # of their lines, so that long entries do not fill the memory
 _BLOCKS = 10_000  # core blocks of a namespace
-_LISTED = 10  # conflicts in a message
+_LISTED = 10  # at most this many conflicts are listed in a message
 
 
 @dataclass(slots=True)

@@ -105,7 +105,8 @@ class Archive:
         return root_of(self._joined, self._groups[number])
 
     def _join_superseded(self) -> None:
-        """Join the groups of superseded entries and their successors: no entry is stored without its successor."""
+        """Join the groups of superseded entries and their successors, so that no entry is stored without its
+        successor."""
         successors = set(self._superseded.values())
         positions = {entry_id: number for number, entry_id in enumerate(self.ids) if entry_id in successors}
         for number, successor in self._superseded.items():
@@ -117,13 +118,13 @@ class Archive:
         files: dict[int, BinaryIO] = {}
         with ExitStack() as stack:
             for number in numbers:
-                which = self._files[number]
-                if which not in files:
-                    files[which] = stack.enter_context(open_plain(self.folder, self._paths[which]))
-                files[which].seek(self._offsets[number])
-                data = files[which].read(self._lengths[number])
+                file_number = self._files[number]
+                if file_number not in files:
+                    files[file_number] = stack.enter_context(open_plain(self.folder, self._paths[file_number]))
+                files[file_number].seek(self._offsets[number])
+                data = files[file_number].read(self._lengths[number])
                 if _hash(data) != self._hashes[number]:
-                    raise _changed(self._paths[which])
+                    raise _changed(self._paths[file_number])
                 first, *former = map(read_entry_line, filter(None, data.split(b"\n")))
                 yield ArchivedEntry(first.entry, (*first.history, *(line.entry for line in former)))
 
@@ -143,19 +144,19 @@ class Archive:
     def index_entries(self) -> None:
         """Check all entries, and record their positions. Raises `InvalidInput` if an entry is not valid."""
         relations = _Relations()
-        for which, path in enumerate(self._paths):
+        for file_number, path in enumerate(self._paths):
             for lines in _read_entries(self.folder, path):
                 entry = lines.entry
                 problem = history_problem(entry.id, entry.version, lines.history)
                 if problem := problem or relations.add(entry) or self._original_problem(entry):
                     raise damaged(f"{path}, line {lines.number}: {problem}")
-                self._add(which, lines)
+                self._add(file_number, lines)
         if problem := relations.finish():
             raise damaged(problem)
         self._join_superseded()
         self.outside_references = relations.outside_references()
 
-    def _add(self, which: int, lines: _EntryLines) -> None:
+    def _add(self, file_number: int, lines: _EntryLines) -> None:
         entry, data = lines.entry, b"".join(lines.lines)
         if entry.tier == "core":
             self.blocks.append(len(self.ids))
@@ -165,7 +166,7 @@ class Archive:
             self._superseded[len(self.ids)] = entry.superseded_by
         group = entry.source.document_id if entry.source else entry.archived_by or entry.parent_id or entry.id
         self.ids.append(entry.id)
-        self._files.append(which)
+        self._files.append(file_number)
         self._offsets.append(lines.offset)
         self._lengths.append(len(data))
         self._hashes.append(_hash(data))
@@ -178,7 +179,7 @@ class Archive:
 
 
 def read(folder: Path) -> Archive:
-    """Check every checksum and value of an export. Raises `InvalidInput` if the export is damaged."""
+    """Check every checksum and value of an export, and return it. Raises `InvalidInput` if the export is damaged."""
     manifest = _checked_manifest(folder)
     for path, digest in manifest["files"].items():
         _check_file(folder, path, digest)
@@ -263,8 +264,8 @@ def _checked_manifest(folder: Path) -> Mapping[str, Any]:
     return manifest
 
 
-def _changed(what: str) -> InvalidInput:
-    return InvalidInput("folder", f"{what} was changed while it was imported; run the import again")
+def _changed(name: str) -> InvalidInput:
+    return InvalidInput("folder", f"{name} was changed while it was imported; run the import again")
 
 
 def _hash(data: bytes) -> int:
@@ -303,7 +304,7 @@ class _Relations:
         return ""
 
     def finish(self) -> str:
-        """Check the relations that are complete after the last entry. Return the problem, or ""."""
+        """Check the relations that can be checked only after the last entry. Return the problem, or ""."""
         for reference in self._open:
             if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
                 return reference.problem

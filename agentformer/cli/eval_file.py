@@ -125,7 +125,8 @@ def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return how many questions were asked, and how many answers were declined, or None if none was asked."""
+    """Return how many questions were asked, and how many answers were declined. Return None if no question was
+    asked."""
     declined = [outcome.declined for outcome in outcomes if outcome.declined is not None]
     count = sum(declined)
     return {"asked": len(declined), "declined": count, "share": _share(count, len(declined))} if declined else None

@@ -86,7 +86,7 @@ def id_of(af: AgentFormer, argument: str, scope: Scope) -> str:
     matches = {entry.id: entry for entry in all_entries(af.backend, named) if argument == _name(entry)}
     if len(argument) >= _MIN_PREFIX:
         matches |= {entry.id: entry for entry in _beginning_with(af, argument.lower(), scope)}
-    # A memory is meant, except if only documents match: the caller then says what to do with a document.
+    # If memories and documents match, a memory is meant. If only documents match, the caller reports the right command.
     matches = {key: entry for key, entry in matches.items() if entry.kind not in DOCUMENT_KINDS} or matches
     if not matches:
         raise NotFound(
@@ -137,8 +137,8 @@ def selection_of(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, A
     """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
     --tier, --kind and --archived, which are removed from `given`."""
     archived = given.pop("archived")
-    kept = {"include_archived": archived, "or_nobody": True}
-    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **kept, **place}
+    flags = {"include_archived": archived, "or_nobody": True}
+    return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **flags, **place}
 
 
 def filters_of(options: dict[str, Any]) -> dict[str, Any]:

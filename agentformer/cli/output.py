@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code that shells use after Ctrl-C
 READER_GONE = 141  # exit code that shells use after a closed pipe
 CLOSED = "standard output is closed"
-_NEAREST = 160  # code points of a passage that does not answer a question
+_NEAREST = 160  # at most this many code points of a nearest passage are shown
 EXCERPT = 300  # at most this many code points of a text are shown
 # Characters that move a cursor, change colors, or reverse the reading direction.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -59,7 +59,8 @@ def print_result(value: Any, text: str, *, as_json: bool, indent: int | None = 2
 
 
 def say(text: str = "", *, err: bool = False, nl: bool = True) -> None:
-    """Print a text without control characters, and a line end unless `nl` is false; with `err` on standard error."""
+    """Print a text without control characters, and a line end unless `nl` is false. With `err`, print on standard
+    error."""
     _echo(safe(text), err=err, nl=nl)
 
 
@@ -246,7 +247,7 @@ def _cited_place(citation: Citation) -> str:
 
 def _print_nearest(answer: Answer) -> None:
     """Print the place and the beginning of each passage that was found, so that the reader can judge the passages. The
-    line above has the language of the answer."""
+    line above the passages is in the language of the answer."""
     from agentformer.rag.answer.prompts import nearest_passages
 
     say(f"\n{nearest_passages(answer.text, answer.confidence or 0.0)}")

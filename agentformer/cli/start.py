@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _INTERRUPTED = 130
 _UNUSABLE = 3
 _SHOWN = 200  # characters of an import error's message
-# New objects after which Python looks for unused cycles. With its default of 700, this takes a twentieth of the time of
-# a short command and of a search in the server, and finds next to nothing.
+# The number of new objects after which Python searches for unused cycles. With Python's default of 700, these searches
+# take a twentieth of the time of a short command and of a search in the server, and find next to nothing.
 _NEW_OBJECTS = 50_000
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from agentformer.types import Span, TokenVectors, Vector
 
 _EVEN = 1e-3  # weight of a token that is equally near to all texts
-_LEAST = 5  # one token of so many is among the least similar ones
+_LEAST = 5  # one in this many tokens belongs to the least similar ones
 
 
 class Likeness(NamedTuple):
@@ -49,8 +49,8 @@ class AskedTokens:
         cosines = self._rows @ read.rows[inside].T  # (tokens of the question, tokens of the text)
         written = [text[span.start : span.end].casefold() for span in tokens.values()]
         new = [n for n, each in enumerate(written) if each not in self._folded and each not in self._frequent]
-        known = not new or not self._asking.any()
-        asked = 0.0 if known else float(cosines[self._asking][:, new].max(axis=1).mean())
+        nothing_to_compare = not new or not self._asking.any()
+        asked = 0.0 if nothing_to_compare else float(cosines[self._asking][:, new].max(axis=1).mean())
         return cosines.max(axis=1), asked
 
 

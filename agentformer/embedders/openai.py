@@ -38,7 +38,7 @@ class OpenAIEmbedder(RemoteEmbedder):
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIEmbedder:
-        """Connect to the server of the settings: of several allowed servers, the first that answers."""
+        """Connect to the server of the settings. If several servers are allowed, connect to the first that answers."""
         model = model or DEFAULT_MODEL
         servers = FirstThatAnswers(
             candidates(

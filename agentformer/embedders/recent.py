@@ -12,7 +12,7 @@ import numpy as np
 
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, TokenEmbedder, TokenVectors, Vector
 
-_VALUES = 8_000_000  # numbers of cached vectors; tokens are float16: 16 MB
+_VALUES = 8_000_000  # numbers in all cached vectors; the vectors of tokens are float16, so 16 MB
 
 
 class _Key(NamedTuple):
@@ -23,11 +23,11 @@ class _Key(NamedTuple):
 
 
 class RecentVectors:
-    """A cache of the vectors of recent texts, queries and their tokens. Those unused for the longest time are dropped.
-    If a text is too long for the model, only its beginning is embedded. Thread-safe."""
+    """A cache of the vectors of recent texts, queries and their tokens. The least recently used vectors are dropped. If
+    a text is too long for the model, only its beginning is embedded. Thread-safe."""
 
     def __init__(self, values: int = _VALUES) -> None:
-        self._kept: OrderedDict[_Key, TokenVectors] = OrderedDict()
+        self._cached: OrderedDict[_Key, TokenVectors] = OrderedDict()
         self._values = values
         self._size = 0
         self._lock = threading.Lock()
@@ -65,18 +65,18 @@ class RecentVectors:
 
     def _found(self, keys: Sequence[_Key]) -> dict[_Key, TokenVectors]:
         with self._lock:
-            found = {key: self._kept[key] for key in keys if key in self._kept}
+            found = {key: self._cached[key] for key in keys if key in self._cached}
             for key in found:
-                self._kept.move_to_end(key)
+                self._cached.move_to_end(key)
             return found
 
     def _keep(self, key: _Key, vectors: TokenVectors) -> TokenVectors:
         with self._lock:
-            if key not in self._kept:
+            if key not in self._cached:
                 self._size += _size(vectors)
-            self._kept[key] = vectors
-            while self._size > self._values and self._kept:
-                self._size -= _size(self._kept.popitem(last=False)[1])
+            self._cached[key] = vectors
+            while self._size > self._values and self._cached:
+                self._size -= _size(self._cached.popitem(last=False)[1])
         return vectors
 
 

@@ -42,7 +42,7 @@ _FAST = 1 / 3  # share of the timeout: twice as many texts then still take less 
 # alphabet, or one digit, sign or ideogram.
 _PIECE = re.compile(r"[A-Za-zÀ-ÖØ-öø-ɏ]{1,3}|(?:(?=[\u0370-\u06ff])\w){1,2}|\S")
 _SPECIAL = 4  # tokens that a model adds to a text: two or three, and one more where the prefix meets the text
-_SMALLEST_PART = 16  # tokens: if the server refuses a part of a query of this size, this is an error
+_SMALLEST_PART = 16  # tokens; if the server refuses such a short part of a query, an error is raised
 _PLACEHOLDER = "."  # sent for an empty text, because servers refuse an input without tokens
 
 # One sentence in Finnish, German and Russian. An English vocabulary makes 3.4 tokens of a word here (measured with

@@ -39,8 +39,8 @@ _T = TypeVar("_T")
 _MAX_TOKENS = 8192  # tokens of a pair, for a model without a limit
 _SPARE = 8  # tokens that a text may gain when it is joined with another text
 _QUERY_SHARE = 0.5  # share of the model's tokens for the question; the passage gets the rest
-_WINDOWS = 16  # windows of a passage
-_PARTS = 4  # parts of a question
+_WINDOWS = 16  # at most this many windows of a passage are read
+_PARTS = 4  # at most this many parts of a question are read
 # These models can score a pair. Any other model would get a head with random weights.
 _HEADS = ("ForSequenceClassification", "ForCausalLM")
 _TRUE = {"1", "on", "true", "yes"}

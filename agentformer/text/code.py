@@ -1,7 +1,7 @@
 """Detects source code by its appearance, and separates its comments from its statements.
 
 A stored text may be code without being marked as code. Its identifiers, such as `len` or `dict`, look like words of
-several human languages, so they must not be stemmed by the rules of one of them.
+several human languages, so they must not be stemmed by the rules of one of these languages.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ CODE_LANGUAGE = "en"  # identifiers and comments: nearly all programming languag
 
 _SAMPLE = 4000  # code points read
 _MARKS = re.compile(r"[(){}\[\]=;_<>]")
-_LEAST_MARKS = 0.015  # share of code points that are such marks; prose has less, and is rejected quickly
+_LEAST_MARKS = 0.015  # least share of code points that are such marks; prose has fewer and is rejected fast
 _LEAST_LINES = 0.5  # share of the lines that look like code
 _COMMENT_MARKS = ("#", "/", '"')
 _COMMENT = re.compile(
-    r"[rRbBuUfF]{0,2}(?P<quotes>\"\"\"|''')(?P<text>.*?)(?:(?P=quotes)|\Z)"  # a string over several lines documents
+    r"[rRbBuUfF]{0,2}(?P<quotes>\"\"\"|''')(?P<text>.*?)(?:(?P=quotes)|\Z)"  # a string of several lines is a comment
     r"|/\*+(?P<block>.*?)(?:\*/|\Z)"
     r"|(?:(?<=\s)|\A)(?:\#(?!!|include\b|define\b|if|endif\b|else\b|pragma\b)|//+!?)(?P<line>[^\n]*)",
     re.DOTALL,
@@ -71,12 +71,12 @@ def is_code(text: str) -> bool:
     statements = [bool(_STATEMENT.match(line)) for line in lines]
     if not any(statements):
         return False
-    alike = [
+    code_lines = [
         line
-        for line, stated in zip(lines, statements, strict=True)
-        if stated or (_EXPRESSION.search(line) and not _SENTENCE.match(line))
+        for line, is_statement in zip(lines, statements, strict=True)
+        if is_statement or (_EXPRESSION.search(line) and not _SENTENCE.match(line))
     ]
-    return len(alike) >= _LEAST_LINES * len(lines)
+    return len(code_lines) >= _LEAST_LINES * len(lines)
 
 
 def code_parts(text: str) -> CodeParts:

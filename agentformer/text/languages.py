@@ -33,7 +33,7 @@ STEMMERS: Mapping[str, str] = MappingProxyType({
 
 _local = threading.local()
 _SAMPLE = 4000  # code points read: several hundred words are enough for any language
-_PRIOR_BONUS = 2.0  # votes: a chunk differs from its document's language only on clear evidence
+_PRIOR_BONUS = 2.0  # votes for the document's language: a chunk gets another one only on clear evidence
 # Pairs (votes, lead over the second language) that are sufficient: about one word of this language, or less if hardly
 # any word belongs to another language.
 _ENOUGH = ((1.0, 1.1), (0.5, 2.0))
@@ -41,7 +41,7 @@ _REPEATS = 3  # most votes of one repeated word
 _NAME_WEIGHT = 0.3  # weight of a capitalised word, which is usually a name
 _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
-_CACHED_LENGTH = 40  # letters; a text without spaces is one word of thousands of letters
+_CACHED_LENGTH = 40  # letters of a cached word; a text without spaces is one word of thousands of letters
 _CACHED_TEXTS = 4_096  # a search asks for the language of its query several times
 _CACHED_TEXT = 400  # code points; the language of a longer text is not cached
 _LETTER_VOTE = 0.6  # votes for a word with a letter that few languages use
@@ -106,7 +106,7 @@ def _shared(vote: float, *lists: Mapping[str, Iterable[str]]) -> dict[str, tuple
 
 
 FUNCTION_WORDS: Mapping[str, frozenset[str]] = MappingProxyType(word_list("words"))
-# Greetings reveal the language of a chat, but people search for them: they vote and are never dropped from a query.
+# Greetings show the language of a chat, so they have votes. People search for greetings, so a query keeps them.
 _WORD_VOTES = _shared(1.0, FUNCTION_WORDS, word_list("greetings"))
 _ENDING_VOTES = _shared(_ENDING_VOTE, word_list("endings"))
 _LETTER_VOTES = _shared(_LETTER_VOTE, _items("letters"))
@@ -121,7 +121,7 @@ _ALIKE = {
 }
 _FINNISH = re.compile(r"y[a-zäö]*[äö]|[äö][a-zäö]*y")  # Estonian, which has nearly the same endings, has no y
 _SPELLING_VOTE = 0.1
-_SOME, _LEAD = 0.5, 1.1  # votes that the likeliest needs, and its lead over all other languages
+_SOME, _LEAD = 0.5, 1.1  # votes that the most probable language needs, and its lead over all others
 
 
 @lru_cache(maxsize=8_192)
@@ -232,7 +232,7 @@ class LanguageVotes(NamedTuple):
         if prior in votes:
             votes[prior] += _PRIOR_BONUS
         *_, second, most = sorted(votes.values())
-        best = next(name for name, votes_of in votes.items() if votes_of == most)  # of equal ones the first
+        best = next(name for name, votes_of in votes.items() if votes_of == most)  # the first of equal languages
         if best == "et" and self.finnish:
             del votes["et"]
             if max(votes, key=votes.__getitem__) == "fi":
@@ -317,7 +317,7 @@ NUMBER_WORDS: Mapping[str, Mapping[str, str]] = {
     for language, words in _items("numbers").items()
 }
 
-# For a sentence of unknown language: the words of all languages except those that are common in another one.
+# For a sentence of unknown language: the words of all languages, except words that are common in another language.
 _COMMON = "en et ette no ej utan inga none to fire sex ti ni elf acht ten"
 _DOUBTFUL = frozenset(_COMMON.split())
 ANY_NEGATION = frozenset().union(*NEGATIONS.values()) - _DOUBTFUL

@@ -25,14 +25,14 @@ MAX_MARKS = 30  # largest number of combining marks in a row
 _JOINER = "\u034f"  # COMBINING GRAPHEME JOINER
 # The characters without a combining class that become marks in a normalization form (Unicode 15.0).
 _BECOME_MARKS = frozenset("\u0f73\u0f75\u0f81\uff9e\uff9f")
-# Combining marks are not in \w. This pattern finds candidates fast, because such long runs are rare. Some characters
-# become two marks.
+# Combining marks are not in \w. This pattern finds runs that may have too many marks. It looks for half as many
+# characters, because some characters become two marks.
 _LONG_RUN = re.compile(rf"(?:[^\w\s\x00-\x7f]|[\uff9e\uff9f]){{{MAX_MARKS // 2 + 1},}}")
 
 
 def normalized(form: Literal["NFC", "NFD", "NFKC", "NFKD"], text: str) -> str:
-    """Return the text in a Unicode normalization form. In longer runs of combining marks, a joiner is added after every
-    30 marks, because the normalization of such runs is slow."""
+    """Return the text in a Unicode normalization form. If more than 30 combining marks are in a row, a joiner is added
+    after every 30 marks, because the normalization of long runs is slow."""
     if text.isascii():
         return text
     return unicodedata.normalize(form, _LONG_RUN.sub(_limited, text))
@@ -44,7 +44,8 @@ def bare_letters(text: str) -> str:
 
 
 def letters_and_digits(text: str) -> str:
-    """Return the letters and digits of a text, in lower case: a copied text often has other spaces and punctuation."""
+    """Return the letters and digits of a text, in lower case. Spaces and punctuation are removed, because they often
+    change when a text is copied."""
     return _OTHERS.sub("", text.casefold())
 
 
@@ -62,7 +63,8 @@ def _limited(run: re.Match[str]) -> str:
 
 
 def _mark_count(character: str) -> int:
-    """Return how many combining marks a mark becomes in a decomposed normalization form, or 0 for another character."""
+    """Return how many combining marks a mark becomes in a decomposed normalization form. Return 0 if the character is
+    not a mark."""
     if not unicodedata.combining(character) and character not in _BECOME_MARKS:
         return 0
     return len(unicodedata.normalize("NFKD", character))

@@ -37,8 +37,8 @@ _TAG = re.compile(
     re.IGNORECASE,
 )
 _LIKE_LATIN = str.maketrans("аеорсухіѕԁɡһјοαι_‐‑–", "aeopcyxisdghjoai----")
-# Tokens of chat templates in square brackets (Mistral, BERT, GLM, EXAONE, MiniMax). In a document any word in capitals
-# counts as one; in a person's message only known tokens do, so that "[OK]" stays.
+# Tokens of chat templates in square brackets (Mistral, BERT, GLM, EXAONE, MiniMax). In a document, any word in capitals
+# counts as a token. In a person's message, only known tokens count, so that "[OK]" stays.
 _KNOWN = (
     r"INST|SYS|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|ARGS|CALL_ID|THINK|CLS|SEP|MASK|PAD|UNK|BOS|EOS"
     r"|UNUSED_TOKEN_\d{1,6}|[gs]MASK"
@@ -58,7 +58,7 @@ _ROLE = re.compile(
     r"|#{1,6}[ \t]{0,4}(?:human|assistant|system|user|instructions?|response|input))(?=[ \t*_]{0,4}[:：])",
     re.IGNORECASE | re.MULTILINE,
 )
-# What `escape_text` writes, as it appears in a model's answer. An escaped frame, number or template token stays.
+# The escaped brackets that a model repeats in its answer. An escaped frame, number or template token stays.
 _QUOTED_ANGLE = re.compile(r"(?P<open>‹(?![|｜]))|(?P<frame>⟦[^⟦⟧‹›\n]{1,60}›)|›")
 _QUOTED_SQUARE = re.compile(
     r"⟦(?P<role>(?:#{1,6}[ \t]{0,4})?[A-Za-z]{4,12})⟧(?=[ \t*_]{0,4}[:：])"
@@ -88,7 +88,8 @@ def escape_line(text: str) -> str:
 
 
 def escape_json(text: str) -> str:
-    """Escape tags, tokens and hidden characters in JSON text by codes of JSON: the parsed value stays the same."""
+    """Replace tags, tokens and hidden characters in JSON text with JSON escape codes. The parsed value stays the
+    same."""
     for pattern in (_HIDDEN, _JOINERS, _STRAY, _BREAK, _SQUARE):
         text = pattern.sub(_coded, text)
     text = _ENTITY.sub(lambda entity: f"\\u0026{entity[0][1:]}", text)
@@ -96,7 +97,8 @@ def escape_json(text: str) -> str:
 
 
 def strip_template_tokens(text: str) -> str:
-    """Change only the tokens of chat templates in a message, so that no model reads them as tokens."""
+    """Escape the tokens of chat templates in a message, so that no model reads them as tokens. Other text stays the
+    same."""
     return _SQUARE_KNOWN.sub(_broken, _ANGLED.sub("‹", text))
 
 
@@ -133,8 +135,8 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """Return the original text of a bracket or a token that `_broken` changed, or of the name of a role, such as
-    "Human", that `escape_text` changed. Other matches are returned unchanged."""
+    """Return the original text of an escaped bracket, token or role name, such as "Human". Other matches are returned
+    unchanged."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:
@@ -151,9 +153,9 @@ def _coded(match: re.Match[str]) -> str:
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Return the matched start of a tag with its opening bracket as an escape code of JSON. If the text itself contains
-    an escape code for this bracket, the character after the backslash is escaped. If the name cannot be the name of a
-    tag around data, the match is returned unchanged."""
+    """Return the matched start of a tag, with its opening bracket as a JSON escape code. If the bracket is already
+    written as an escape code, the character after the backslash is escaped. If the name is not that of a tag around
+    data, the match is returned unchanged."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

@@ -25,13 +25,14 @@ Verdict = Literal["good", "doubtful", "garbled", "empty"]
 GARBLED_BELOW = 0.5
 DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to try the other extractor
 
-# The letter frequencies of unrelated languages. A text is compared with the nearest.
+# The letter frequencies of unrelated languages. A text is compared with the language that is most similar.
 _LINES = data_lines(Path(__file__).with_name("letter_frequencies.txt"))
 _FREQUENCIES = [[int(number) for number in line.split()[1:]] for line in _LINES]
 _UNFOLDED = str.maketrans({"ø": "o", "æ": "a", "œ": "o", "ß": "s", "ł": "l", "đ": "d", "ð": "d", "þ": "t", "ı": "i"})
 
-# Measured on distinct words, real text against random substitutions of its letters: with 120 letters real pages have a
-# cosine of at least .80 (1 in 1,000 below .87) and nine in ten substitutions below .74; with 300 letters .91 and .75.
+# Measured on the distinct words of real text, and of the same text with randomly substituted letters. With 120 letters,
+# the cosine of real pages is at least .80 (1 in 1,000 is below .87), and that of nine in ten substitutions is below
+# .74. With 300 letters, the values are .91 and .75.
 MIN_LETTERS_FOR_STATISTICS = 120  # a shorter list of names can look like a cipher
 MIN_LETTERS_UNMAPPED = 30  # if the font declares that it has no mapping
 MANY_LETTERS = 300
@@ -72,9 +73,10 @@ class Quality:
 
 
 def assess(text: str, *, unmapped: float = 0.0) -> Quality:
-    """Return the quality of the text of a page, before it is normalised. `unmapped` is the share of the characters,
-    0..1, for which the font gives no Unicode value. Such characters may still be correct, because many of these fonts
-    use ASCII codes. So a high share is no flaw by itself, but it makes the limits of the statistics stricter."""
+    """Return the quality of the text of a page. The text must not be normalised yet. `unmapped` is the share of the
+    characters, 0..1, for which the font gives no Unicode value. Such characters may still be correct, because many of
+    these fonts use ASCII codes. So a high share is no flaw by itself, but it makes the limits of the statistics
+    stricter."""
     counts = Counter(text)
     visible = sum(n for c, n in counts.items() if c not in _LAYOUT and not c.isspace())
     if not visible:
@@ -119,7 +121,7 @@ def _mojibake(text: str, letters: int) -> float:
     if letters >= 40:
         chaos = len(_CASE_CHAOS.findall(text)) / letters
         symbols = len(_SYMBOL_IN_WORD.findall(text)) / letters
-        # camelCase in code stays below .10; a wrong code page has capitals and symbols inside words alike
+        # camelCase in code stays below .10; a wrong code page gives both capitals and symbols inside words
         penalty += max(0.0, chaos - 0.10) * 6.0 + max(0.0, symbols - 0.005) * 20.0
     return penalty
 
@@ -156,7 +158,7 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
     else:
         needed = LEAST_LIKENESS_OF_MANY if letters >= MANY_LETTERS else LEAST_LIKENESS
         needed += 0.04 if unmapped > 0.3 else 0.0
-    return max(0.0, (needed - likeness) * 10.0)  # .05 below the line is garbled
+    return max(0.0, (needed - likeness) * 10.0)  # a likeness .05 below the limit is garbled
 
 
 def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
@@ -177,7 +179,8 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for lost spaces, by runs of more than 24 letters: compound words are rarely so long."""
+    """Return the penalty for lost spaces. Runs of more than 24 letters count, because compound words are rarely so
+    long."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:
@@ -187,7 +190,7 @@ def _lost_spaces(text: str) -> float:
 
 
 def _turned_ligatures(text: str) -> float:
-    """Return the penalty for Arabic text in which the letters of the ligature lam-alef are in the wrong order. A sign
-    is a word that begins with alef and hamza-alef, because no Arabic word begins with these letters."""
+    """Return the penalty for Arabic text in which the letters of the ligature lam-alef are in the wrong order. Words
+    that begin with alef and hamza-alef show this, because no Arabic word begins with these letters."""
     turned = len(_LAM_ALEF_TURNED.findall(text))
     return min(0.3, 0.08 + 0.01 * turned) if turned else 0.0

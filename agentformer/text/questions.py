@@ -43,7 +43,7 @@ COPULAS = frozenset(
 )
 _SUBJECT = 4  # maximum number of words in the subject of "What is X?"
 _EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
-_FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a question for yes or no
+_FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a yes-or-no question
 _ASKS = re.compile(r"[?？؟;]\s*$")
 _QUESTION_MARK = re.compile(r"[?？؟][^\w?？؟]*+$")  # also before markup: "**Why?**"
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -81,7 +81,8 @@ def question_words(kind: str) -> dict[str, frozenset[str]]:
 
 @cache
 def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
-    """Return a pattern that finds the (longest) words of a kind in a casefolded text, or None if there are none."""
+    """Return a pattern that finds words of a kind in a casefolded text, the longest first. Return None if the language
+    has no words of this kind."""
     items = sorted(question_words(kind).get(language, ()), key=len, reverse=True)
     if not items:
         return None
@@ -92,8 +93,8 @@ def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
 
 @cache
 def same_meaning(language: str) -> dict[str, frozenset[str]]:
-    """Return for each word of `synonyms.txt` the words of about the same meaning in this language. The words are stems
-    with their language ("en~cost"); the group of a word contains the word itself."""
+    """Return a mapping from each word of this language in `synonyms.txt` to the words of about the same meaning,
+    including the word itself. The words are stems with their language ("en~cost")."""
     groups: dict[str, set[str]] = {}
     for code, *words in map(str.split, data_lines(_SYNONYMS)):
         stems = {f"{language}~{stem(word, language)}" for word in words} if code == language else ()
@@ -137,7 +138,8 @@ def _measures(folded: str, question: Question, language: str) -> Iterator[str]:
 
 def _subject(folded: str, question: Question) -> str:
     """Return X if the question is only "What is X?": an interrogative, a copula, and a few words. The article before X
-    is left out. X has no function words: "What is the capital of X?" asks something else."""
+    is left out. Return "" if X contains a function word, as in "What is the capital of Peru?", because this question
+    asks for more than X."""
     if question.language == "ja":
         found = _EAST_SUBJECT.match(folded)
         return found[1] if found else ""
@@ -201,7 +203,7 @@ def _opens(word: str, language: str) -> bool:
 
 
 def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
-    """Return the first interrogative with its type. If another interrogative follows a comma, return that
+    """Return the first interrogative with its type, or None. If another interrogative follows a comma, return that
     interrogative, because the text before the comma is a subordinate clause ("When the war ended, who was king?")."""
     patterns = ((kind, pattern_of(kind, language)) for kind in _INTERROGATIVES)
     matches = ((kind, match) for kind, pattern in patterns if pattern for match in pattern.finditer(folded))
@@ -215,7 +217,8 @@ def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[s
 
 
 def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language: str) -> Question:
-    """Return the type of the noun after "which" or "what", or else the type of the interrogative."""
+    """Return the question with the type of the noun after "which" or "what", or else with the type of the
+    interrogative. `found` is the interrogative."""
     kind, match = found
     asking = set(_WORD.findall(match[0])) or {match[0]}
     if kind in ("which", "what", "where") or match[0] in _DEGREES:

@@ -1,4 +1,4 @@
-"""The values of tables for which a question asks: the highest or the lowest value, the values of a year or of a
+"""Find the values of a table that a question asks for: the highest or the lowest value, the values of a year or of a
 quarter, and the rows whose labels the question names."""
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ _THOUSANDS = re.compile(r"[.,'’\u00a0](?=\d{3}(?!\d))")
 _NEGATIVE = re.compile(r"\s*(?:[-−–]|[$€£¥]?\(|\([$€£¥]?)")
 _FUNCTION = 0.3  # weight of a function word in a label ("Other assets")
 _WORD = re.compile(r"[^\W\d_]{3,}")
-_LEAST_ROWS = 3  # rows that are compared
+_LEAST_ROWS = 3  # least number of rows that are compared
 
 
 @dataclass(frozen=True, slots=True)
 class AskedValue:
     """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest (also
     for the largest fall), and 0 if the question asks for neither. `changes` is true if it asks for the change from one
-    year to the next, and `relative` if it asks for percentages. `lengths` and `years` are for the periods that the
-    question names: "quarter", "months" (several months) or "full_year", and the years."""
+    year to the next, and `relative` if it asks for percentages. `lengths` has the length of the shortest period that
+    the question names: "quarter", "months" (several months) or "full_year". It is empty if the question names none.
+    `years` are the years that the question names."""
 
     direction: int
     changes: bool
@@ -38,8 +39,8 @@ class AskedValue:
 
 
 def asked_value(question: Question, folded: str, language: str) -> AskedValue:
-    """Return what a question asks of the values of a table. `question` is its type, and `folded` is its casefolded
-    text. `language` is used if the language of the question is unknown."""
+    """Return which values of a table a question asks for. `question` is the classified question, and `folded` is its
+    casefolded text. `language` is used if the language of the question is unknown."""
     code = question.language or language
     falls, grows = has_words("falls", folded, code), has_words("grows", folded, code)
     direction = 1 if has_words("most", folded, code) else -1 if has_words("least", folded, code) else 0
@@ -54,7 +55,7 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
 
 
 def lengths_of(folded: str, language: str) -> frozenset[str]:
-    """Return the lengths of the periods that a casefolded text names: "quarter" and "full_year"."""
+    """Return the lengths of the periods that a casefolded text names: "quarter", "months" or "full_year"."""
     return frozenset(length for length in _LENGTHS if has_words(length, folded, language))
 
 
@@ -78,7 +79,8 @@ def has_other_length(asked: AskedValue, text: str, language: str) -> bool:
 def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
     """Return a dictionary: span of a row -> 1 or -1. In each table, the row with the highest value (or the lowest, if
     the question asks for it) gets 1. The values of the column that the question asks for are compared. Rows with a
-    total are not compared and get -1. Other rows are left out, and all rows if it asks for neither value."""
+    total are not compared and get -1. Other rows are left out. The dictionary is empty if the question asks for neither
+    the highest nor the lowest value."""
     found: dict[Span, float] = {}
     for table in tables if asked.direction else ():
         groups: dict[tuple[str, int], list[TableRow]] = {}
@@ -96,8 +98,8 @@ def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) 
 
 def label_share(row: TableRow, stems: Collection[str], language: str, name: str, asked: Collection[str]) -> float:
     """Return how much of a row of a table occurs in a question, 0..1: the share of the row's `stems` that are in
-    `asked`, the stems of the question. Function words count less. Numbers do not count, nor do words of the label that
-    occur in the document's name; `name` contains the letters of this name."""
+    `asked`, the stems of the question. Function words count less. Numbers do not count. Words of the label that occur
+    in the document's name do not count either; `name` has the letters of this name."""
     named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
     words = [each for each in stems if "~" in each and each not in named]
     weights = {each: _FUNCTION if each in function_stems(language) else 1.0 for each in words}

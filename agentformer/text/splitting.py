@@ -45,9 +45,9 @@ _EAST_ASIAN = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
 _FULL = 100  # code points of a message that states enough: about twenty words
 _FULL_EAST_ASIAN = 40  # the same in a script without spaces
 
-# The lists of abbreviations.txt. All languages share them, because quotations and names mix languages. Abbreviations
-# hardly ever end a sentence; closing ones ("etc.") do if a capital follows; nouns after ordinals matter where they have
-# capitals.
+# The lists of abbreviations.txt. All languages share them, because quotations and names mix languages. A full stop
+# after an abbreviation hardly ever ends a sentence. After a closing abbreviation ("etc."), it does if a capital letter
+# follows. Nouns after ordinal numbers are listed for languages in which nouns have capitals.
 _ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS, _COMPANIES, _NUMBERED = (
     frozenset[str]().union(*word_list(kind).values())
     for kind in ("abbreviations", "closings", "ordinals", "companies", "numbered")
@@ -135,7 +135,7 @@ def _first_word(text: str) -> str:
 
 
 def _starts_line(text: str, position: int) -> bool:
-    """Return whether only white space precedes `position` in its line, so that "1." is the number of a list item."""
+    """Return whether only white space precedes `position` in its line. Then "1." is the number of a list item."""
     before = text[max(0, position - 8) : position].rstrip(" \t")
     return not before or before[-1] in "\r\n"
 
@@ -164,8 +164,8 @@ def is_question(text: str) -> bool:
 
 
 def stated(text: str) -> float:
-    """Return how much a text says, from 0 to 1. A text of questions gives about 0, because only the length of the other
-    sentences counts; about twenty words give 1."""
+    """Return how much a text states, from 0 to 1. Only the length of the sentences that are not questions counts. About
+    twenty words give 1."""
     length, asked = len(text), 0
     if any(mark in text for mark in _QUESTION_MARKS):
         asked = sum(len(sentence) for sentence in _STOPPED.findall(text) if sentence[-1] in _QUESTION_MARKS)
@@ -176,7 +176,7 @@ def stated(text: str) -> float:
 # Strength of the border between two tokens.
 # `_JOINED` is inside a word or a group of combined characters; it is used only if a single word exceeds the limit.
 _JOINED, _WORD, _CLAUSE, _SENTENCE, _PARAGRAPH = range(5)
-# A border is used only if the piece has at least this share of the limit. A stronger border allows a shorter piece.
+# A border is used only if the piece then has at least this share of the limit.
 _KEEP = {_PARAGRAPH: 0.5, _SENTENCE: 0.35, _CLAUSE: 0.6, _WORD: 0.0}
 
 _BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
@@ -188,8 +188,9 @@ _UNSPACED = re.compile(
 
 _MARKS = frozenset({"Mn", "Mc", "Me", "Cf"})  # combining characters, which belong to the character before them
 
-# A piece between white space has about as many tokens alone as inside its text; a model may split only its first word
-# differently. A piece nearer to the limit than this is counted again.
+# The number of tokens of a piece hardly changes when the piece is taken out of the text, if white space is on both
+# sides: a model may split only the first word differently. If a piece is within this many tokens of the limit, its
+# tokens are counted again.
 _RECOUNT = 8
 
 Tokens = Sequence[Span]
@@ -252,8 +253,9 @@ def _at_space(text: str, position: int) -> bool:
 def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[Span]:
     """Split `text` into windows for a model that reads at most `limit` tokens, and return their spans. The windows have
     similar sizes, do not overlap, and contain every token. `count` returns the spans of the tokens of a text. A model
-    may split the first word of a text into other tokens than inside a text, so a window that begins or ends inside a
-    run of characters, or is close to the limit, is counted again, and split again if needed."""
+    may split a word differently at the start of a text. So the tokens of some windows are counted again: those that
+    begin or end inside a run of characters, and those that are close to the limit. A window that is too long is split
+    again."""
     tokens = count(text)
     if not tokens:
         stripped = text.strip()
@@ -274,7 +276,7 @@ def windows(text: str, count: Callable[[str], list[Span]], limit: int) -> list[S
 
 
 def _with_marks(text: str, tokens: Tokens) -> Tokens:
-    """Extend each token by the combining characters that follow it: the tokenizer of BERT omits them."""
+    """Extend each token by the combining characters that follow it, because the tokenizer of BERT omits them."""
     if text.isascii() or not any(unicodedata.category(ch) in _MARKS for ch in set(text)):
         return tokens
     borders = chain((token.start for token in islice(tokens, 1, None)), [len(text)])
@@ -302,7 +304,7 @@ def _cut(strengths: Sequence[int], first: int, limit: int, total: int) -> int:
 
 
 def _resume(strengths: Sequence[int], first: int, last: int, overlap: int) -> int:
-    """Return the index of the first token of the next piece, if the former piece has the tokens from `first` up to
+    """Return the index of the first token of the next piece. The piece before it has the tokens from `first` up to
     `last` (exclusive). The next piece begins up to `overlap` tokens before `last`, at a sentence or else at a word."""
     earliest = max(first + 1, last - overlap)
     for strength in (_SENTENCE, _WORD):

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from agentformer.types import PageTable, Span
 
-_LEAST = 3  # rows of a table of text
+_LEAST = 3  # least number of rows of a table
 _BETWEEN = 2  # lines without amounts between two rows: the name of a group, and a label of two lines
 _LABEL = 110  # code points of a label; longer ones are prose
-_ABOVE, _HEADER_LINE, _SHORT_LINE = 30, 100, 45  # lines above a table, and code points of a line that may be a header
+_ABOVE, _HEADER_LINE, _SHORT_LINE = 30, 100, 45  # lines above a table; code points of a header, a short line
 _MAX_ABOVE = 160  # code points of the headers in front of a row
 _VALUE = re.compile(r"[-−–+]?\(?[-−–+]?[$€£¥]?\(?\d[\d.,'’\u00a0]*%?\)?%?\*?|[—–-]%?|N/?A|n\.?m\.?")
 _PREFIXES, _SUFFIXES = frozenset({"$", "€", "£", "¥", "(", "($", "$("}), frozenset({")", "%", ")%", "%)", "€", "kr"})
@@ -47,9 +47,9 @@ SCALE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of a table in a text. `span` is its position, and `text` the row as a reader needs it: with its headers and
-    scale. `above` are the words above the row: the title of the table, the headers and the group. `headers` has a
-    header for each of the `values`, or none if the headers cannot be assigned."""
+    """A row of a table in a text. `span` is its position, and `text` is the row with its headers and scale. `above` has
+    the words above the row: the title of the table, the headers and the group. `headers` has a header for each of the
+    `values`, or none if the headers cannot be assigned."""
 
     span: Span
     text: str
@@ -78,7 +78,7 @@ class _Line(NamedTuple):
 
 
 def find_rows(text: str, context: str = "") -> list[TextTable]:
-    """Return the tables of a text, in order. `context` has the headers of a table that began in the text before."""
+    """Return the tables of a text, in order. `context` has the headers of a table that begins before the text."""
     if text.count("\n") < _LEAST - 1:
         return []
     lines = list(_lines(text))
@@ -162,8 +162,8 @@ def _is_prose(line: _Line) -> bool:
 
 
 def _has_columns(rows: Sequence[_Line]) -> bool:
-    """Return whether rows belong to a table and not to prose with numbers: most rows have a label, and most have
-    several values or an amount of money or a share."""
+    """Return whether rows belong to a table and not to prose with numbers. In a table, at least half of the rows have a
+    label. Also, most rows have several values, or three quarters have a label and an amount."""
     wide = sum(len(row.values) > 1 for row in rows)
     amounts = sum(any(map(str.isalpha, row.label)) and bool(_AMOUNT.search(" ".join(row.values))) for row in rows)
     labelled = sum(any(map(str.isalpha, row.label)) for row in rows)
@@ -235,7 +235,8 @@ def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
-    """Return the headers, each with the length of its period ("Three Months Ended") if the text names several."""
+    """Return the headers, each with the length of its period ("Three Months Ended") if the text names several
+    lengths."""
     lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
     if len(lengths) < 2 or len(periods) % len(lengths):
         return periods
@@ -281,7 +282,7 @@ def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:
     cells = [cell.replace("\\|", "|") for cell in cells]
     if head:
         return row_text("", head, cells)
-    return f"{_shortened(context)}: {row_text('', [''] * len(cells), cells)}"  # which header belongs is not known
+    return f"{_shortened(context)}: {row_text('', [''] * len(cells), cells)}"  # the header of each cell is unknown
 
 
 def row_text(label: str, headers: Sequence[str], values: Sequence[str]) -> str:

@@ -24,8 +24,8 @@ _UNSPACED = "\u0e00-\u0e7f\u0e80-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao,
 _MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f"
 # Possessive quantifiers: no text can cause backtracking.
 _LETTERS = rf"[^\W{_CJK}{_UNSPACED}]++(?:[{_MARKS}]++[^\W{_CJK}{_UNSPACED}]*+)*+"
-# Groups of digits that form one number: telephone numbers (they begin with + or 0), accounts and cards.
-# Each pattern begins with a rare character and looks back only then, because most tokens are words.
+# Groups of digits that form one number: telephone numbers (they begin with + or 0), accounts and cards. For speed, each
+# pattern begins with a rare character, and only then looks at the text before: most tokens are words.
 _GROUPED = r"(?:(?:[ -]?\(\d{1,4}\)[ -]?|[ -])\d{2,8}){1,5}(?!\w|:\d)"  # "14" of "14:30" does not belong to it
 _PHONE = (
     rf"\+(?<![\w.,+]\+)(?:\d{{7,15}}(?!\w)|(?=\d(?:[ ()-]{{0,2}}\d){{6}})\d{{1,5}}{_GROUPED})"
@@ -48,7 +48,7 @@ _TOKEN = re.compile(
     r"|(?P<symbol>[\U0001f1e6-\U0001f1ff]{2}|[$\u00a2-\u00a9\u00ae\u20a0-\u20cf\u2100-\u24ff\u2600-\u2bff"
     r"\U0001f000-\U0001f3fa\U0001f400-\U0001faff])"
 )
-# Each space inside a token is behind a digit or a bracket, or behind a hyphen that a telephone number looks past.
+# A space inside a token follows a digit or a bracket, or a hyphen of a telephone number.
 _MAY_CROSS = re.compile(r"[\d()-] [A-Z\d() -]")
 # Soft hyphens, joiners, variation selectors, and the vowel points of Hebrew and Arabic.
 _INVISIBLE = dict.fromkeys(map(ord, "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0e\ufe0f\u0640"))
@@ -94,7 +94,7 @@ class Lexeme:
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of `text`, or its symbols if it contains no words, so that a search can find it."""
+    """Yield the lexemes of `text`. If it contains no words, yield its symbols, so that a search can find it."""
     text = _unified(text)
     empty = True
     for lexeme in lexemes_of_part(text):
@@ -107,14 +107,14 @@ def lexemes(text: str) -> Iterator[Lexeme]:
 
 def parts_without_spaces(text: str) -> list[str]:
     """Return the parts of `text` between its spaces, for `lexemes_of_part`. If a lexeme may contain a space, as in a
-    telephone number, return the whole text as one part. The parts have the lexemes of the text, if it contains
-    words."""
+    telephone number, return the whole text as one part. If the text contains words, the lexemes of the parts are the
+    lexemes of the text."""
     text = _unified(text)
     return [text] if _MAY_CROSS.search(text) else text.split()
 
 
 def lexemes_of_part(part: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of a part that `parts_without_spaces` has returned. A part without words has none."""
+    """Yield the lexemes of a part that `parts_without_spaces` has returned. A part without words has no lexemes."""
     for match in _TOKEN.finditer(part):
         token, kind = match[0], match.lastgroup
         if kind == "word":
@@ -161,7 +161,8 @@ def _long(token: str) -> Lexeme:
 def _grouped(kind: str | None, token: str) -> Iterator[str]:
     """Yield the terms of a token that is written in groups, such as "040 123 456": "040123456" and each group. `kind`
     is "phone" for a telephone number, "spaced" for a number with spaces, and "account" for an account number. "12
-    500,50" also gives 12500, and a telephone number its last seven digits, which every spelling contains."""
+    500,50" also gives "12500". A telephone number also gives its last seven digits, because every spelling contains
+    them."""
     if kind == "spaced":
         yield token.replace(" ", "").replace(",", ".")
         yield token.partition(",")[0].replace(" ", "")
@@ -176,7 +177,8 @@ def _grouped(kind: str | None, token: str) -> Iterator[str]:
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole is a code, its parts are words or codes."""
+    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole token is a code, and its parts are words or
+    codes."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -250,7 +252,8 @@ def _without_ending(token: str) -> str:
 
 
 def _number(number: str) -> Iterator[str]:
-    """Yield a number as written, without thousands separators, and the parts of a date or of a version."""
+    """Yield the forms of a number: as written, without thousands separators, and the parts of a date or of a
+    version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

@@ -36,7 +36,8 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
 
 
 def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list[str]:
-    """Return the terms of the vocabulary that may be forms or compounds of `words`, pairs of language and word."""
+    """Return the terms of the vocabulary that may be forms or compounds of `words`. Each word is a pair: language,
+    word."""
     least = min(_BEGINNING, _LEAST_OF_COMPOUND)
     starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
     ends = tuple(word for language, word in words if language in COMPOUNDING and len(word) >= least)
@@ -70,9 +71,9 @@ def _similarity(word: str, other: str) -> float:
 
 class WeightedTerms:
     """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
-    term that no text contains has none. `forms` finds other forms of the terms in the texts. `names` contains for each
-    text the terms of its document's name. A text counts as containing these terms, too, so they get a low weight: the
-    name of a company shows in which report the answer is, but not in which sentence."""
+    term that no text contains has no weight. `forms` finds other forms of the terms in the texts. `names` contains for
+    each text the terms of its document's name. These terms count as terms of the text, so they get a low weight: the
+    name of a company shows which report has the answer, but not which sentence."""
 
     def __init__(
         self,
@@ -104,7 +105,8 @@ class WeightedTerms:
         return sum(map(self.weights.__getitem__, terms))
 
     def similar_share(self, text: Collection[str]) -> float:
-        """Return how much of the question a text has only in other forms, 0..1, by weight and similarity of terms."""
+        """Return the share of the question that a text has only in other forms, 0..1. A term counts by its weight and
+        by the similarity of the form."""
         total = 0.0
         if self._other.isdisjoint(text):  # true for most texts
             return total

@@ -25,8 +25,8 @@ from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
-_ATTEMPTS = 5  # at a batch whose messages another import stores at the same time
-_LISTED = 1_000  # problems in a report
+_ATTEMPTS = 5  # attempts to store a batch whose messages another import stores at the same time
+_LISTED = 1_000  # at most this many problems are in a report
 
 Progress = Callable[[int, int], None]  # bytes read, and bytes of all files
 
@@ -60,13 +60,13 @@ def import_chats(
     progress: Progress | None = None,
     **place: Unpack[Place],
 ) -> ChatsImported:
-    """Store the conversations of a chat export of ChatGPT or Claude, or of JSON Lines with role, content and time, as
-    sessions. A message that was imported before is not stored again; docs/ARCHIVE.md describes the formats.
+    """Store the conversations of a chat export as sessions. The export is from ChatGPT or Claude, or is a file of JSON
+    Lines with role, content and time (docs/ARCHIVE.md). A message that was imported before is not stored again.
 
     `place` contains the owner of the messages. A message without a session gets `session_id` of `place`, or else the
     name of its file. `speaker` is the name of the user. `progress(read, total)` is called with the number of bytes that
-    were read and of all bytes. The result lists conversations that cannot be used. Raises `InvalidInput` if the file is
-    not a chat export, or if `speaker` or a value of `place` is not valid."""
+    were read, and the number of all bytes. The result lists conversations that cannot be used. Raises `InvalidInput` if
+    the file is not a chat export, or if `speaker` or a value of `place` is not valid."""
     if "\0" in str(path):
         raise InvalidInput("path", "is not a path, because it contains a NUL character")
     name = fields.text("speaker", speaker, fields.MAX_NAME)
@@ -84,7 +84,7 @@ class _Import:
         self._batch: dict[tuple[str, str], MemoryEntry] = {}  # by the record
         self._characters = 0
         self._sessions: set[bytes] = set()  # hashes of the sessions of stored messages
-        # A conversation, and how often each of its messages without a time occurred.
+        # The id of the last conversation, and how often each of its messages without a time was repeated.
         self._timeless: tuple[str, dict[str, int]] = ("", {})
         self._done = ChatsImported()
 
@@ -196,8 +196,8 @@ class _Import:
         self._batch, self._characters = {}, 0
 
     def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
-        """Return scopes to find the messages that the memory already has: entries of the owner with one of these
-        records, which are pairs (`source_type`, `source_id`). Archived entries are included."""
+        """Return scopes that select the entries of the owner with these records, to find the messages that the memory
+        already has. A record is a pair (`source_type`, `source_id`). Archived entries are included."""
         owner = (self._place["user_id"], self._place["project"])
         kinds = sorted({kind for kind, _ in records})
         by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}

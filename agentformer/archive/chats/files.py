@@ -24,10 +24,10 @@ MAX_VALUE = 64 << 20  # characters of one value, such as a conversation
 _LONGEST_LINE = MAX_VALUE  # bytes
 _PEEK = 1 << 16
 MAX_DEPTH = 200
-# Bytes that the parser gets at once. It reads an unfinished text from its start again with each part, so small parts
-# would take a time that grows with the square of the length; a large part has more events, which are in memory at once.
+# Bytes that the parser gets at once. With each part, it reads an unfinished text from its start again, so with small
+# parts the time grows with the square of the length. With large parts, more events are in memory at once.
 _PART = 512 << 10
-_EVENT = 8  # characters that a bracket or a number counts for
+_EVENT = 8  # characters that count for each event, such as a bracket or a number
 _NOT_UTF_8 = "is not UTF-8; save the file as UTF-8"
 _STARTS, _ENDS = ("start_map", "start_array"), ("end_map", "end_array")
 
@@ -55,8 +55,8 @@ class Item(NamedTuple):
 
 
 def find_files(path: Path) -> list[ChatFile]:
-    """Return the files of an export: the given file, the `conversations*.json` of a folder, or those of a ZIP archive.
-    Raises `InvalidInput` if there is none, or the file cannot be read."""
+    """Return the files of an export: the given file, or the files `conversations*.json` of a folder or a ZIP archive.
+    Raises `InvalidInput` if there is no such file, or if `path` cannot be read."""
     try:
         if kind_of(path, "path") == "folder":
             paths = sorted(each for each in path.iterdir() if _NAME.fullmatch(each.name) and each.is_file())
@@ -104,7 +104,7 @@ def read_items(file: ChatFile) -> Iterator[Item]:
             else:
                 for number, value in enumerate(read_values(cast(BinaryIO, opened)), 1):
                     yield Item(value, number, opened.tell())
-    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # of zipfile: encrypted, unknown
+    except (OSError, zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:  # zipfile raises the last two
         raise InvalidInput("path", f"{file.name} cannot be read: {str(error)[:200]}") from None
     except TextTooLong as error:
         raise InvalidInput(
@@ -119,7 +119,7 @@ def read_items(file: ChatFile) -> Iterator[Item]:
 
 def _is_lines(opened: io.BufferedReader, file: ChatFile) -> bool:
     """Return whether a file is JSON Lines: its first line is a whole JSON object. Raises `InvalidInput` if the file
-    does not begin with `[` or `{`, or if this object is not a message and not a conversation."""
+    does not begin with `[` or `{`, or if this object is neither a message nor a conversation."""
     head = opened.peek(_PEEK).lstrip()
     if head.startswith(b"["):
         return False
@@ -175,27 +175,28 @@ class _Bounded:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._silent = 0  # bytes without an event
+        self._since_event = 0  # bytes without an event
 
     def read(self, size: int = -1) -> bytes:
         """Return at most `size` bytes. Raises `TextTooLong` if the last `MAX_VALUE` bytes contain no whole token."""
-        if self._silent > MAX_VALUE:
+        if self._since_event > MAX_VALUE:
             raise TextTooLong(f"a text has more than {MAX_VALUE >> 20} MB")
         part = self._file.read(size)
-        self._silent += len(part)
+        self._since_event += len(part)
         return part
 
     def events(self) -> Iterator[tuple[str, Any]]:
         """Parse the file, and yield the events of `ijson`, such as ("start_map", None) or ("string", "text")."""
         for event in ijson.basic_parse(self, use_float=True, buf_size=_PART):
-            self._silent = 0
+            self._since_event = 0
             yield event
 
 
 def read_values(file: BinaryIO) -> Iterator[Any]:
-    """Yield the elements of a JSON array, or the JSON value itself. For an element that is larger than `MAX_VALUE` or
-    nested deeper than `MAX_DEPTH`, yield an `Unusable`, and go on. A file that is not JSON ends with `ValueError`, and
-    a single string of more than `MAX_VALUE` bytes with `TextTooLong`; the elements before it are yielded first."""
+    """Yield the elements of a JSON array, or the JSON value itself. In place of an element that is larger than
+    `MAX_VALUE` or nested deeper than `MAX_DEPTH`, yield an `Unusable`. Raises `ValueError` if the file is not JSON, and
+    `TextTooLong` for a single string of more than `MAX_VALUE` bytes. The elements before the error are yielded
+    first."""
     events = _Bounded(file).events()
     try:
         event, value = next(events)
@@ -209,8 +210,10 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
         for _ in events:  # raises an error if something follows
             pass
     except ijson.JSONError as error:
-        said = error.args[0]  # the parser gives bytes if the excerpt of the file in its message is not UTF-8
-        reason, _, excerpt = (said.decode(errors="replace") if isinstance(said, bytes) else str(said)).partition("\n")
+        message = error.args[0]  # the parser gives bytes if the excerpt of the file in its message is not UTF-8
+        reason, _, excerpt = (
+            message.decode(errors="replace") if isinstance(message, bytes) else str(message)
+        ).partition("\n")
         reason = (
             f"it {_NOT_UTF_8}"
             if "UTF8" in reason
@@ -222,9 +225,8 @@ def read_values(file: BinaryIO) -> Iterator[Any]:
 
 
 def _built(event: str, value: Any, events: Iterator[tuple[str, Any]]) -> Any:
-    """Return the JSON value that begins with the event (`event`, `value`); the rest of its events are taken from
-    `events`. Return an `Unusable` if the JSON value is too large or nested too deep: it is read to its end, but not
-    kept."""
+    """Return the JSON value whose first event is (`event`, `value`). Its other events are taken from `events`. If the
+    JSON value is too large or nested too deep, read it to its end, and return an `Unusable`."""
     builder, size, depth, problem = ijson.ObjectBuilder(), 0, 0, ""
     while True:
         size += _EVENT + (len(value) if isinstance(value, str) else 0)

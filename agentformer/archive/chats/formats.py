@@ -172,8 +172,8 @@ def _plain(value: Mapping[str, Any]) -> Chat:
 
 
 def digest_of(chat_id: str, message: ChatMessage, repeated: int) -> str:
-    """Return an id for a message that has none: a hash of its conversation, role, speaker, text and time. `repeated` is
-    0, or for a message without a time the number of equal messages before it."""
+    """Return an id for a message that has none: a hash of its conversation, role, speaker, text and time. For a message
+    without a time, `repeated` is the number of equal messages before it; otherwise, it is 0."""
     at = message.time.isoformat() if message.time else ""
     values = [chat_id, message.role, message.speaker, message.text, at, repeated]
     return hashlib.sha256(json.dumps(values, ensure_ascii=False).encode()).hexdigest()[:32]
@@ -185,7 +185,7 @@ def clean(value: Any) -> str:
 
 
 def _joined(parts: Any) -> str:
-    """Return the text of a list of parts: texts, and objects with a `text`."""
+    """Join the texts of a list of parts. A part is a text, or an object with a field `text`."""
     if not isinstance(parts, list):
         return ""
     texts = [part if isinstance(part, str) else _text(part, "text") if isinstance(part, dict) else "" for part in parts]
@@ -194,7 +194,7 @@ def _joined(parts: Any) -> str:
 
 def _time(value: Any, name: str = "time") -> datetime | None:
     """Return the time that a value describes: seconds or milliseconds since 1970, or ISO 8601. A time without a time
-    zone is in UTC. Return None for None and "". Raises `InvalidInput` with the field `name` for another value."""
+    zone is in UTC. Return None for None and "". Raises `InvalidInput` with the field `name` for any other value."""
     if value is None or value == "":
         return None
     try:
@@ -213,7 +213,8 @@ def _text(value: Mapping[str, Any], name: str) -> str:
 
 
 def _id(value: Mapping[str, Any], *names: str) -> str:
-    """Return the first id that is not blank, a text or a number, or "". The numbers 1 and 1.0 are the same id."""
+    """Return the first field of `names` that has an id, as text, or "". An id is a number, or a text that is not blank.
+    The numbers 1 and 1.0 are the same id."""
     for name in names:
         each = value.get(name)
         if isinstance(each, float) and each.is_integer():

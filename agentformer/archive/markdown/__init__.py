@@ -29,13 +29,14 @@ log = logging.getLogger("agentformer")
 
 Place = str | os.PathLike[str]
 
-_FULL_SECONDS = 300.0  # after these seconds, sync without a sign of a change: clocks of other machines may be wrong
+_FULL_SECONDS = 300.0  # seconds until a sync without a known change: clocks of other machines may be wrong
 _REST = 20  # a check or a sync is followed by a pause that is this many times as long
 
 
 @dataclass(frozen=True, slots=True)
 class MarkdownHomes:
-    """Exports and syncs the memory homes of one memory. `categories` exist even if no entry has them."""
+    """Exports and syncs the memory homes of one memory. The categories in `categories` exist even if no entry has
+    them."""
 
     memory: MemoryManager
     backend: MemoryBackend
@@ -50,7 +51,7 @@ class MarkdownHomes:
         path, namespace = checked_folder(folder), fields.name("namespace", namespace)
         home = HomeFolder(path) if is_home(path) else HomeFolder.create(path, namespace)
         _check_namespace(home, namespace)
-        return self._sync(home, take=False).run()
+        return self._sync(home, store_edits=False).run()
 
     def sync(
         self, folder: Place, *, namespace: str | None = None, delete: bool = False, adopt: bool = False
@@ -68,20 +69,20 @@ class MarkdownHomes:
         if kind_of(path, "folder") != "folder":
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
         if adopt and not is_home(path):
-            home = HomeFolder.create(path, namespace or DEFAULT_NAMESPACE, around=True)
+            home = HomeFolder.create(path, namespace or DEFAULT_NAMESPACE, allow_files=True)
         else:
             home = HomeFolder(path)
         if namespace is not None:
             _check_namespace(home, namespace)
-        return self._sync(home, take=True, adopt=adopt).run(delete=delete)
+        return self._sync(home, store_edits=True, adopt=adopt).run(delete=delete)
 
     def follow(self, folder: Place) -> HomeFollower:
-        """Return an object whose method `step` syncs a home if it or the memory has changed. A missing or empty folder
-        becomes the home of the default namespace."""
+        """Return an object whose method `step` syncs a home if the home or the memory has changed. A missing or empty
+        folder becomes the home of the default namespace."""
         return HomeFollower(self, checked_folder(folder))
 
     def keep(self, folder: Place, seconds: float) -> HomeKeeper:
-        """Start a thread that syncs a home, and looks for changes every `seconds`."""
+        """Start and return a thread that looks for changes every `seconds` seconds, and then syncs a home."""
         keeper = HomeKeeper(self.follow(folder), seconds)
         keeper.start()
         return keeper
@@ -95,9 +96,9 @@ class MarkdownHomes:
         files = hash(tuple((file.name, file.key) for file in home.files()))
         return HomeState(self.backend.count(live), self.backend.count(changed), files)
 
-    def _sync(self, home: HomeFolder, *, take: bool, adopt: bool = False) -> HomeSync:
+    def _sync(self, home: HomeFolder, *, store_edits: bool, adopt: bool = False) -> HomeSync:
         categories = (*self.categories, *home.categories)
-        return HomeSync(self.memory, self.backend, home, categories, take=take, adopt=adopt)
+        return HomeSync(self.memory, self.backend, home, categories, store_edits=store_edits, adopt=adopt)
 
 
 class HomeState(NamedTuple):
@@ -110,7 +111,7 @@ class HomeState(NamedTuple):
 
 
 class HomeFollower:
-    """Syncs a home when it or its memory has changed. The folder is created if it is missing or empty."""
+    """Syncs a home when the home or its memory has changed. The folder is created if it is missing or empty."""
 
     def __init__(self, homes: MarkdownHomes, folder: Path) -> None:
         self._homes = homes
@@ -121,23 +122,25 @@ class HomeFollower:
         self._known = False  # whether the home was synced before
 
     def step(self) -> HomeReport | None:
-        """Sync if something has changed since the last step, and return the report, or None."""
+        """Sync if something has changed since the last step, and return the report. Return None if nothing has changed.
+        Raises `InvalidInput` if the folder of a synced home is gone."""
         if not is_home(self.folder):
             if self._known:
                 raise InvalidInput("folder", f"{self.folder} is gone; check whether the disk is mounted")
             self._homes.export(self.folder)
-        elif self._is_quiet():
+        elif self._is_unchanged():
             return None
         since = now()
         state = self._homes.state(self.folder, since)
         report = self._homes.sync(self.folder)
         self._since, self._synced = since, time.monotonic()
-        # After a sync that changed something, the next step looks again: a change during this sync is then seen.
+        # After a sync that changed something, the next step syncs again, because something may have changed during this
+        # sync.
         self._state = None if report.changes_anything else state
         self._known = True
         return report
 
-    def _is_quiet(self) -> bool:
+    def _is_unchanged(self) -> bool:
         if self._state is None or time.monotonic() > self._synced + _FULL_SECONDS:
             return False
         state = self._homes.state(self.folder, self._since)

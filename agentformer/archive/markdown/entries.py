@@ -33,14 +33,14 @@ CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_ti
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope of the entries of the kinds that have files in a memory home; if `archived` is true, also of
-    archived entries. If `where` is given, entries must also match this condition."""
+    """Return the scope of the entries whose kind has files in a memory home. If `archived` is true, archived entries
+    are included. If `where` is given, entries must also match this condition."""
     return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
 
 
 def belongs(entry: MemoryEntry, namespace: str) -> bool:
-    """Return whether entries of this namespace, kind, tier and source have a file in a memory home of `namespace`. The
-    function does not check whether the entry is archived or superseded; such an entry has no file."""
+    """Return whether the namespace, kind, tier and source of an entry allow a file in a memory home of `namespace`. An
+    archived or superseded entry has no file, but this function does not check that."""
     kinds = entry.kind not in OTHER_KINDS and entry.tier != "working" and entry.source is None
     return kinds and entry.namespace == namespace
 
@@ -73,7 +73,7 @@ def category_folder(category: str) -> str:
 
 
 class Categories:
-    """The categories that a home knows, by the names of their folders."""
+    """The known categories of a home, by the names of their folders."""
 
     def __init__(self, names: Iterable[str], home: HomeFolder) -> None:
         self._home = home
@@ -91,10 +91,10 @@ class Categories:
         return self._by_folder[folder]
 
     def moved(self, page: Page, file: HomeFile, base: MemoryEntry) -> Page:
-        """Return `page`, the parsed file of a stored entry, with the category that it has now: a person may have moved
-        the file to the folder of another category, or changed the category in the front matter. `base` is the entry
-        from which the file was written. Raises `InvalidInput` if folder and front matter name different categories, if
-        the category is unknown, or if a file was moved into or out of the folder `core`."""
+        """Return `page` with its current category. A person may have moved the file to the folder of another category,
+        or changed the category in the front matter. `page` is the parsed file of a stored entry, and `base` is the
+        entry from which the file was written. Raises `InvalidInput` if folder and front matter name different
+        categories, if the category is unknown, or if a file was moved into or out of the folder `core`."""
         folder, former = file.category_folder, folder_of(base)
         given = page.values.get("category", base.category)
         if self._home.is_one_folder(folder, former):
@@ -109,9 +109,9 @@ class Categories:
         return self._placed(page, folder, given, (base.category,))
 
     def placed(self, page: Page, file: HomeFile) -> Page:
-        """Return `page`, the parsed file of a new entry, with the category of its folder; in the folder `core`, with
-        the tier `core`. Raises `InvalidInput` if the front matter names another category, or the tier `core` in another
-        folder."""
+        """Return `page`, the parsed file of a new entry, with the category of its folder. A page in the folder `core`
+        gets the tier `core` instead. Raises `InvalidInput` if the front matter names another category, or the tier
+        `core` in another folder."""
         folder, given = file.category_folder, page.values.get("category", "")
         if folder == CORE:
             return Page({**page.values, "tier": CORE, "category": given})
@@ -142,7 +142,8 @@ def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tie
 
 
 def adopted(page: Page, namespace: str, check_tier: CheckTier) -> MemoryEntry:
-    """Return the entry of a file of another memory, with its id, times and version. Raises `InvalidInput`."""
+    """Return the entry of a file of another memory, with its id, times and version. Raises `InvalidInput` if a value is
+    not valid."""
     values: dict[str, Any] = {**page.values, "namespace": namespace}
     values["derived_from"] = values.pop("links", [])
     try:

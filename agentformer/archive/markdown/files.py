@@ -17,7 +17,7 @@ from agentformer.rag.folder_files import Problem
 from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import MemoryEntry
 
-_MEANWHILE = "was changed while it was synced; the next sync takes the change"
+_MEANWHILE = "was changed while it was synced; the next sync stores the change"
 
 
 class Found(NamedTuple):
@@ -33,7 +33,7 @@ class Scan:
     """The files of a home. `entries` contains the file of each entry by the id of the entry, in the order of the file
     names. `new` contains the files without an id. `unusable` contains the ids of entries whose files have errors.
     `complete` is False if a folder could not be listed, or if it is not known to which entry an unusable file belongs.
-    An entry without a file may then still have one."""
+    Then an entry may have a file that was not found."""
 
     entries: dict[str, Found] = field(default_factory=dict)
     new: list[Found] = field(default_factory=list)
@@ -89,7 +89,8 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
 
 
 def _choose(folder: HomeFolder, entry_id: str, founds: list[Found]) -> Found | None:
-    """Return the only file of an entry, or the one at the recorded path. Report the other files as problems."""
+    """Return the only file of an entry. If there are several, return the file at the recorded path, or None, and report
+    the other files as problems."""
     record = folder.records.get(entry_id)
     if len(founds) == 1:
         return founds[0]
@@ -162,7 +163,7 @@ class HomeWriter:
         if len(data) > MAX_BYTES:
             raise InvalidInput("entry", f"{entry.id} needs {len(data):,} bytes in a file; the limit is {MAX_BYTES:,}")
         name, digest = self._path(entry, each), hashlib.sha256(data).hexdigest()
-        if each is not None and name == each.file.name and self._is_in_step(entry, each, digest, record):
+        if each is not None and name == each.file.name and self._is_current(entry, each, digest, record):
             self.folder.records[entry.id] = Record(name, entry.version, each.sha256, each.file.stamp)
             self.report.unchanged += 1
         elif self.folder.write(name, data, each.file if each else None):
@@ -179,7 +180,7 @@ class HomeWriter:
             self.report.deleted.append(each.file.name)
             self.folder.records.pop(entry_id, None)
 
-    def _is_in_step(self, entry: MemoryEntry, each: Found, digest: str, record: Record | None) -> bool:
+    def _is_current(self, entry: MemoryEntry, each: Found, digest: str, record: Record | None) -> bool:
         """Return whether a file needs no change: it has the same bytes, or differs from its entry only in its form,
         such as the order of its lines."""
         if each.sha256 == digest:

@@ -52,8 +52,8 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 @dataclass(slots=True)
 class Record:
     """The state of one file after its last sync. `version` is the version of its entry, or 0 for a new file whose entry
-    is being stored. A file with the same `stamp` has not changed. `stamp` is "" if the file was changed so shortly
-    before that this is not certain (see `rag.folder_files.stamp_of`)."""
+    is being stored. A file with the same `stamp` has not changed. `stamp` is "" if the file was changed so recently
+    that another change could give the same stamp (see `rag.folder_files.stamp_of`)."""
 
     path: str
     version: int
@@ -97,14 +97,14 @@ class HomeFolder:
         self._written: set[Path] = set()
 
     @classmethod
-    def create(cls, root: Path, namespace: str, *, around: bool = False) -> HomeFolder:
-        """Make a folder a memory home. If `around` is true, the folder may contain files, which stay. Otherwise raises
-        `InvalidInput` if the folder is not empty. Raises `StoreFull` if the folder cannot be written."""
+    def create(cls, root: Path, namespace: str, *, allow_files: bool = False) -> HomeFolder:
+        """Make a folder a memory home. If `allow_files` is true, the folder may contain files, which stay. Otherwise,
+        raises `InvalidInput` if the folder is not empty. Raises `StoreFull` if the folder cannot be written."""
         kind = kind_of(root, "folder")
         private = real_path(root, "folder") / PRIVATE
         marker = json.dumps({"format": FORMAT, "namespace": namespace}, ensure_ascii=False, indent=1)
         try:
-            if kind and (kind != "folder" or (not around and any(root.iterdir()))):
+            if kind and (kind != "folder" or (not allow_files and any(root.iterdir()))):
                 raise InvalidInput(
                     "folder", f"{root} is not empty and not a memory home; give a new or an empty folder"
                 )
@@ -194,8 +194,8 @@ class HomeFolder:
         return os.path.lexists(self.root / name)
 
     def is_one_folder(self, one: str, other: str) -> bool:
-        """Return whether two names, in the Unicode form NFC, are one folder. On a file system that ignores case, `foo`
-        and `Foo` are."""
+        """Return whether two names, in the Unicode form NFC, name the same folder. On a file system that ignores case,
+        `foo` and `Foo` do."""
         if one == other or one.casefold() != other.casefold():
             return one == other
         try:
@@ -222,7 +222,8 @@ class HomeFolder:
         return True
 
     def remove(self, file: HomeFile) -> bool:
-        """Delete a file. Return False if it has changed since it was listed. Raises `OSError`."""
+        """Delete a file. Return False if it has changed since it was listed. Raises `OSError` if it cannot be
+        deleted."""
         if not self._is_same(file):
             return False
         (self.root / file.name).unlink(missing_ok=True)
@@ -230,7 +231,7 @@ class HomeFolder:
         return True
 
     def stamp(self, name: str) -> str:
-        """Return the stamp of a file that this sync has written. It changes if the file is changed later."""
+        """Return the stamp of a file that this sync has written. The stamp changes if the file is changed later."""
         return stamp_of((self.root / name).lstat(), time.time())
 
     def save(self) -> None:
@@ -295,15 +296,16 @@ class HomeFolder:
         return stat.S_ISREG(state.st_mode) and _key(state) == file.key
 
 
-def check_loss(what: str, lost: Sequence[str], total: int, advice: str) -> None:
-    """Raise `InvalidInput` if several items, and more than half of the `total` items, are lost. `what` describes the
+def check_loss(description: str, lost: Sequence[str], total: int, advice: str) -> None:
+    """Raise `InvalidInput` if several items, and more than half of the `total` items, are lost. `description` names the
     lost items in the message, and `advice` says what to do."""
     if len(lost) > 1 and len(lost) * 2 > total:
-        raise InvalidInput("folder", f"{len(lost)} of {total} {what}, so nothing was changed; {advice}")
+        raise InvalidInput("folder", f"{len(lost)} of {total} {description}, so nothing was changed; {advice}")
 
 
 def _sync_file(path: Path) -> Path:
-    """Sync a written file to the disk, and return its folder, to be synced after it. Return a folder as it is."""
+    """Sync a written file to the disk, and return its folder, which must be synced later. If `path` is a folder, only
+    return it."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since

@@ -74,7 +74,7 @@ class Page:
 
     @property
     def version(self) -> int:
-        """The version of the entry that the file was written from; 0 if the file does not say it."""
+        """The version of the entry that the file was written from; 0 if the file has no version."""
         return int(self.values.get("version", 0))
 
     def edits(self, base: MemoryEntry) -> dict[str, Any]:
@@ -153,7 +153,8 @@ def parse(data: bytes) -> Page:
 
 
 def id_in(data: bytes) -> str:
-    """Return the id in a file that `parse` may refuse, so that its entry does not count as deleted, or ""."""
+    """Return the id in a file, or "". The function also reads files that `parse` refuses, so that their entries do not
+    count as deleted."""
     match = re.search(rb'^id:[ \t]*"?([^\s"]{1,200})"?[ \t\r]*$', data[: 1 << 16], re.MULTILINE)
     return match[1].decode("utf-8", "replace") if match else ""
 

@@ -32,15 +32,15 @@ from agentformer.rag.folder_files import Problem
 from agentformer.records.codec import now
 from agentformer.types import MemoryBackend, MemoryEntry, new_id
 
-_ATTEMPTS = 5  # of a change, while other callers change the same entry
-_EXPORTED = "was changed in the folder; `agentformer sync` takes the change"
+_ATTEMPTS = 5  # attempts to sync a file while other callers change its entry
+_EXPORTED = "was changed in the folder; `agentformer sync` stores the change"
 _RESTORED = "was removed from the memory and edited in the folder"
 _BATCH = 500  # entries that the backend reads or stores in one call
 _New = tuple[MemoryEntry, Found]
 
 
 class HomeSync:
-    """One sync of a memory home. If `take` is false, nothing is changed in the memory: the sync is an export, which
+    """One sync of a memory home. If `store_edits` is false, the memory is not changed: the sync is an export, which
     writes only files that nobody has edited. If `adopt` is true, files of another memory are stored with their ids."""
 
     def __init__(
@@ -50,13 +50,13 @@ class HomeSync:
         folder: HomeFolder,
         categories: Iterable[str],
         *,
-        take: bool = True,
+        store_edits: bool = True,
         adopt: bool = False,
     ) -> None:
         self._memory = memory
         self._backend = backend
         self._folder = folder
-        self._take = take
+        self._store_edits = store_edits
         self._adopt = adopt
         self._live: dict[str, int] = {}  # versions of the live entries
         self._report = HomeReport(str(folder.root), folder.namespace)
@@ -65,8 +65,8 @@ class HomeSync:
         self._new_files = NewFiles(memory, backend, self._writer, known, self._live, self._reporting)
 
     def run(self, *, delete: bool = False) -> HomeReport:
-        """Sync, and return the report. Raises `InvalidInput` if more than half of the files or of their entries are
-        gone, unless `delete` is true; nothing is changed then."""
+        """Sync, and return the report. Unless `delete` is true, raises `InvalidInput` and changes nothing if more than
+        half of the files or of their entries are gone."""
         started = time.monotonic()
         with self._folder.locked():
             if self._adopt:
@@ -102,13 +102,13 @@ class HomeSync:
         check_loss(f"files of {self._folder.root} are gone", lost, len(records), advice)
         missing = [entry_id for entry_id in records if entry_id not in self._live]
         stored = {entry.id for ids in batches(missing, _BATCH) for entry in self._backend.get(ids)}
-        advice = "the folder is the home of another memory (--adopt stores its files here), or they were deleted "
-        advice += "(--delete removes their files)"
+        advice = "the folder is the home of another memory (--adopt stores its files here), or the entries were "
+        advice += "deleted (--delete removes their files)"
         unknown = [entry_id for entry_id in missing if entry_id not in stored]
         check_loss(f"entries of {self._folder.root} are not in this memory", unknown, len(records), advice)
 
     def _sync(self, found: Scan, gone: list[str]) -> None:
-        if self._take:
+        if self._store_edits:
             self._new_files.store(found, adopt=self._adopt)
         else:
             self._report.pending += [Problem(each.file.name, _EXPORTED) for each in found.new]
@@ -117,7 +117,7 @@ class HomeSync:
                 self._one(entry_id, each)
         for entry_id in gone:
             with self._reporting(self._folder.records[entry_id].path):
-                self._take_deletion(entry_id, complete=found.complete)
+                self._sync_deleted(entry_id, complete=found.complete)
         written = {*self._folder.records, *found.entries, *found.unusable}
         for entry_id in sorted(self._live.keys() - written):
             with self._reporting(entry_id):
@@ -149,12 +149,12 @@ class HomeSync:
         record = self._folder.records.get(entry_id)
         entry = self._entry(entry_id)
         if entry is None or not belongs(entry, self._folder.namespace):
-            self._take_unknown(entry_id, entry, each)
+            self._sync_unknown(entry_id, entry, each)
         elif reason := why_not_live(entry):
-            self._take_return(entry, each, reason)
+            self._sync_not_live(entry, each, reason)
         elif each.page is None:
             self._writer.write(entry, each)
-        elif self._take:
+        elif self._store_edits:
             self._merge(entry, each, each.page)
         elif record is None and hashlib.sha256(render(entry)).hexdigest() == each.sha256:
             self._writer.write(entry, each)  # the file is of an export that was interrupted
@@ -190,27 +190,27 @@ class HomeSync:
         return updates, both
 
     def _version(self, entry: MemoryEntry, version: int) -> MemoryEntry | None:
-        """Return this version of the entry, from its history if it is a former one, or None if there is none."""
+        """Return this version of the entry, or None if it does not exist. A former version is read from the history."""
         if version in (entry.version, 0):
             return entry if version else None
         return next((former for former in self._backend.history(entry.id) if former.version == version), None)
 
-    def _take_unknown(self, entry_id: str, entry: MemoryEntry | None, each: Found) -> None:
+    def _sync_unknown(self, entry_id: str, entry: MemoryEntry | None, each: Found) -> None:
         """Handle a file whose id is not the id of an entry of this home. If the entry was removed from the memory after
-        the last sync, delete an unchanged file, and store an edited file as a new entry. Otherwise, the file is from
-        elsewhere: raise `InvalidInput`."""
+        the last sync, delete an unchanged file, and store an edited file as a new entry. Otherwise, the file does not
+        belong to this home, and `InvalidInput` is raised."""
         record = self._folder.records.get(entry_id)
         if record is None or entry is not None:
-            what = "is of another namespace or kind" if entry else "is not in this memory"
-            raise InvalidInput("id", f"{entry_id} {what}; remove the line `id:` to store the file as a new memory")
+            problem = "is of another namespace or kind" if entry else "is not in this memory"
+            raise InvalidInput("id", f"{entry_id} {problem}; remove the line `id:` to store the file as a new memory")
         if each.page is None:
             self._writer.delete(entry_id, each)
-        elif self._take:
+        elif self._store_edits:
             self._keep_as_new(entry_id, each, each.page)
         else:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
 
-    def _take_return(self, entry: MemoryEntry, each: Found, reason: str) -> None:
+    def _sync_not_live(self, entry: MemoryEntry, each: Found, reason: str) -> None:
         """Handle a file whose entry is archived or superseded. Delete a file that nobody has edited. Restore an
         archived entry if its file was edited or was put back. If the entry is superseded or summarized, store an edited
         file as a new entry, and raise `InvalidInput` with `reason` for a file that was put back."""
@@ -218,7 +218,7 @@ class HomeSync:
         recorded = record is not None and record.version > 0
         if each.page is None:
             self._writer.delete(entry.id, each)
-        elif not self._take:
+        elif not self._store_edits:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
         elif entry.archived_by is None and entry.superseded_by is None:
             self._restore(entry, each, each.page, conflict=recorded)
@@ -249,7 +249,7 @@ class HomeSync:
         self._report.conflicts.append(Problem(each.file.name, f"{_RESTORED}; the file is the new entry {stored.id}"))
         self._writer.write(stored, each)
 
-    def _take_deletion(self, entry_id: str, *, complete: bool) -> None:
+    def _sync_deleted(self, entry_id: str, *, complete: bool) -> None:
         """Archive the entry of a file that was deleted. If the entry has changed since the last sync, write the file
         again. If `complete` is false (see `Scan`), only report the file, because it may still exist."""
         record = self._folder.records[entry_id]
@@ -257,7 +257,7 @@ class HomeSync:
         if entry is None or why_not_live(entry):
             del self._folder.records[entry_id]
             return
-        if not self._take or not complete:
+        if not self._store_edits or not complete:
             reason = "was deleted; " + (
                 "`agentformer sync` archives its entry"
                 if complete
@@ -302,8 +302,8 @@ class NewFiles:
     reporting: Callable[[str], AbstractContextManager[None]]
 
     def store(self, found: Scan, *, adopt: bool) -> None:
-        """Store the entries of new files; with `adopt`, also of files whose id is not in the memory. Files whose entry
-        exists already, because a sync was interrupted, are added to `found.entries`."""
+        """Store the entries of new files. With `adopt`, files whose id is not in the memory are new, too. If a sync was
+        interrupted, the entry of a file may exist already; this file is added to `found.entries`."""
         folder = self.writer.folder
         planned = {record.path: entry_id for entry_id, record in folder.records.items() if not record.version}
         new = [*self._planned(found.new, planned)]

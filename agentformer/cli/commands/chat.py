@@ -107,16 +107,17 @@ def chat(
 
 
 def _grant(af: AgentFormer, read_only: bool, without: tuple[str, ...]) -> Grant:
-    """Return the rights of the model in this chat: only reading if `read_only` is true, and not the tools `without`.
-    Raises `InvalidInput` if `without` contains an unknown tool."""
+    """Return the rights of the model in this chat. If `read_only` is true, the model may only read. The tools in
+    `without` are disabled. Raises `InvalidInput` if `without` contains an unknown tool."""
     check_tools("--without", without, _tool_names(af))
     rights: tuple[Right, ...] = ("read",) if read_only else RIGHTS
     return Grant(frozenset(rights), without=frozenset(without))
 
 
 def _permitted(af: AgentFormer, allow: tuple[str, ...]) -> set[str]:
-    """Return the tools that may change data without a question to the user, even after the model has read stored text:
-    those of --allow and of a setting. Raises `InvalidInput` if `allow` contains an unknown tool."""
+    """Return the tools that may change data without a question to the user, even after the model has read stored text.
+    The option --allow and the setting `agent_permit` name these tools. Raises `InvalidInput` if `allow` contains an
+    unknown tool."""
     check_tools("--allow", allow, _tool_names(af))
     return {*allow, *af.settings.agent_permit.split()}
 
@@ -171,7 +172,7 @@ class Chat:
                 say(err=True)
                 return "/quit"
             except KeyboardInterrupt:
-                say("\n/quit ends", err=True)
+                say("\n/quit ends the chat", err=True)
 
     def memories(self) -> None:
         """Show the memories that the model got in the last turn."""
@@ -276,7 +277,7 @@ def _lines() -> Iterator[str]:
 
 
 def _converse(chat: Chat) -> None:
-    with suppress(ImportError):  # not every system has it; its import lets `input` edit lines
+    with suppress(ImportError):  # `readline`, which not every system has, lets `input` edit lines
         import readline
 
         readline.parse_and_bind("tab: self-insert")  # the Tab key inserts a tab, so that pasted text keeps its tabs

@@ -91,7 +91,7 @@ def ingest(
     A document is identified by the absolute path of its file. If the content of a file has changed since it was
     ingested, the new version replaces the former version, whose id is shown. If the content has not changed, nothing is
     stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If several files
-    have the same name, each name begins with the names of further folders. Unreadable pages are reported and not
+    would have the same name, the names of their parent folders are put before it. Unreadable pages are reported and not
     indexed. The exit code is 1 if a file cannot be read or has no usable text.
 
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
@@ -352,8 +352,8 @@ def _files(path: Path, own: OwnFolders, root: Path | None = None) -> Iterator[tu
 
 
 def _may_exist(path: str, *, alone: bool) -> bool:
-    """Return whether something is at the path. If this cannot be read, raise `InvalidInput` if the path is given alone.
-    Otherwise, return True, so that the command reports the path as failed and ingests the others."""
+    """Return whether the path exists. Raise `InvalidInput` if it cannot be read and is the only path. If there are
+    others, return True, so that the command reports this path as failed and ingests the others."""
     try:
         return bool(kind_of(path, "PATH"))
     except InvalidInput:
@@ -364,8 +364,8 @@ def _may_exist(path: str, *, alone: bool) -> bool:
 
 def names_of(files: Sequence[tuple[Path, Path | None]]) -> list[str]:
     """Return the name for each file. For a file in a folder that the user gave, this is the path of the file in this
-    folder. For a single file, it is the file name. If several files would have the same name, each name begins with the
-    names of further folders that contain the file."""
+    folder. For a single file, it is the file name. If several files would have the same name, the names of their parent
+    folders are put before it until the names differ."""
     paths = [file.absolute().parts for file, _ in files]
     sizes = [len(file.relative_to(root).parts) if root is not None else 1 for file, root in files]
     while True:

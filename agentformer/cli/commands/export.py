@@ -22,7 +22,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 
-_SHOWN = 20  # the most problems that are printed
+_SHOWN = 20  # at most this many problems are printed
 
 
 @main.command(
@@ -100,8 +100,9 @@ def export(
     bytes. docs/ARCHIVE.md describes every field.
 
     With --markdown, the command writes one file for each decision, fact, summary and core block of the namespace. DIR
-    becomes a memory home: you can edit the files, and `agentformer sync DIR` takes the edits back. Another export into
-    the same DIR writes only files whose memory has changed, and leaves files that you have edited (docs/MARKDOWN.md).
+    becomes a memory home: you can edit the files, and `agentformer sync DIR` stores the edits in the memory. Another
+    export into the same DIR writes only files whose memory has changed. It does not change files that you have edited
+    (docs/MARKDOWN.md).
 
     With --text, the command prints the stored text of the documents, to which the offsets of citations refer. With
     --json, it prints one JSON object for each document, on one line.

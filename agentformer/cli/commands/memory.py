@@ -319,7 +319,7 @@ def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
 
 def _memory_id(af: AgentFormer, argument: str, namespace: str, instead: str) -> str:
     """Return the id of the memory that the argument names. Raises the errors of `id_of`. Raises `InvalidInput` if the
-    entry is a document or a part of a document; its message ends with `instead`, which says how to change documents."""
+    entry is a document or a part of a document. The message ends with `instead`, which says how to change documents."""
     entry = entry_of(af, argument, namespace)
     if entry.source is not None:
         raise InvalidInput("ID", f"{entry.id} is a part of the document {entry.source.document_id}; {instead}")

@@ -89,8 +89,8 @@ def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Eve
 def nodes(as_json: bool, **options: Any) -> None:
     """List the nodes of a memory in PostgreSQL, and the state of the embedding queue.
 
-    A node is a server, a worker, or another process that uses the memory now. A node that gave no sign of life for the
-    time of the setting `node_lease_seconds` is shown as dead, and other nodes take over its work."""
+    A node is a server, a worker, or another process that uses the memory now. A node that has not reported for the time
+    of the setting `node_lease_seconds` is shown as dead, and other nodes take over its work."""
     with open_existing(**options, embed_retry_seconds=0) as af:
         memory = _shared(af)
         found, queue = memory.nodes(), memory.queue()

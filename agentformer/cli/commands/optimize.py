@@ -233,7 +233,7 @@ def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: P
 
 
 def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Settings) -> tuple[Dataset, Embedder]:
-    """Return the documents of a namespace with the questions of a file, and the embedder. Only reads the memory."""
+    """Return the documents of a namespace with the questions of a file, and the embedder. The memory is not changed."""
     if not kind_of(file, "PATH"):
         raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
     lines = lines_of(file, "FILE")
@@ -256,8 +256,8 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
 
 
 def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
-    """Return the folder in the cache folder that keeps the measurements of these questions for the next run. Questions
-    of a file have another folder for each memory and namespace, because the answers are in the stored documents. Raises
+    """Return the folder in the cache folder that keeps the measurements of these questions for the next run. A file of
+    questions has one such folder for each memory and namespace, because the answers are in the stored documents. Raises
     `InvalidInput` if there is no cache folder."""
     if str(settings.cache_dir) == os.devnull:
         raise InvalidInput(

@@ -37,20 +37,20 @@ _RANKED_BY = {
     "statements": "what it states",
     "reranker": "reranker",
 }
-_SIDES = ("words", "vectors")  # these lists rank all entries; a hit that is not in a list was not found by it
+_SIDES = ("words", "vectors")  # such a list has all entries that its search found; a missing hit was not found
 _FACTORS = {
     "setting": "the setting dense_weight",
     "language": "the embedder's knowledge of the language",
     "usual": "the usual weight",
     "missed": "words of the query that the best hits lack",
-    "distance": "how far the nearest hit stands out",
-    "least": "the least weight: no hit stands out",
+    "distance": "how much nearer the nearest hit is than the others",
+    "least": "the least weight: all hits are almost equally near",
     "most": "the greatest weight: words find little",
     "code": "a question for source code",
     "long": "long passages",
     "alone": "no hit has the words",
 }
-_RERANKER = "reranker"  # decides the order of its hits alone, so its weight is not shown
+_RERANKER = "reranker"  # the order of its hits depends on this list alone, so the weight is not shown
 _explain = click.option(
     "--explain",
     is_flag=True,
@@ -243,8 +243,8 @@ def explain_weight(factors: Sequence[Factor]) -> str:
     """Return a text with the weight of the vectors and its factors, such as `Weight of meaning: 2.1 = 0.7 (the usual
     weight) x 3 (a question for source code)`. Factors of 1 are left out."""
     weight = math.prod(factor.value for factor in factors)
-    told = [factor for factor in factors if factor.value != 1] or factors[:1]
-    reasons = (f"{factor.value:.2g} ({_FACTORS.get(factor.name, factor.name)})" for factor in told)
+    shown = [factor for factor in factors if factor.value != 1] or factors[:1]
+    reasons = (f"{factor.value:.2g} ({_FACTORS.get(factor.name, factor.name)})" for factor in shown)
     return f"Weight of meaning: {weight:.2g} = {' x '.join(reasons)}"
 
 

@@ -24,7 +24,7 @@ from agentformer.records import fields
 from agentformer.records.integrity.files import kind_of
 from agentformer.tools.result_json import sync_json
 
-_SHOWN = 10  # the most skipped files, and the most files of each kind of change in a memory home, that are printed
+_SHOWN = 10  # at most this many skipped files, and files of each kind of change in a memory home, are printed
 _LOOK_SECONDS = 1.0  # seconds between two checks for changes of a memory home with --watch
 _CHANGES = ("added", "changed", "restored", "archived", "written", "deleted")  # lists of the report of a memory home
 _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is synced
@@ -77,8 +77,8 @@ def sync(
     if adopt or is_home(checked_folder(folder)):
         if metadata:
             raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
-        how = {"delete": delete, "watch": watch, "adopt": adopt}
-        _sync_home(folder, explicit_namespace(namespace), options, **how, as_json=as_json)
+        flags = {"delete": delete, "watch": watch, "adopt": adopt}
+        _sync_home(folder, explicit_namespace(namespace), options, **flags, as_json=as_json)
         return
     stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored, "delete": delete}
@@ -142,7 +142,7 @@ def _changes(folder: str, own: Iterable[Path]) -> Iterator[object]:
     except ImportError as error:
         raise MissingExtra("folders", "--watch", error) from None
     if encodable(folder) != Path(folder).as_posix():
-        raise InvalidInput("--watch", "cannot follow a folder whose path is not UTF-8; rename it, or sync without it")
+        raise InvalidInput("--watch", "cannot watch a folder whose path is not UTF-8; rename it, or omit --watch")
 
     usual, left_out = DefaultFilter(), [path.resolve() for path in own]
 
@@ -176,7 +176,7 @@ def _restarted(start: Callable[[], Iterator[object]]) -> Iterator[object]:
     try:
         next(found, None)
     finally:
-        yield True  # what changed before the watcher ran
+        yield True  # for the changes before the new watcher started
     yield from found
 
 

@@ -122,8 +122,8 @@ class SbertEmbedder:
         return spans
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
-        """Return the number of tokens of each text, as many as `token_spans` returns. All texts are split in one call,
-        which takes less than half the time of `token_spans` for each text."""
+        """Return the number of tokens of each text, which is the number of spans that `token_spans` returns. All texts
+        are split in one call, which takes less than half the time of `token_spans` for each text."""
         special = self._runtime.facts.special_tokens
         lengths = (item.length - special for item in self._runtime.tokenize(texts)) if texts else ()
         return [

@@ -206,7 +206,8 @@ def _refuse(export: Path, reason: str) -> None:
 
 
 def _read_json(file: Path, kind: type[T]) -> T:
-    """Return the JSON value in the file, or an empty value of the type `kind` if there is none of this type."""
+    """Return the JSON value in the file. If the file has no value of the type `kind`, return an empty value of this
+    type."""
     with suppress(OSError, ValueError):
         content = json.loads(file.read_text(encoding="utf-8"))
         if isinstance(content, kind):
@@ -325,9 +326,9 @@ def export(folder: Path, target: Path, precision: str) -> None:
     (target / openvino.FACTS).write_text(json.dumps(facts), encoding="utf-8")
 
 
-def _check_rows(rows: Matrix, reference: Matrix, least: float, what: str) -> None:
+def _check_rows(rows: Matrix, reference: Matrix, least: float, name: str) -> None:
     if (cosine := mean_cosine(rows, reference)) < least:
-        raise NotExportable(f"{what} differs from its model: the mean cosine is {cosine:.5f}, below {least}")
+        raise NotExportable(f"{name} differs from its model: the mean cosine is {cosine:.5f}, below {least}")
 
 
 def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer:

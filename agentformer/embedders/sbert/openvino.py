@@ -41,9 +41,9 @@ _SAME_INT8 = 0.99
 _LENGTH_STEP = 8
 _SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than one
 _MOST_STREAMS = 8  # each stream has its own memory for the numbers between the layers
-_KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # queries whose tokens are kept, and tokens of each at most: 6 MB of MiniLM
+_KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # cached queries, and tokens of a cached query: at most 6 MB for MiniLM
 _SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
-_ASKED_SECONDS = 0.5  # an answer needs several computations, with other work between them
+_ASKED_SECONDS = 0.5  # after a computation for a question; its answer may need further ones
 _COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
 
@@ -254,7 +254,7 @@ class OpenVinoRuntime(FastTokenizer):
             compiled = core.compile_model(folder / MODEL, "CPU", {**options, "INFERENCE_PRECISION_HINT": kind})
             self._has_tokens = len(compiled.outputs) > 1
             self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for the batches of documents
-            self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions: an upload has none of these
+            self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions; uploads do not use these
             for requests, number in ((self._requests, self._streams + _SPARE), (self._short, self._streams)):
                 for _ in range(number):
                     requests.put(compiled.create_infer_request())
@@ -268,9 +268,9 @@ class OpenVinoRuntime(FastTokenizer):
 
 
 def _streams(dimension: int, processors: int) -> tuple[int, int]:
-    """Return the number of batches that a model computes at the same time, and the number of threads for all of them.
-    A small model uses one thread for each batch: two threads that share the work of a short text wait for each other
-    most of the time, and use the processors for this. `dimension` is the number of numbers in a vector."""
+    """Return the number of batches that a model computes at the same time, and the number of threads for all of them. A
+    small model uses one thread for each batch: two threads that share the work of a short text wait for each other most
+    of the time, and the waiting uses the processors too. `dimension` is the number of numbers in a vector."""
     if dimension > _SMALL:
         return 1, processors
     return (streams := min(processors, _MOST_STREAMS)), streams

@@ -169,9 +169,10 @@ def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransfor
 
 
 @contextmanager
-def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[None]:
+def loading(error: type[AgentFormerError], subject: str, advice: str) -> Iterator[None]:
     """Convert any exception in the `with` block, which loads a model with sentence-transformers, to the class `error`.
-    Exceptions of the classes of agentformer are raised unchanged. `what` and `advice` are parts of the new message."""
+    Exceptions of the classes of agentformer are raised unchanged. The new message begins with `subject` and ends with
+    `advice`."""
     try:
         import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
@@ -185,7 +186,7 @@ def loading(error: type[AgentFormerError], what: str, advice: str) -> Iterator[N
     except Exception as cause:  # the hub's client, transformers and torch raise different classes
         reason = str(cause).strip().split("\n", 1)[0][:200]
         raise error(
-            f"{what} could not be loaded ({type(cause).__name__}: {reason}); give the folder of the model, {advice}"
+            f"{subject} could not be loaded ({type(cause).__name__}: {reason}); give the folder of the model, {advice}"
         ) from cause
 
 
@@ -264,7 +265,8 @@ def _why_not_downloaded(name: str) -> str:
 
 def _hub_status(url: str) -> int | None:
     """Return the HTTP status of a request to the model hub. Return None if the hub does not answer. Return 0 if the
-    hub's certificate is not accepted. The request is a plain one, because the hub's client retries for minutes."""
+    hub's certificate is not accepted. The request is not sent with the hub's client, because this client retries for
+    minutes."""
     import ssl
     import urllib.error
     import urllib.request
@@ -347,8 +349,8 @@ def limit_torch_threads() -> None:
 
 def package_version(package: str) -> str:
     """Return the version of an installed package, or "" if it is not installed. The version is read from the name of
-    the folder with the package's metadata. Only if there is not exactly one such folder, `importlib.metadata` is used,
-    because importing it takes longer than opening a store."""
+    the folder with the package's metadata. If there is no such folder, or more than one, `importlib.metadata` is used.
+    It is not always used, because importing it takes longer than opening a store."""
     name = package.replace("-", "_")
     spec = importlib.util.find_spec(name)
     place = Path(spec.origin).parent.parent if spec and spec.origin else Path()

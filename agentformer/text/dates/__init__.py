@@ -69,7 +69,7 @@ def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) 
 
 @lru_cache(maxsize=65536)
 def months(word: str) -> frozenset[int]:
-    """Return the numbers (1 to 12) of the months that the word can mean, in one language or another."""
+    """Return the numbers (1 to 12) of the months that the word can mean in any of the languages."""
     return _numbers(word, _MONTH_TABLE)
 
 
@@ -140,9 +140,9 @@ _YEAR_AFTER = re.compile(
 _BEGINS = re.compile(r"(?:^|[.!?:;\n])[\s\"'“‘(]*+$")
 _NOUN = re.compile(r"[ \t]{1,3}([^\W\d_]++)")
 _REACH = 24  # code points before a month's name
-# Common words in other meanings, unless capitalised or next to a year.
+# Names of months that are also common words. They count only next to a year, or if they are capitalised next to a day.
 _DOUBTFUL = frozenset({"may", "march", "mar", "mars", "mart", "marta", "me", "mei", "des", "sep", "set", "dec"})
-_SURE_ALONE = 6  # letters of a month's name that counts as a date without a number
+_SURE_ALONE = 6  # least number of letters of a month's name that is a date without a number
 
 
 def find_dates(text: str, *, loose: bool = False, days_of_week: bool = True) -> list[Mention]:
@@ -165,7 +165,8 @@ def day_of_moment(moment: datetime) -> Day:
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether a `known` date agrees with all parts of `claim`. One without a year agrees with all `years`."""
+    """Return whether a `known` date agrees with all parts of `claim`. A known date without a year agrees with all
+    `years`."""
     return any(_covers(claim, day, years) for day in known)
 
 

@@ -69,8 +69,8 @@ class _Line:
 
     @cached_property
     def fills(self) -> dict[str, bool]:
-        """A dictionary: "{weekday}" or "{n}" (slots, which are variable words of phrases) -> whether the text has a
-        weekday or a digit for this slot. Number words are not in this dictionary."""
+        """A dictionary: slot (a variable word of phrases) -> whether the text can fill it. The text fills "{weekday}"
+        if it has a weekday, and "{n}" if it has a digit. Number words are not counted."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
@@ -134,9 +134,9 @@ def find_date_ranges(
 ) -> list[DateRange]:
     """Return the date ranges that `text` names, in order. Two ranges overlap only if they are meanings of the same date
     ("7/5/2023"). Relative expressions are computed from the day `on`, or skipped without it. A date without a year
-    means the nearest such date to `on` or, with `past`, the last one that is not after it. If `years` is False, years
-    alone ("in 2019") and, without `on`, distances to a date ("two weeks before 7 May 2023") may be left out, and
-    `border` may be False although a word such as "before" precedes the date. The word index needs none of this."""
+    means the nearest such date to `on` or, with `past`, the last one that is not after it. The word index needs less,
+    and sets `years` to False. Then the result may lack years alone ("in 2019") and, without `on`, distances to a date
+    ("two weeks before 7 May 2023"). Also, `border` may be False although a word such as "before" precedes the date."""
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
     if on is not None or years:
@@ -178,7 +178,8 @@ def time_languages() -> tuple[str, ...]:
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Return the ranges in the order of the text. Of parts of the text that overlap, only the longest gives ranges."""
+    """Return the ranges in the order of the text. If parts of the text overlap, only the ranges of the longest part
+    stay."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
@@ -275,7 +276,8 @@ def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """Return the values of the slots (variable words) of a phrase at token `at`, or None if it is not there."""
+    """Return the values of the slots (variable words) of a phrase at token `at`. Return None if the phrase is not
+    there."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None

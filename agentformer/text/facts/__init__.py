@@ -179,7 +179,8 @@ def values_of(text: str, number: Number) -> list[str]:
 
 
 def masked(text: str, counted: Sequence[Mention | Number]) -> str:
-    """Return the text with `MASK` for each character of `counted`, so that these are not found again."""
+    """Return the text with `MASK` in place of each character of the items `counted`, so that they are not found
+    again."""
     characters = list(text)
     for item in counted:
         characters[item.start : item.end] = MASK * (item.end - item.start)

@@ -33,8 +33,8 @@ _UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", 
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
 CAPITAL_NOUNS = frozenset({"de"})
-# In these languages, a word is a name if one of these stands directly before it ("von Edison"), and if it has no ending
-# of ordinary nouns.
+# In these languages, a word is a name if one of the words below precedes it ("von Edison"), and if it has no ending of
+# ordinary nouns.
 _BEFORE_NAMES = re.compile(
     r"\b(?:ab|als|an|auf|aus|bei|bis|durch|für|gegen|genannt|hatte|heißt|hieß|in|ist|laut|mit|nach|namens|oder|seit|sind"
     r"|über|um|und|unter|von|vor|war|waren|wie|wurden?|zwischen) $"
@@ -48,7 +48,7 @@ _WITHOUT_ARTICLE = frozenset({"ankunft", "ansicht", "bezug", "form", "hilfe", "t
 _SIDE = 3  # words on a side of a gap that are compared
 _ALIKE = 5  # a word with the same first letters as a word of the sources is not a new name
 _SIMILAR = 0.8  # share of letters that a name and its other spelling have in common
-_SHORTEST_SIMILAR = 3  # letters of such a spelling: "in" is none of "Tin"
+_SHORTEST_SIMILAR = 3  # least number of letters of such a spelling: "in" is no spelling of "Tin"
 _COMMON = 4  # least number of letters that two forms of a name have in common
 _ENDING = 7  # largest number of letters of an ending
 _ENDING_OF_NAME = re.compile(
@@ -226,8 +226,8 @@ class Vocabulary:
         return any(_may_be_same(graded, other) for other in self._beginnings.get(graded[:2], ()))
 
     def has_alike(self, word: str) -> bool:
-        """Return whether a word of the texts may be a form or a compound: it begins alike, or one contains the
-        other."""
+        """Return whether a word of the texts may be a form or a compound of `word`: both begin with the same letters,
+        or one contains the other."""
         folded = _folded(word)
         others = (other for other in self._words if len(other) >= _COMMON)
         return any(other in folded or folded in other or folded[:_ALIKE] == other[:_ALIKE] for other in others)
@@ -290,7 +290,8 @@ def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, .
 
 
 def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
-    """Return whether a word has no article where a noun has one ("von Edison"), and `known` has no similar word."""
+    """Return whether a name lacks the article that an ordinary noun would have ("von Edison"). Return False if `known`
+    has a similar word."""
     folded = name.text.casefold()
     if len(folded) < _COMMON or folded in _WITHOUT_ARTICLE or _NOUN_ENDING.search(folded):
         return False
@@ -298,9 +299,9 @@ def _is_bare(name: _Name, text: str, known: Vocabulary) -> bool:
 
 
 def inner_names(text: str, language: str, known: Vocabulary | None = None) -> Iterator[str]:
-    """Yield the names in `text` that are not at the beginning of a sentence, because every word has a capital letter
-    there. In German, a single word is a name only if it has no article where a noun has one, and if `known` contains no
-    similar word. Without `known`, a single German word is no name."""
+    """Yield the names in `text`, except at the beginning of a sentence, where every word has a capital letter. In
+    German, a single word is a name only if it lacks the article that an ordinary noun would have, and if `known`
+    contains no similar word. Without `known`, a single German word is no name."""
     starts = {span.start for span in sentence_spans(text)}
     words = _candidates(text, Vocabulary((), language), language)
     for name in _joined((match for match in words if not _opens(match, text, starts)), text):
@@ -338,7 +339,8 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
 
 
 def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
-    """Join neighboring `words`, matches in `text` in order, to names such as "Jean-Luc" and "Anna Virtanen"."""
+    """Join neighboring words to names such as "Jean-Luc" and "Anna Virtanen". `words` are matches in `text`, in
+    order."""
     spans: list[tuple[int, int]] = []
     for match in words:
         joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())

@@ -27,13 +27,14 @@ _CAPITALISED = re.compile(r"(?P<one>[^\W\d_a-z][^\W\d_]+(?:[-'’][^\W\d_]+)*) (
 _WORD = re.compile(r"[^\W_]+")
 _PERIOD = re.compile(r"\d\s*(?:[-–—]|to|until|till?|bis|og|och|and|und|ja)\s*\d", re.IGNORECASE)
 _ENDING = 4  # letters of an ending that a name may have
-_SHORT = 10  # words of a question
+_SHORT = 10  # most words of a short question
 _SIMILAR = 0.8  # share of letters that two spellings of a name have in common
 _PLACE = re.compile(r"\b(in|nach|aus|von) ([A-ZÄÖÜ][^\W\d_]+)")
 
 
 def is_about_another(names: Iterable[str], question: str, text: str, language: str) -> bool:
-    """Return whether a text in `language` is certainly about something else than a question with these names."""
+    """Return whether a text in `language` is certainly about something else than the question. `names` are names in the
+    question."""
     surnames = () if language in CAPITAL_NOUNS else names
     return (
         any(_names_another(name, text, language) for name in surnames)
@@ -44,30 +45,30 @@ def is_about_another(names: Iterable[str], question: str, text: str, language: s
 
 def may_be_about_another(question: str, text: str, language: str) -> bool:
     """Return whether a text has the opposite of a verb of the question, or another place: "in Kiel" for "in Bremen"."""
-    if language in CAPITAL_NOUNS and _has_another_place(question, text):  # elsewhere, the capital shows names
+    if language in CAPITAL_NOUNS and _has_another_place(question, text):  # in other languages, a capital shows names
         return True
     return _says_the_opposite(question, text, language)
 
 
 def _says_the_opposite(question: str, text: str, language: str) -> bool:
     """Return whether a question has a verb such as "joined" and a text has only the opposite, such as "left". Return
-    False if the text states a period, because its two ends answer both."""
-    asked, told = question.casefold(), text.casefold()
-    return not _PERIOD.search(told) and any(
+    False if the text states a period, because a period has both a start and an end."""
+    asked, stated = question.casefold(), text.casefold()
+    return not _PERIOD.search(stated) and any(
         has_words(one, asked, language)
         and not has_words(other, asked, language)
-        and has_words(other, told, language)
-        and not has_words(one, told, language)
+        and has_words(other, stated, language)
+        and not has_words(one, stated, language)
         for pair in _OPPOSITES
         for one, other in (pair, pair[::-1])
     )
 
 
 def _names_another(name: str, text: str, language: str) -> bool:
-    """Return whether a text has the first word of a name, but another word in place of its last one."""
+    """Return whether a text has the first word of a name, but another word in place of the last word of the name."""
     first, *_, last = words if len(words := _WORD.findall(name)) > 1 else ("", "")
-    told = _WORD.findall(text) if first else []
-    if not _has(first, told) or _has(last, told) or get_close_matches(last, told, 1, _SIMILAR):
+    stated = _WORD.findall(text) if first else []
+    if not _has(first, stated) or _has(last, stated) or get_close_matches(last, stated, 1, _SIMILAR):
         return False
     ignored = FUNCTION_WORDS.get(language, frozenset())
     return any(_is_form(first, one) and two.casefold() not in ignored for one, two in _neighbors(text))
@@ -76,9 +77,9 @@ def _names_another(name: str, text: str, language: str) -> bool:
 def _has_another_place(question: str, text: str) -> bool:
     if len(_WORD.findall(question)) > _SHORT:  # a long question has nouns behind a preposition that are no places
         return False
-    asked, told = ([match.groups() for match in _PLACE.finditer(each)] for each in (question, text))
-    words = _WORD.findall(text) if asked and told else []
-    others = {before for before, name in told if not _has(name, _WORD.findall(question))}
+    asked, stated = ([match.groups() for match in _PLACE.finditer(each)] for each in (question, text))
+    words = _WORD.findall(text) if asked and stated else []
+    others = {before for before, name in stated if not _has(name, _WORD.findall(question))}
     return any(before in others and not _has(name, words) for before, name in asked)
 
 
@@ -101,13 +102,13 @@ def _is_form(word: str, other: str) -> bool:
 
 def _has_another_code(question: str, text: str) -> bool:
     asked = [letters_and_digits(code) for code in _CODE.findall(question)]
-    told = letters_and_digits(text) if asked else ""
-    return any(code not in told for code in asked) and _CODE.search(text) is not None
+    stated = letters_and_digits(text) if asked else ""
+    return any(code not in stated for code in asked) and _CODE.search(text) is not None
 
 
-def _has_another_ordinal(asked: str, told: str, language: str) -> bool:
+def _has_another_ordinal(asked: str, stated: str, language: str) -> bool:
     wanted = set(_ordinals(asked, language))
-    found = set(_ordinals(told, language)) if wanted else set()
+    found = set(_ordinals(stated, language)) if wanted else set()
     nouns = {noun for _, noun in found}
     return any(noun in nouns and (ordinal, noun) not in found for ordinal, noun in wanted)
 

@@ -42,9 +42,9 @@ _WITHOUT_ARTICLES = frozenset({"fi", "ja"})
 
 class Quantity(NamedTuple):
     """A number of a text, as written. `kinds` are the kinds of quantities that its unit measures, such as {"length"}.
-    They are empty if it has no unit or an unknown one. `has_unit` is true if a unit follows, also an unknown one such
-    as "people". `is_year` is true if the number is probably a year, and `has_noun` if a word that may be a noun follows
-    ("8 persons")."""
+    They are empty if the unit is missing or has no kind. `has_unit` is true if a unit follows, also a unit without a
+    kind such as "people", or a word such as "million". `is_year` is true if the number is probably a year, and
+    `has_noun` if a word that may be a noun follows ("8 persons")."""
 
     number: str
     kinds: frozenset[str]
@@ -150,8 +150,8 @@ _FREQUENT = frozenset().union(*FUNCTION_WORDS.values())
 
 
 def whole_numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers in `text`, as `find_numbers` does, but a number of several parts has no reading in which its
-    parts are numbers of their own. A phone number is one number, and so is a reference such as "12(4)"."""
+    """Yield the numbers in `text`, as `find_numbers` does, but without the readings in which the parts of a number are
+    numbers of their own. A phone number is one number, and so is a reference such as "12(4)"."""
     plain = ascii_digits(text)
     tokens = [*_phones(plain), *_paragraphs(plain)]
     yield from tokens
@@ -163,9 +163,9 @@ def whole_numbers(text: str) -> Iterator[Number]:
 
 
 def whole_values(plain: str, dates: Iterable[Mention]) -> set[str]:
-    """Return the values of all numbers in a text that are no parts of others, in all their readings. The digits of
-    `plain` are ASCII digits, and `dates` are its dates, whose numbers are left out. Of a reference such as "12(4)",
-    only the first number is also a value of its own."""
+    """Return the values of the whole numbers in a text, in all their readings; see `whole_numbers`. The digits of
+    `plain` are ASCII digits. `dates` are its dates, whose numbers are left out. A reference such as "12(4)" gives
+    "12(4)", "12" and "(4)", but not "4"."""
     rest = masked(plain, [mention for mention in dates if mention.sure])
     values = all_values(whole_numbers(rest))
     return {v for v in values if not _BRACKETED.fullmatch(v)} | {
@@ -195,7 +195,8 @@ class NumberedThing(NamedTuple):
     numbers: str
 
     def is_among(self, others: Iterable[NumberedThing]) -> bool:
-        """Return whether another has a number of this thing or of a part: "7.2" for "7", and "12(4)" for "12"."""
+        """Return whether one of `others` has the same number. The number of a part also counts: "7.2" for "7", or "12"
+        for "12(4)"."""
         own = _NUMBER.findall(self.numbers)
         return any(_includes(other.numbers, number) for other in others for number in own)
 
@@ -222,20 +223,21 @@ def _in_digits(match: re.Match[str]) -> str:
 
 
 def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> bool:
-    """Return whether a text names another thing of a kind asked for, and not the same: "berth 12" for berth 30."""
+    """Return whether a text names a thing of the same kind as one of `asked`, but not this thing: "berth 12" for "berth
+    30"."""
     return any(alike and not thing.is_among(alike) for thing, alike in _compared(asked, text, language))
 
 
 def names_same(asked: Iterable[NumberedThing], text: str, language: str) -> list[NumberedThing]:
-    """Return those of the things asked for that a text names, also as a part of a range or with a part of the number:
-    "berths 28-34" for "berth 30", and "section 7.2" for "section 7"."""
+    """Return the things in `asked` that a text names. A range that contains the number and a part of the number also
+    count: "berths 28-34" for "berth 30", and "section 7.2" for "section 7"."""
     return [thing for thing, alike in _compared(asked, text, language) if thing.is_among(alike)]
 
 
 def _compared(
     asked: Iterable[NumberedThing], text: str, language: str
 ) -> Iterator[tuple[NumberedThing, list[NumberedThing]]]:
-    """Yield each of the things asked for with the things of the same kind that a text names."""
+    """Yield each thing in `asked`, with the things of the same kind that a text names."""
     named: list[NumberedThing] | None = None
     for thing in asked:
         named = numbered_things(text, language) if named is None else named

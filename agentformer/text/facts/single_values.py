@@ -25,7 +25,7 @@ _SUBJECT_WORDS = 6  # maximum number of words before the verb
 _VALUE_WORDS = 3  # number of words of a value that are compared
 _LABEL_WORDS = 4  # maximum number of words before a colon
 _WORDS_BETWEEN = 2  # maximum number of function words between the verb and the value
-_ALIKE = ("sv", "no", "da")  # a short sentence in one of these languages looks like another
+_ALIKE = ("sv", "no", "da")  # a short sentence may belong to any of these languages
 _WORD = re.compile(r"[^\W_]+(?:[-.,:/@'’+][^\W_]+)*")
 _LABELLED = re.compile(r"\s*([^\n:]{2,60}):\s+(\S[^\n]{0,80})")
 _ARTICLES = frozenset(
@@ -64,8 +64,8 @@ def current_facts(
 ) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
     """Yield the facts of a text that have one value at a time. Each fact consists of the words that two contradicting
     facts share (subject and verb, or label), the words of its value, and the sentence. A text of more than `MAX_LENGTH`
-    code points has none. `language` is the language of the text (ISO 639-1); lines with a label are read if `labels`
-    is True."""
+    code points gives no facts. `language` is the language of the text (ISO 639-1); lines with a label are read if
+    `labels` is True."""
     if len(content) > MAX_LENGTH:
         return
     candidates = _ALIKE if language in _ALIKE else (language,) if language in _VERBS else tuple(_VERBS)
