@@ -1,10 +1,10 @@
 """Properties that a search derives from an entry: its title, its language, the days that it names, the facts that it
 states, and whether it is a question. They are stored in the table `derived`, in the transaction that stores the entry.
-Many entries that are stored at once are analyzed while their vectors are computed; a background thread writes the rows
-that are missing afterwards (`property_threads.py`).
+If many entries are stored at once, they are analyzed while their vectors are computed. A background thread later writes
+the rows that are still missing (`property_threads.py`).
 
-A row of this table is a cache. It is used only if it was made by this version of the analysis (`VERSION`) and from the
-current state of the entry (compared by checksum), and if its own checksum is correct. Otherwise, the search derives the
+A row of this table is a cache. It is used only if its own checksum is correct, and if this version of the analysis
+(`VERSION`) computed it from the current state of the entry (compared by checksum). Otherwise, the search derives the
 properties again, and `outdated` returns the entry, so that a background thread can replace the row.
 """
 
@@ -45,7 +45,7 @@ Analysis = tuple[str, str, str, str, str]  # the title, language, days, facts an
 Analyses = Mapping[int, tuple[MemoryEntry, Analysis]]  # by the `id` of the entry object
 _COLUMNS = ("entry", "version", "source", "title", "language", "days", "facts", "message")
 _SEPARATOR = "\x1f"
-_CHECKED = len(_COLUMNS)  # that the checksum covers
+_CHECKED = len(_COLUMNS)  # number of columns that the checksum covers
 _WRITE = (
     f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
 )
@@ -132,8 +132,8 @@ class Derived:
     def analyzed(self) -> Analyzed:
         """The language and the facts of the entry. The facts are compared with the facts of other entries."""
         if isinstance(self._facts, str):
-            told = json.loads(self._facts) if self._facts else ()
-            self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in told))
+            facts = json.loads(self._facts) if self._facts else ()
+            self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in facts))
         return self._facts
 
     @property
@@ -147,7 +147,7 @@ class Derived:
 
 
 NONE: Mapping[int, Derived] = {}
-PLAIN = Derived((*[None] * 3, "", "", "", "", "", None, None, None, None, None))  # stands for any row that is plain
+PLAIN = Derived((*[None] * 3, "", "", "", "", "", None, None, None, None, None))  # used for each plain row, see `plain`
 NO_ANALYSES: Analyses = {}
 
 
@@ -173,18 +173,19 @@ def write(
     entries: Sequence[MemoryEntry],
     analyses: Analyses = NO_ANALYSES,
 ) -> None:
-    """Write the rows of entries that were just stored. `nums` contains the row number of each entry, and `analyses` the
-    results of `property_threads.analyzing`. If there are more than `INLINE` entries, only those in `analyses` get a row
-    now, and a background thread writes the other rows. Entries of kinds that are never searched get no row."""
+    """Write the rows of entries that were just stored. `nums` contains the row number of each entry. `analyses`
+    contains the results of `property_threads.analyzing`. If there are more than `INLINE` entries, only those in
+    `analyses` get a row now, and a background thread writes the other rows. Entries of kinds that are never searched
+    get no row."""
     searched = [item for item in zip(nums, entries, strict=True) if item[1].kind not in UNSEARCHED_KINDS]
     if len(searched) > INLINE:
         searched = [item for item in searched if id(item[1]) in analyses]
-    of = _checksums_of(connection, [num for num, _ in searched])
+    checksums = _checksums_of(connection, [num for num, _ in searched])
     prepared = []
     for num, entry in searched:
-        if num in of:
+        if num in checksums:
             known = analyses.get(id(entry))
-            prepared.append(_row(num, of[num], known[1] if known else analyze(entry)))
+            prepared.append(_row(num, checksums[num], known[1] if known else analyze(entry)))
     connection.executemany(_WRITE, prepared)
 
 
@@ -228,14 +229,14 @@ def analyze(entry: MemoryEntry) -> Analysis:
     prior = language_code(entry.metadata.get("language"))
     language, start = detect_language(entry.content, prior), entry.content[:DATE_TEXT]
     if message and message[2] is False and len(entry.content) <= MESSAGE_TEXT:
-        spans: tuple[DaySpan, ...] = ()  # in no language
+        spans: tuple[DaySpan, ...] = ()  # the message names no time in any language
     else:
         same = not prior and len(start) == len(entry.content)
         spans = _days(start, on, language if same else detect_language(start))
     days = " ".join(f"{first.toordinal()} {last.toordinal()}" for first, last in spans)
     facts = [(about, value) for about, value, _ in stated_facts(entry, lambda: language)]
-    told = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
-    return _entry_title(entry), language, days, *told
+    texts = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
+    return _entry_title(entry), language, days, *texts
 
 
 def _checksum(num: int, version: int, source: int | None, *texts: str) -> int:
@@ -290,8 +291,8 @@ def _entry_title(entry: MemoryEntry) -> str:
 
 
 def own_title(title: str, content: str) -> str:
-    """Return the title, or the first line of the content if there is no title, without a qualifier in parentheses:
-    "Mercury (planet)" gives "Mercury"."""
+    """Return the title without a qualifier in parentheses: "Mercury (planet)" gives "Mercury". If there is no title,
+    use the first line of the content if this line looks like a title."""
     title = (title or _first_line(content)).strip()
     return _QUALIFIER.sub("", title) if title.endswith(")") else title
 

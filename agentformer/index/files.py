@@ -48,7 +48,7 @@ def check_records(records: Path) -> None:
     except FileNotFoundError:
         problem = "is missing"
     except OSError:
-        return  # opening the database reports it
+        return  # opening the database reports this error
     present = [name for name in (INDEX_FILE, META_FILE, WORDS_FOLDER) if (records.parent / name).exists()]
     if present:
         raise StoreDamaged(

@@ -1,9 +1,9 @@
-"""Threads that derive the properties of entries (`entry_properties`): while the vectors of many entries are computed,
-and later for rows that are missing or outdated.
+"""Threads that derive the properties of entries (`entry_properties`). One thread works while the vectors of many
+entries are computed. Another thread later writes the rows that are missing or outdated.
 
-Rows are missing if an embedder was faster than the analysis, or if an older version wrote the store. They are outdated
-if the analysis of texts has changed. Searches do not wait for the threads. The threads pause for searches, because the
-analysis holds Python's global interpreter lock.
+Rows are missing if the embedding of entries ended before their analysis, or if an older version wrote the store. Rows
+are outdated if the analysis of texts has changed. Searches do not wait for the threads. The threads pause for searches,
+because the analysis holds Python's global interpreter lock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore
 log = logging.getLogger("agentformer")
 
 _ANALYSIS_PAUSE = 0.001  # seconds after each entry that a thread analyzes, so that searches in other threads go on
-_RENEWED = 50  # rows of one transaction
+_RENEWED = 50  # number of rows written in one transaction
 _PAUSE = 1.0  # pause after a batch, as a share of its processor time: the thread uses at most half of a processor
 _AGAIN_SECONDS = 60.0  # minimum wait after a pass before rows that are still missing start another pass
 _YIELD_SECONDS = 0.1  # maximum wait for running searches before each row, so that constant searches do not stop a pass
@@ -57,9 +57,9 @@ def analyzing(entries: Sequence[MemoryEntry]) -> Iterator[entry_properties.Analy
 
 
 class DerivedRenewal:
-    """Writes missing and outdated rows of the table `derived`, which has the properties of each entry, in a thread.
-    Several processes may do so at the same time, because each batch first reads which rows are still missing.
-    `searching` returns whether a search is running. Thread-safe."""
+    """Runs a thread that writes missing and outdated rows of the table `derived`, which contains the properties of
+    entries. Several processes may run this thread at the same time, because each batch first reads which rows are still
+    missing. `searching` returns whether a search is running. Thread-safe."""
 
     def __init__(self, searching: Callable[[], bool]) -> None:
         self._searching = searching
@@ -70,9 +70,9 @@ class DerivedRenewal:
         self._again_at = 0.0
 
     def start(self, database: RecordStore, missing: Iterable[int]) -> None:
-        """Start the thread if `missing` is not empty: the numbers of entries without a row. The thread goes through the
-        entries in order, from the place where it ended last time, and writes missing and outdated rows. If an entry in
-        `missing` is before this place, the thread begins at the first entry again. It does not do this soon after the
+        """Start the thread if `missing`, the numbers of entries without a row, is not empty. The thread goes through
+        the entries in order, from the place where it ended last time, and writes missing and outdated rows. If an entry
+        in `missing` is before this place, the thread begins at the first entry again, but not within a minute of the
         previous run, because some rows can never be written. Nothing happens if the thread is running, or after
         `stop`."""
         first = min(missing, default=None)

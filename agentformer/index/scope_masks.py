@@ -15,16 +15,16 @@ from agentformer.records import change_feed, scopes
 from agentformer.types import Scope
 
 _MAX_BYTES = 64_000_000  # total size of cached masks: 64 scopes of a million entries
-# Up to this number, or this share of the entries, changed entries are checked one by one. Above it, the scope is read
-# again, which takes about a twentieth of the time for each entry.
+# Up to this number of changes, or up to this share of the entries if it is larger, changed entries are checked one by
+# one. Above this limit, the whole scope is read again, which takes about a twentieth of the time for each entry.
 _MAX_CHANGES = 2_000
 _CHANGED_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScopeMask:
-    """The entries that a search with one scope may return. A change of these entries creates a new object, so the
-    identity of the object can be used as a cache key."""
+    """The entries that a search with one scope may return. When an entry enters or leaves the scope, a new object is
+    created, so the identity of the object can be used as a cache key."""
 
     mask: NDArray[np.bool_]  # one element per entry number; entries beyond the end are not in the scope
     count: int  # number of entries in the scope
@@ -48,7 +48,7 @@ class ScopeCache:
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
         """Return the mask of a scope. The same object is returned until an entry enters or leaves the scope. `seq` is
         the number of the newest change that `connection` can read."""
-        if scope.min_salience > 0:  # not cached: salience changes with time and use, not shown in the change feed
+        if scope.min_salience > 0:  # not cached, because the change feed does not contain changes of the salience
             return _read_mask(connection, scope)
         key = repr(scope)
         with self._lock:

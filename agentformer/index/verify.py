@@ -193,9 +193,9 @@ def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
         return True
     if entry.language:
         return False
-    same = tuple(term for term in entry.terms["stems"] if "~" not in term)
+    any_language = tuple(term for term in entry.terms["stems"] if "~" not in term)
     unknown = tantivy.Query.term_query(words.schema, "language", UNKNOWN_LANGUAGE, "basic")
-    terms = _all_terms(words, replace(entry, terms={"stems": same}))
+    terms = _all_terms(words, replace(entry, terms={"stems": any_language}))
     query = tantivy.Query.boolean_query([(tantivy.Occur.Must, terms), (tantivy.Occur.MustNot, unknown)])
     return int(words.searcher.search(query, limit=1).count) == 1
 
@@ -265,7 +265,8 @@ def _compare_snapshot(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return the numbers of window, entry and vector of each window in a space, without the entries in `changed`."""
+    """Return the window, entry and vector number of each window in a space. Windows of the entries in `changed` are
+    left out."""
     rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])

@@ -72,8 +72,9 @@ def last_seq(connection: sqlite3.Connection) -> int:
 
 
 def token_at(connection: sqlite3.Connection, seq: int) -> str:
-    """Return the random token of the change number `seq`, which `last_seq` has returned, or "" if there is none. An
-    index with another token has read the feed of another copy of the database, such as one from before a restore."""
+    """Return the random token of the change number `seq`, which `last_seq` has returned, or "" if the change has no
+    token. An index with another token has read the feed of another copy of the database, such as the copy before a
+    restore."""
     row = connection.execute("SELECT hex(token) FROM points WHERE seq = ?", [seq]).fetchone()
     return str(row[0]) if row else ""
 

@@ -35,7 +35,7 @@ _PLAIN = tuple(
 COLUMNS = (*_PLAIN, *TIMES, "metadata", "derived_from", *_SOURCE_COLUMNS, "checksum")
 # Columns that SQL statements change in place. The checksum of an entry covers all columns except these.
 COUNTED = (*COUNTS, "last_accessed", "archived_at", "archived_by")
-# The order in which a checksum is computed. New columns are appended and may be NULL: old checksums stay valid.
+# The order in which a checksum is computed. New columns are appended and may be NULL, so old checksums stay valid.
 CHECKED = (
     *("id", "content", "tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "title", "context"),
     *("metadata", "source_type", "source_id", "parent_id", "pair_id", "derived_from", "role", "speaker", "raw"),
@@ -139,8 +139,8 @@ def _column_value(column: str, value: Any) -> Any:
     if column == "salience" and number is not None:
         return float(number) + 0.0  # turns -0.0 into 0.0
     if column in _NUMBERS or number is None:
-        what = "a number" if column == "salience" else "a whole number" if column in _INTEGERS else "text"
-        raise InvalidInput(column, f"must be {what}, got {value!r:.80}")
+        expected = "a number" if column == "salience" else "a whole number" if column in _INTEGERS else "text"
+        raise InvalidInput(column, f"must be {expected}, got {value!r:.80}")
     return str(number)
 
 
@@ -151,7 +151,7 @@ def from_row(stored: sqlite3.Row) -> MemoryEntry:
 
 
 def from_rows(rows: Sequence[sqlite3.Row]) -> list[MemoryEntry]:
-    """Return the entries that the rows of one statement contain, as `from_row` does, in the same order."""
+    """Return the entries in the rows of one SQL statement, in the same order. Raises `StoreDamaged` like `from_row`."""
     getters = _getters(tuple(rows[0].keys())) if rows else None
     return [_entry(row, *getters) for row in rows] if getters else []
 
@@ -180,9 +180,10 @@ def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
     return MemoryEntry(*values)
 
 
-def undecodable(what: str, error: Exception) -> StoreDamaged:
-    """Return the error for a row that cannot be decoded. It does not show the values, which may be private."""
-    return checksums.damage_error(what, f"it cannot be decoded ({type(error).__name__})")
+def undecodable(name: str, error: Exception) -> StoreDamaged:
+    """Return the error for data that cannot be decoded. `name` is the name of the data. The error does not show the
+    values, which may be private."""
+    return checksums.damage_error(name, f"it cannot be decoded ({type(error).__name__})")
 
 
 @lru_cache(maxsize=16)
@@ -198,14 +199,14 @@ def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     """Return the former version of the entry `entry_id` that a row of the table `history` contains. Raises
     `StoreDamaged` if the row is damaged or belongs to another entry."""
-    what = f"a former version of {checksums.entry_name(entry_id)}"
+    name = f"a former version of {checksums.entry_name(entry_id)}"
     checksum = stored["checksum"]
     if checksum is not None and checksums.of_text(stored["state"], stored["entry"], stored["version"]) != checksum:
-        raise checksums.damage_error(what)
+        raise checksums.damage_error(name)
     try:
         state = entry_from_json(json.loads(stored["state"]))
     except _UNDECODABLE as error:
-        raise undecodable(what, error) from error
+        raise undecodable(name, error) from error
     if state.id != entry_id:
-        raise checksums.damage_error(what, "it belongs to another entry")
+        raise checksums.damage_error(name, "it belongs to another entry")
     return state

@@ -86,8 +86,8 @@ def restore_error(entry: MemoryEntry) -> InvalidInput | Conflict:
 
 
 def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    """Return the row numbers of all entries that must be deleted so that the content of the entries `nums` is not kept
-    in a summary: these entries, the summaries that contain their content, and the parts of these summaries."""
+    """Return the row numbers of the entries `nums`, of the summaries that contain their content, and of the parts of
+    these summaries. If all these entries are deleted, no summary contains the content of `nums`."""
     result = set(nums)
     while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))
@@ -115,9 +115,10 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapp
 
 
 def check_together(entry: MemoryEntry, changes: Mapping[str, Any], has_originals: Callable[[], bool]) -> None:
-    """Raise `InvalidInput` if `changes` would separate a summary from its originals. The two must have the same
-    namespace, and exactly one of them must be archived. So neither a summary with archived originals (then
-    `has_originals` returns True) nor an original can be archived, restored or moved to another namespace."""
+    """Raise `InvalidInput` if `changes` would separate a summary from its originals. An original has the same namespace
+    as its summary, and the original is archived while the summary is not. For this reason, an original, and a summary
+    with archived originals, cannot be archived, restored or moved to another namespace. The function `has_originals`
+    returns whether `entry` is such a summary."""
     moves = changes.get("namespace", entry.namespace) != entry.namespace
     field = "archived_at" if "archived_at" in changes else "namespace" if moves else None
     if field is None:

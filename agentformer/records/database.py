@@ -43,8 +43,8 @@ LOG_BYTES = 32 * 1024 * 1024  # above this length of the write-ahead log, a writ
 # slot that was in use at the start of an attempt, even if a new reader in this slot does not need the log.
 _WAL_WAITS = (0.05, 0.1, 0.2, 0.4)
 _WAL_PAUSE = 5.0  # seconds until the next attempt while a long reader, such as a backup, needs the log
-# Idle connections that stay open: a server works on so many slow requests at once by default. More threads use the
-# database now and then; a connection above this number is closed after its use (docs/PERFORMANCE.md, open files).
+# Maximum number of idle connections that stay open. By default, a server handles so many slow requests at once. If more
+# threads use the database, the additional connections are closed after their use (docs/PERFORMANCE.md, open files).
 _MAX_IDLE = 8
 _IN_USE = "is used by another thread of this process; try again when that thread has finished"
 _REPAIRING = "is being repaired; try again when the repair has finished"
@@ -221,8 +221,8 @@ class Database:
         sync_folder(path.parent)
 
     def clear_log(self) -> None:
-        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, nothing is
-        deleted before a later call of this method, or before the last connection is closed."""
+        """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, the log is
+        emptied by a later call of this method, or when the last connection is closed."""
         self._empty_wal(0)
 
     def _limit_wal(self) -> None:

@@ -23,7 +23,7 @@ _PLACE_FIELDS = (
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
 _Place = tuple[Any, ...]  # the result of `_place`
-_DEFAULT = ("salience", 1.0)  # is not compared
+_DEFAULT = ("salience", 1.0)  # this default is not compared
 _encode = json.JSONEncoder(sort_keys=True).encode
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
 _MANY = 8  # from this number of texts on, one statement for all of them is faster
@@ -113,7 +113,7 @@ def is_repeatable(entry: MemoryEntry) -> bool:
 
 
 def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
-    """Return whether no two of these entries have the same content, so that none of them can duplicate another one."""
+    """Return whether all these entries have different contents. In this case, none of them duplicates another."""
     return len({comparable(entry.content) for entry in entries}) == len(entries)
 
 
@@ -123,7 +123,7 @@ def add_equal_texts(
     """Add to `known` the stored entries that have the same content as one of `entries`, in any Unicode spelling. Stored
     entries whose row numbers are in `ignoring` are left out. Return the number of added entries."""
     count = 0
-    texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # by namespace, each once
+    texts: defaultdict[str, dict[str, None]] = defaultdict(dict)  # the distinct texts of each namespace
     for entry in entries:
         if not is_repeatable(entry):
             content = entry.content

@@ -51,7 +51,7 @@ _PARTS = """
             AND +e.namespace = w.namespace AND +e.user_id IS w.user_id AND +e.project IS w.project
     ) SELECT num FROM whole
 """
-# The query jumps from one kind to the next in the index. GROUP BY would first sort all entries of a large store.
+# The query looks up each next kind in the index, because GROUP BY would first sort all entries of a large store.
 _COUNT_BY_KIND = """
 WITH RECURSIVE kinds(name) AS (
     SELECT min(kind) FROM entries WHERE namespace = :namespace
@@ -72,7 +72,8 @@ def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> li
 
 
 def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries with few statements, each of which may wait for a server. Return their row numbers in order."""
+    """Insert entries with few SQL statements, because each statement may wait for a server. Return the row numbers of
+    the entries in order."""
     if len(entries) == 1:
         row = connection.execute(_INSERT_ONE, to_row(entries[0])).fetchone()
         if row is None:
@@ -115,7 +116,7 @@ def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEnt
 def insert_unique(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
-    """Insert each entry that is not a duplicate of a stored entry; for a duplicate, increase the `repeat_count` of the
+    """Insert each entry that is not a duplicate of a stored entry. For a duplicate, increase the `repeat_count` of the
     stored entry. Archived and superseded entries are not compared. Entries whose row numbers are in `ignoring` are not
     compared either, because the caller is going to remove them. Return the row numbers of the inserted entries, the
     inserted entries, and for each item of `entries` the entry that is stored for it."""
@@ -148,8 +149,8 @@ def insert_unique(
 def _other_neighbors(
     connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
 ) -> list[int]:
-    """Return the row numbers of the messages directly before and after these entries, because they must be indexed
-    again. `nums` are the row numbers of the entries themselves, which are not returned."""
+    """Return the row numbers of the messages directly before and after these entries, which must be indexed again.
+    `nums` are the row numbers of the entries themselves, which are not returned."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
     own = set(nums) if neighbors else ()
     return [num for num in neighbors if num not in own]
@@ -183,12 +184,12 @@ def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int)
     return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
 
 
-def numbers(connection: sqlite3.Connection, what: Scope | Sequence[str]) -> list[int]:
+def numbers(connection: sqlite3.Connection, selected: Scope | Sequence[str]) -> list[int]:
     """Return the row numbers of the entries that match a scope, or of the entries with these ids."""
-    if isinstance(what, Scope):
-        condition, values = where(what)
+    if isinstance(selected, Scope):
+        condition, values = where(selected)
         return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
-    return [row["num"] for row in _select(connection, "num", "id", what)]
+    return [row["num"] for row in _select(connection, "num", "id", selected)]
 
 
 def ids(connection: sqlite3.Connection, scope: Scope) -> list[str]:
@@ -341,7 +342,8 @@ def count(connection: sqlite3.Connection, scope: Scope) -> int:
 
 
 def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in alphabetical order. The query jumps in the index: DISTINCT would read all of it."""
+    """Return all namespaces in alphabetical order. The query looks up each next namespace in the index, because
+    DISTINCT would read the whole index."""
     rows = connection.execute(
         "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
         "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "

@@ -20,18 +20,19 @@ _MAX_KEYS = 100  # maximum number of metadata keys; in a filter, each key is one
 _MAX_WHOLE = 2**63  # each smaller whole number can be stored
 MAX_SOURCE_ID = 1_000  # code points of the id of a record of the host application, such as a URL
 MAX_NAME = 200  # code points of a namespace, kind or session id
-# A character that is not blank in Python, in Rust, and in ECMAScript, which JSON Schema follows. Characters without a
-# width are blank: soft hyphens, joiners, direction marks, fillers and variation selectors.
+# A pattern for one character that is not blank. It has the same meaning in Python, in Rust, and in ECMAScript, whose
+# patterns JSON Schema uses. Characters without a width are blank: soft hyphens, joiners, direction marks, fillers and
+# variation selectors.
 NOT_BLANK = (
     r"[^\s\u0085\u001c-\u001f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
     r"\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb]"
 )
 
-# Metadata keys that only this program sets, because it decides by their values who wrote a text.
+# Metadata keys that only this program sets, because their values show who wrote a text.
 AFTER_RETRIEVED_TEXT = "after_retrieved_text"  # the agent had read documents before it stored this entry
 RECALLED = "recalled"  # the ids of the entries that a message repeats
 RETRIEVED = "retrieved"  # whether the model had read stored text before it gave this answer
-STORED_BY_KEY = "stored_by_key"  # the id of the key without the right to read that stored the entry
+STORED_BY_KEY = "stored_by_key"  # the id of the API key that stored the entry, if this key has no right to read
 WORDS_CHANGED = "words_changed"  # the text or the speaker of the message was changed later
 RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED})
 
@@ -44,8 +45,8 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 
 
 class ProgramMetadata(dict[str, Any]):
-    """Metadata that this program itself has made. Only they may contain the keys in `RESERVED_METADATA`. The metadata
-    in a request are a plain dict, so a caller cannot set these keys."""
+    """Metadata that this program itself has created. Only such metadata may contain the keys in `RESERVED_METADATA`.
+    The metadata in a request are a plain dict, so a caller cannot set these keys."""
 
 
 def is_blank(text: str) -> bool:
@@ -127,8 +128,8 @@ def source_id(field: str, value: Any) -> str | None:
 
 
 def source_type(field: str, value: Any) -> str | None:
-    """Check the type of a record in the host application: None or a `name`. Raises `InvalidInput` for any other value,
-    and for a type that only this program may use."""
+    """Check the type that a record has in the host application. Return the value if it is None or a valid `name`.
+    Raises `InvalidInput` otherwise, and for a type that only this program may use."""
     if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
         raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
     return optional_name(field, value)
@@ -150,8 +151,8 @@ def names(field: str, values: Any) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """Return the first 80 characters of a value for a message. Python writes no whole number of more than 4,300
-    digits."""
+    """Return the first 80 characters of a value for a message. Python cannot convert a whole number of more than 4,300
+    digits to text."""
     try:
         return repr(value)[:80]
     except ValueError:
@@ -234,8 +235,8 @@ def program_metadata(value: Any, added: Mapping[str, Any]) -> ProgramMetadata:
 
 def changed_metadata(former: Mapping[str, Any], value: Any) -> dict[str, Any]:
     """Check metadata that replace `former`, and return them together with the reserved keys of `former`. A caller may
-    repeat a reserved key with its former value. Raises `InvalidInput` for another value, and for metadata that cannot
-    be stored."""
+    repeat a reserved key with its former value. Raises `InvalidInput` for another value of a reserved key, and for
+    metadata that cannot be stored."""
     own = {key: former[key] for key in RESERVED_METADATA & former.keys()}
     if isinstance(value, Mapping):
         same = {key for key in own if json.dumps(value.get(key), default=str) == json.dumps(own[key])}

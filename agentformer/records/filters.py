@@ -37,7 +37,7 @@ _MAX_VALUES = 500  # conditions and compared values of one filter; SQLite allows
 MAX_IDS = 20_000  # maximum number of ids in a condition `in` or `nin` on a field of _IDS; SQL receives them as one list
 _IDS = ("$id", "$document_id")
 _MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
-_METADATA = "$metadata."  # may stand before a key of the metadata
+_METADATA = "$metadata."  # optional prefix of a metadata key
 _ABSENT = object()
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
 _SELECTIVE = frozenset({"id", "source_id", "parent_id", "document_id"})  # SQLite may use an index of these columns
@@ -111,8 +111,8 @@ def matches(filter: Filter, entry: MemoryEntry) -> bool:
 
 
 def json_equal(one: Any, other: Any) -> bool:
-    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order
-    matters in a list, and not in an object."""
+    """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
+    the items of a list matters, and the order of the keys of an object does not."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, dict) and isinstance(other, dict):
@@ -161,7 +161,7 @@ def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
 
 
 def _refuse_wrong_type(value: Mapping[str, Any], place: str) -> None:
-    """Raise `InvalidInput` if the `type` of an object is missing or unknown, but its other keys are those of a
+    """Raise `InvalidInput` if the `type` of an object is missing or unknown, but the object has the other keys of a
     condition or of a group. `place` is the position of the object in the filter."""
     group = "filters" in value and ("type" in value or isinstance(value["filters"], (list, tuple)))
     if group or ("key" in value and ("type" in value or "value" in value)):
@@ -213,7 +213,7 @@ def _condition(value: Mapping[str, Any], place: str, left: list[int]) -> Conditi
 
 def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
     """Check a condition, and return it with its values in the form in which they are compared. `left` contains one
-    number: how many values the rest of the filter may contain. The number is reduced by the values of this
+    number: the number of values that the rest of the filter may contain. It is reduced by the number of values in this
     condition."""
     key, kind, value = condition.key, condition.type, condition.value
     if not isinstance(key, str) or not key or len(key) > fields.MAX_NAME:
@@ -287,8 +287,8 @@ def equals_sql(value: Any) -> Sql:
 
 
 def _positive(condition: Condition) -> tuple[Condition, bool]:
-    """Return a condition without negation, for which the SQL code is written, and whether its result must be negated:
-    for `ne`, an `eq` condition and True."""
+    """Return a condition without negation, and whether its result must be negated. For example, `ne` is converted to an
+    `eq` condition and True."""
     if condition.type == "exists":
         return Condition("exists", condition.key, True), not condition.value
     negated = {"ne": "eq", "nin": "in"}.get(condition.type)

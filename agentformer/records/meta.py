@@ -4,7 +4,8 @@ checksum.
 A lease gives one process an exclusive right until an end time. All processes that have the store open respect the
 lease.
 
-An absent document is not stored, but its original file may exist. The table lists it so that this file can be deleted.
+An absent document is a document that is not stored, but whose original file may exist. The table lists absent
+documents, so that these files can be deleted.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
-    """Return the records of absent documents for the documents among `entries` with the SHA-256 of an original file.
-    `upload` is the id of the upload that is going to store them, or "" if they were removed."""
+    """Return an `AbsentDocument` for each document among `entries` whose metadata contain the SHA-256 of an original
+    file. `upload` is the id of the upload that is going to store the documents, or "" if the documents were removed."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 

@@ -29,7 +29,8 @@ _DAY = 86_400_000_000  # microseconds
 
 INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text values; see `records.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
-SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"  # has vectors
+# The condition for entries that a search may return. Only these entries have vectors.
+SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"
 
 
 def is_selective(scope: Scope) -> bool:
@@ -45,15 +46,15 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     """Return an SQL condition on the table `entries`, and the list of its parameters.
 
     The condition also controls which index SQLite uses: a plus sign before the name of a column prevents the use of its
-    index. Without the plus sign, SQLite could search the entries of a session by their kind, for example, and would
-    read many more rows than by the session."""
+    index. Without the plus sign, SQLite could use the index of the kind to find the entries of a session, for example,
+    and would read many more rows."""
     return _where(scope, {})
 
 
 def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
-    """Return the condition of `where`, if necessary for a part of the entries only. A scope with `or_nobody` matches
-    the entries of its owner (user or project) and those without an owner. `owned` selects one of these two groups by
-    the name of the column: True selects the entries of the owner, and False those without an owner."""
+    """Return the condition of `where`. A scope with `or_nobody` matches two groups of entries: the entries of its owner
+    (user or project), and the entries without an owner. `owned` limits the condition to one of these groups. For the
+    column of an owner, True selects the entries of the owner, and False selects the entries without an owner."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and (not scope.or_nobody or "user_id" in owned)
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}
@@ -167,9 +168,9 @@ def searchable_numbers(
 
 
 def _indexed_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return the scope as several conditions. An entry that matches the scope meets exactly one of them. SQLite can use
-    an index for each of them. It would read all entries for the single condition that `where` returns, if this
-    condition contains an "OR"."""
+    """Return the scope as several conditions, so that SQLite can use an index for each condition. An entry that matches
+    the scope meets exactly one condition. The single condition that `where` returns may contain an "OR", and SQLite
+    would then read all entries."""
     columns = [column for column in OWNERS if scope.or_nobody and getattr(scope, column) is not None]
     more, bounds = "", list[Any]()
     for sign, bound in ((">=", scope.occurred_from), ("<", scope.occurred_to)):

@@ -60,8 +60,9 @@ def check_same_space(stored: EmbeddingSpace, given: EmbeddingSpace) -> None:
 
 def mismatch_message(stored: EmbeddingSpace, given: EmbeddingSpace, difference: Literal["swapped", "other"]) -> str:
     """Return why the vectors of two embedding spaces cannot be compared, and what the user can do. `stored` is the
-    space of the store, and `given` that of the embedder. `difference` is the result of `EmbeddingSpace.difference`:
-    `swapped` if models of the same name compute different vectors, and `other` for any other difference."""
+    space of the store, and `given` is the space of the embedder. `difference` is the result of
+    `EmbeddingSpace.difference`: `swapped` if models of the same name compute different vectors, and `other` for any
+    other difference."""
     if difference == "swapped" or (stored.spec == given.spec and stored.revision and given.revision):
         return (
             f"another model is now installed under the name of {_name(stored)}: its files, or its vector for a fixed "
@@ -148,10 +149,10 @@ def check_building(connection: sqlite3.Connection, number: int) -> None:
 
 
 def switch(connection: sqlite3.Connection, number: int) -> bool:
-    """Complete a move to another embedding space: make it the active space, which searches use. The embedding queue,
-    which lists the entries that need vectors, is replaced: it then has the entries that the new model refused and, as a
-    safeguard, all other entries without vectors. Return False, and do nothing, if entries are still listed as missing
-    in the space (see `missing_entries`). Raises `Conflict` if the move is no longer in progress."""
+    """Complete a move: make the embedding space `number` the active space, which searches use. Also replace the
+    embedding queue. The new queue contains the entries that the new model refused and, as a safeguard, all other
+    entries without vectors. Return False, and do nothing, if entries are still listed as missing in the space (see
+    `missing_entries`). Raises `Conflict` if the move is no longer in progress."""
     check_building(connection, number)
     if missing_entries(connection, 1):
         return False
@@ -220,13 +221,13 @@ def decode_space(row: sqlite3.Row) -> EmbeddingSpace:
 
 @lru_cache(maxsize=64)  # each search decodes the active space
 def _decode_space(number: int, description: str, checksum: int | None) -> EmbeddingSpace:
-    what = "the description of an embedding space"
+    name = "the description of an embedding space"
     if checksum is not None and checksums.of_text(description, number) != checksum:
-        raise checksums.damage_error(what)
+        raise checksums.damage_error(name)
     try:
         return EmbeddingSpace(**json.loads(description))
     except (TypeError, ValueError) as error:
-        raise undecodable(what, error) from error
+        raise undecodable(name, error) from error
 
 
 def wanted_embedder(connection: sqlite3.Connection) -> str:

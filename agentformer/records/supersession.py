@@ -50,10 +50,10 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
-    """Return whether a superseded entry is lost, so that it must become current again: no successor can be found in its
-    place. Its successors form a chain. A successor that does not exist or has another owner is not in the chain, and
-    neither are the successors after it. The entry is lost if the chain is empty, if the chain returns to the entry, or
-    if all entries of the chain are archived without a summary.
+    """Return whether a superseded entry is lost. A search finds neither a lost entry nor a successor of it, so the
+    entry must become current again. The successors of an entry form a chain. A successor that does not exist or has
+    another owner is not in the chain, and neither are the successors after it. The entry is lost if the chain is empty,
+    if the chain returns to the entry, or if all entries of the chain are archived without a summary.
 
     `ending` is a cache for calls with many entries: the ids of entries whose chains end at an entry that can be found.
     The function reads this set and adds ids, so that a long chain is read only a few times."""
@@ -86,13 +86,14 @@ def is_moved(former: MemoryEntry, changed: MemoryEntry) -> bool:
 
 
 def releases(changed: MemoryEntry) -> bool:
-    """Return whether the entries that `changed` supersedes must become current again: `changed` has no successor and is
-    archived without a summary, so searches would find neither it nor them."""
+    """Return whether the entries that `changed` supersedes must become current again. This is the case if `changed` has
+    no successor and is archived without a summary, because searches would find neither `changed` nor these entries."""
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
 def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry, without its successor, so that searches find it again."""
+    """Return the next version of a superseded entry, in which `superseded_by` is None, so that searches find the entry
+    again."""
     return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
 
 

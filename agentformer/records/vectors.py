@@ -204,13 +204,13 @@ def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, r
     return [Pending(*row) for row in connection.execute(query, [after, int(refused), limit])]
 
 
-def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str], limit: int) -> list[Waiting]:
-    """Return at most `limit` entries of the embedding queue, in order of id. If `what` is a scope, the entries match
-    it; otherwise, `what` contains their ids."""
-    if isinstance(what, Scope):
-        condition, values = where(what)
+def waiting_entries(connection: sqlite3.Connection, selected: Scope | Sequence[str], limit: int) -> list[Waiting]:
+    """Return at most `limit` entries of the embedding queue, in order of id. If `selected` is a scope, the entries
+    match this scope. Otherwise, `selected` contains the ids of the entries."""
+    if isinstance(selected, Scope):
+        condition, values = where(selected)
     else:
-        condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(what))]
+        condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(selected))]
     rows = connection.execute(
         "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
         # because of the plus sign, SQLite sorts the few queued entries and does not read the whole index
@@ -221,8 +221,8 @@ def waiting_entries(connection: sqlite3.Connection, what: Scope | Sequence[str],
 
 
 def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
-    """Return how many entries are in the embedding queue, for a scope or the whole store. Entries that the model
-    refused are always included for a scope, and for the store if `refused` is true."""
+    """Return the number of entries in the embedding queue, in a scope or in the whole store. In a scope, entries that
+    the model refused are always counted. In the whole store, they are counted only if `refused` is true."""
     if scope is None:
         rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
         return int(rows.fetchone()[0])

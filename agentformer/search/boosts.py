@@ -31,8 +31,8 @@ _TITLE_HEAD = 3  # number of hits that are searched for titles
 _TITLE_LENGTHS = range(4, 101)  # code points
 _TITLE_OWNERS = 2  # if more entries share a title, it names a document or a subject, not an entry
 _TITLE_TEXT = 4_000  # code points of a hit that are searched for titles
-_IDENTIFIER_WEIGHT = 1.0  # or the weight of the vectors, if it is larger: they do not know codes
-_IDENTIFIER_OWNERS = 2  # if more entries contain a code, it tells the entries apart no better than a word
+_IDENTIFIER_WEIGHT = 1.0  # or the weight of the vectors if it is larger, because vectors do not represent codes
+_IDENTIFIER_OWNERS = 2  # if more entries contain a code, it distinguishes them no better than a word
 _IDENTIFIER_TEXT = 20_000  # code points of a hit that are searched for codes
 _DATE_WEIGHT = 0.3
 _DATE_READ = 50  # number of hits that are searched for dates, in addition to the hits in the date range
@@ -53,9 +53,9 @@ def document_boost(
     document: the mean score of the best three passages of the document. `hits` contains entry numbers with scores in
     0..1, best first. `known` contains the derived rows (table `derived`) of some of the entries.
 
-    The list is empty unless the hits belong to at least two documents, and each of the first ten hits belongs to a
-    document with at least three hits. With other hits, this list would prefer long documents to documents with a single
-    passage.
+    The list has entries only if the hits belong to at least two documents, and if each of the first ten hits belongs to
+    a document with at least three hits. With other hits, this list would prefer long documents to documents with a
+    single passage.
     """
     hits = hits[:_CANDIDATES]
     if any(num in known and known[num].document is None for num, _ in hits[:DOCUMENT_HEAD]):
@@ -85,11 +85,11 @@ def title_boost(
     """Return a ranked list that raises entries whose titles are mentioned in the best hits or in the query.
 
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
-    entry about the director shares no word with the question, but its title is mentioned in the entry about X. The
-    question "Is X or Y larger?" finds other entries that name X and Y more often than the entries about X and Y do.
-    `nums` contains entry numbers, best first, and `known` the derived rows (table `derived`) of some of them. Entries
-    that the best hit mentions are first in the list, and entries that only the query mentions are last. Entries that
-    the same text mentions keep the order of `nums`.
+    entry about the director shares no word with the question, but its title is mentioned in the entry about X. For the
+    question "Is X or Y larger?", the search by words prefers entries that name X and Y often to the entries about X and
+    Y. `nums` contains entry numbers, best first. `known` contains the derived rows (table `derived`) of some of these
+    entries. Entries that the best hit mentions are first in the list, and entries that only the query mentions are
+    last. Entries that the same text mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
@@ -156,8 +156,8 @@ def identifier_boost(
 ) -> RankedList:
     """Return a ranked list that raises the entries with a code of the query, such as "9f3ac01b7e", if at most two of
     the hits `nums` contain this code. `identifiers` are the codes of the query (`QueryTerms.identifiers`). `weight` is
-    the weight of the vectors. The list has at least this weight, so that an entry with another code, which the vectors
-    cannot tell apart, is not ranked before it."""
+    the weight of the vectors. The list has at least this weight. Vectors cannot distinguish codes, and with a lower
+    weight an entry with another code could be ranked first."""
     found: set[int] = set()
     if identifiers:
         query = f"SELECT num, title || ' ' || context || ' ' || substr(content, 1, ?) {_IN_NUMS}"
@@ -231,8 +231,8 @@ def all_boosts(
     weight: float,
 ) -> list[RankedList]:
     """Return all boosts, without empty lists. `hits` contains entry numbers with scores in 0..1, best first. `dates`
-    contains the dates that the query names. `known` contains the derived rows (table `derived`) of some of the entries,
-    which save work. `weight` is the weight of the vectors."""
+    contains the dates that the query names. To save work, `known` contains the derived rows (table `derived`) of some
+    of the entries. `weight` is the weight of the vectors."""
     nums = [num for num, _ in hits]
     lists = (
         document_boost(connection, hits, known),

@@ -77,8 +77,8 @@ class Ranking:
         self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
-        """Replace the order by one that was computed in another way than by fusion. `by` is the list that caused the
-        change: it is shown in `votes`, but it is not fused."""
+        """Replace the order by an order that was not computed by fusion. `by` is the list that caused the change. This
+        list is shown in `votes`, but it is not fused."""
         self.order = order
         if by.items:
             self._lists = [*self._lists, by]
@@ -89,7 +89,8 @@ class Ranking:
         return any(ranked.name == name for ranked in self._lists)
 
     def votes(self, num: int) -> tuple[Vote, ...]:
-        """Return a vote for each list that contains the entry: the name of the list, its rank there, and the weight."""
+        """Return a vote for each list that contains the entry: the name of the list, the rank of the entry in the list,
+        and the weight of the list."""
         pairs = zip(self._lists, self._ranks, strict=True)
         return tuple([Vote(ranked.name, ranks[num], ranked.weight) for ranked, ranks in pairs if num in ranks])
 
@@ -136,7 +137,7 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
 
 class Fusion:
     """A fusion (see `fuse`) to which lists can be added later. A boost is computed from the order of the first lists.
-    Adding it does not repeat the fusion of these lists."""
+    When the boost is added, the fusion of the first lists is not repeated."""
 
     def __init__(self) -> None:
         self._scores: dict[int, float] = {}

@@ -31,7 +31,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import QueryDates, all_boosts, query_dates
 from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
-from agentformer.search.row_cache import KEPT_DERIVED, RankedRows, Reads
+from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
 from agentformer.search.statements import favor_statements
 from agentformer.search.vector_search import (
     HelperThread,
@@ -46,7 +46,7 @@ from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, RecordStore, Scope
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
-_DERIVED = 200  # number of best entries whose derived rows are read; the boosts look at no other entries
+_DERIVED = 200  # number of best entries whose derived rows are read; the boosts use only these entries
 _SAMPLES = 3  # number of passages that are compared with the language of the query
 _SAMPLED = 5  # number of entries of each list whose kind and length are read
 _THREAD_WINDOWS = 5_000  # from this number of windows on, searching the vectors takes longer than starting a thread
@@ -68,7 +68,7 @@ class _Request:
     dates: QueryDates
     seq: int  # number of the newest change of the records
     mask: ScopeMask
-    space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None in the mode lexical
+    space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None if only words are searched
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,9 @@ class SearchIndexes(NamedTuple):
 
 class RankedSearch:
     """Searches the entries of a store by vectors and by words, in the given indexes. `fanout` is the minimum number of
-    results that is requested from each of the two indexes. `one_transaction` returns a context manager, in which a
-    search does all its reads of the database after the query is embedded, so that no transaction waits for the
-    embedder. Thread-safe."""
+    results that is requested from each of the two indexes. `one_transaction` returns a context manager. After the query
+    is embedded, a search does all its reads of the database in this context, so no transaction waits for the embedder.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -222,7 +222,8 @@ class RankedSearch:
             return search, None
         cached = self._vector_search.cache.has(request.space[0], query.text)
         slow = len(self._vector_index) >= _THREAD_WINDOWS or not cached
-        # Other searches keep the processors busy. The first search starts the thread, so that it does not start later.
+        # If other searches run, they keep the processors busy, so the thread is not useful. The first search starts the
+        # thread in any case, so that later searches need not start it.
         useful = self._running.count == 1 or not self._helper.started
         return self._helper.start(search) if slow and useful else search, None
 
@@ -325,7 +326,7 @@ class RankedSearch:
         """Return a dictionary: number of an entry -> its derived row, which the boosts need. `nums` is sorted, best
         first. A row without influence on the ranking may be replaced by `PLAIN`. A missing row is left out, and a
         background thread writes it for later searches."""
-        few = request.mask.count <= KEPT_DERIVED  # all of them stay in memory
+        few = request.mask.count <= CACHED_DERIVED  # the derived rows of all entries fit in memory
         known = reads.derived(nums) if few or request.dates else reads.for_boosts(nums, request.query.limit)
         if len(known) < len(nums) and not self._database.read_only:
             self._renewal.start(self._database, [num for num in nums if num not in known])

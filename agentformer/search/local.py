@@ -46,8 +46,8 @@ class HybridSearch(RankedSearch):
         self.vectors.refresh(self._database)
 
     def catches_up_soon(self) -> bool:
-        """Return whether the indexes should be updated before the store is closed: the store has changed since it was
-        opened, and it has so few changes in all that the update is fast."""
+        """Return whether the indexes should be updated before the store is closed. This is the case if the store has
+        changed since it was opened, and if it has so few changes in total that the update is fast."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

@@ -47,7 +47,8 @@ def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None) -
 
 
 def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list[int]]:
-    """Return groups of indices into `hits`, with different values of one fact. Each hit is in at most one group."""
+    """Return groups of indices into `hits`. The hits of a group have different values for one fact. Each hit is in at
+    most one group."""
     facts: defaultdict[tuple[object, ...], dict[int, tuple[str, ...]]] = defaultdict(dict)
     for place, hit in enumerate(hits):
         known = languages.known.get(hit.entry.id)  # the stored facts, which most entries have
@@ -67,8 +68,8 @@ def _contradictions(hits: Sequence[Hit], languages: EntryLanguages) -> list[list
 
 
 def owner(entry: MemoryEntry) -> tuple[object, ...]:
-    """Return the properties that two entries must share before their facts are compared: "I live in Turku" is another
-    fact for each speaker, and "Price: 5" for each title."""
+    """Return the properties that two entries must share before their facts are compared. For example, "I live in Turku"
+    is a different fact for each speaker, and "Price: 5" is a different fact for each title."""
     owner = (entry.namespace, entry.agent_id, entry.user_id, entry.project)
     speaker = (entry.kind == "message", entry.role, entry.speaker)
     metadata = json.dumps(entry.metadata, sort_keys=True, default=str)

@@ -100,7 +100,7 @@ class _Match:
     hit: Hit
     query: _LanguageQuery
     stems: frozenset[str]
-    joined: str  # each stem has a space before it, to search for parts and beginnings of stems
+    joined: str  # all stems, each after a space, to search for parts and beginnings of stems
     words: frozenset[str]
     names: list[tuple[frozenset[str], tuple[str, ...]]]  # the terms of each name of the entry, and its words
     # term of the query -> certainty that the hit contains it, 0..1
@@ -119,9 +119,9 @@ def _matches(query: QueryTerms, hits: Sequence[Hit], languages: EntryLanguages) 
     for one in queries.values():
         one.corrections = _corrections(one, [match for match in matches if match.query is one])
     for match in matches:
-        match.terms = {term: sure for term in match.query.terms if (sure := _certainty(match, term))}
-        said = set(match.query.terms).union(*match.query.corrections.values())
-        match.name = next((terms for terms, _ in match.names if terms and terms <= said), None)
+        match.terms = {term: certainty for term in match.query.terms if (certainty := _certainty(match, term))}
+        query_terms = set(match.query.terms).union(*match.query.corrections.values())
+        match.name = next((terms for terms, _ in match.names if terms and terms <= query_terms), None)
     return matches
 
 
@@ -140,8 +140,8 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
-    """Analyze a hit for a comparison with the query. The first `most` code points of its content are read, and also its
-    best-matching part and its names. The terms of the query are not looked up yet."""
+    """Analyze a hit for a comparison with the query. The first `most` code points of its content, its best-matching
+    part and its names are read. The terms of the query are not looked up yet."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))

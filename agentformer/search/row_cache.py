@@ -1,9 +1,9 @@
-"""A cache of what a ranking reads from the database in addition to the two indexes: the derived rows of entries (their
-title, language, dates and so on), the beginnings of texts, and the exact vectors of the nearest windows. It also keeps
-which derived rows are plain: they have no influence on a ranking.
+"""A cache of the data that a ranking reads from the database: the derived rows of entries (title, language, dates and
+so on), the beginnings of texts, and the exact vectors of the nearest windows. It also records which derived rows are
+plain. Plain rows have no influence on a ranking.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
-checksum and no decoding, which Python would do in one thread at a time.
+checksum and no decoding. Python runs such work in only one thread at a time.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from agentformer.types import Matrix, Span
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
-KEPT_DERIVED = 16_384  # rows in memory, of about 600 bytes each
+CACHED_DERIVED = 16_384  # rows in memory, of about 600 bytes each
 _PLAIN = 65_536  # rows in memory, of about 100 bytes each
-_SAMPLES = 8_192  # rows in memory, of some 700 bytes each
+_SAMPLES = 8_192  # rows in memory, of about 700 bytes each
 _SPANS = 8_192
 _VECTOR_BYTES = 12_000_000  # 7,800 vectors of 384 dimensions
 _SAMPLE_LENGTH = 600  # code points of the beginning of an entry
 _MAX_CHANGES = 2_000  # changes that are applied one by one; after more changes, all rows are dropped
-_MAX_OLDER = 50  # so many successive transactions may be older than the rows; more show that a backup was restored
+_MAX_OLDER = 50  # if more transactions in succession are older than the rows, a backup was restored
 _DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room for new rows
 
 
-class Kept(Generic[Row]):
+class CachedRows(Generic[Row]):
     """A cache of rows. The key is the number of an entry or of a window, and `most` is the maximum number of rows."""
 
     def __init__(self, most: int) -> None:
@@ -60,7 +60,7 @@ class Kept(Generic[Row]):
             self.rows.pop(num, None)
 
 
-class KeptVectors:
+class CachedVectors:
     """Vectors by number, in one matrix of at most `_VECTOR_BYTES`. When the matrix is full, a new vector replaces the
     oldest one."""
 
@@ -113,11 +113,11 @@ class RankedRows:
         self.seq = 0  # number of the change up to which the rows are current; `_point` is the token of this change
         self._point = ""
         self._older = 0  # number of successive transactions that were older than `seq`
-        self.derived = Kept[Derived](KEPT_DERIVED)
-        self.plain = Kept[int](_PLAIN)
-        self.samples = Kept[Sample](_SAMPLES)
-        self.spans = Kept[Span](_SPANS)  # by window number; the span of a window never changes
-        self.vectors = KeptVectors()
+        self.derived = CachedRows[Derived](CACHED_DERIVED)
+        self.plain = CachedRows[int](_PLAIN)
+        self.samples = CachedRows[Sample](_SAMPLES)
+        self.spans = CachedRows[Span](_SPANS)  # by window number; the span of a window never changes
+        self.vectors = CachedVectors()
 
     def reads(self, connection: sqlite3.Connection) -> Reads:
         """Return the reader for one search. `connection` is in a read transaction."""
@@ -151,14 +151,14 @@ class Reads(NamedTuple):
     `connection` sees. `current` is True if the rows in memory have the state that this transaction sees. If it is
     False, all rows are read from the database."""
 
-    kept: RankedRows
+    cache: RankedRows
     connection: sqlite3.Connection
     seq: int
     current: bool
 
     def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
         """Return the derived rows of these entries, without missing and outdated rows."""
-        return self._rows(self.kept.derived, nums, partial(entry_properties.read, self.connection))
+        return self._rows(self.cache.derived, nums, partial(entry_properties.read, self.connection))
 
     def for_boosts(self, nums: Sequence[int], limit: int) -> dict[int, Derived]:
         """Return the derived rows of these entries, which are sorted, best first. Missing rows are left out. To save
@@ -171,13 +171,13 @@ class Reads(NamedTuple):
         if not isinstance(self.connection, sqlite3.Connection) or all(row.document is not None for row in best):
             return self.derived(nums)  # with another database, a second statement would be another round trip
         rest = nums[head:]
-        plain = self._rows(self.kept.plain, rest, partial(entry_properties.plain, self.connection))
+        plain = self._rows(self.cache.plain, rest, partial(entry_properties.plain, self.connection))
         known = {num: PLAIN for num in rest if plain.get(num)}
         return {**known, **first, **self.derived([num for num in rest if plain.get(num) == 0])}
 
     def complete(self, known: Mapping[int, Derived], nums: Iterable[int]) -> dict[int, Derived]:
-        """Return the rows of those entries `nums` that are in `known`, the result of `for_boosts`. A row that
-        `for_boosts` replaced by `PLAIN` is now read."""
+        """Return the derived rows of the entries `nums` that are in `known`. `known` is the result of `for_boosts`. A
+        row that `for_boosts` replaced by `PLAIN` is now read."""
         rows = {num: row for num in nums if (row := known.get(num)) is not None}
         plain = [num for num, row in rows.items() if row is PLAIN]
         return {num: row for num, row in rows.items() if row is not PLAIN} | self.derived(plain) if plain else rows
@@ -185,27 +185,27 @@ class Reads(NamedTuple):
     def samples(self, nums: Sequence[int]) -> dict[int, Sample]:
         """Return a sample of each of these entries: its kind, its length and its beginning. A search uses samples to
         find out the language and the kind of its results."""
-        return self._rows(self.kept.samples, nums, partial(records.samples, self.connection, length=_SAMPLE_LENGTH))
+        return self._rows(self.cache.samples, nums, partial(records.samples, self.connection, length=_SAMPLE_LENGTH))
 
     def spans(self, windows: Sequence[int]) -> dict[int, Span]:
-        """Return the part of its entry that each of these windows covers."""
-        return self._rows(self.kept.spans, windows, partial(window_spans, self.connection))
+        """Return for each of these windows the part of the entry that the window covers."""
+        return self._rows(self.cache.spans, windows, partial(window_spans, self.connection))
 
     def vectors(self, numbers: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
         """Return two arrays, as `read_stored_vectors` does: the numbers of the vectors that are stored, and these
         vectors. `numbers` are in ascending order. Raises `StoreDamaged` if a vector has a wrong checksum."""
         wanted = list(dict.fromkeys(numbers.tolist()))
-        with self.kept.lock:
-            kept = self.kept.vectors.find(wanted, dimension) if self._usable else None
-        places, rows = kept or ([], np.zeros((0, dimension), np.float32))
+        with self.cache.lock:
+            cached = self.cache.vectors.find(wanted, dimension) if self._usable else None
+        places, rows = cached or ([], np.zeros((0, dimension), np.float32))
         if len(places) == len(wanted):
             return np.array(wanted, np.int64), rows
         known = {*places}
         missing = [number for at, number in enumerate(wanted) if at not in known]
         found, others = read_stored_vectors(self.connection, np.array(missing, np.int64), dimension)
-        with self.kept.lock:
+        with self.cache.lock:
             if self._usable:
-                self.kept.vectors.add(found.tolist(), others)
+                self.cache.vectors.add(found.tolist(), others)
         if not places:
             return found, others
         together = np.concatenate(([wanted[at] for at in places], found))
@@ -214,19 +214,19 @@ class Reads(NamedTuple):
 
     @property
     def _usable(self) -> bool:
-        return self.current and self.kept.seq == self.seq
+        return self.current and self.cache.seq == self.seq
 
-    def _rows(self, kept: Kept[Row], nums: Sequence[int], load: Load[Row]) -> dict[int, Row]:
-        """Return the rows with the numbers `nums`, from the cache `kept`. Call `load` to read missing rows from the
+    def _rows(self, cached: CachedRows[Row], nums: Sequence[int], load: Load[Row]) -> dict[int, Row]:
+        """Return the rows with the numbers `nums`, from the cache `cached`. Call `load` to read missing rows from the
         database. A row that `load` does not find is not in the result."""
-        with self.kept.lock:
-            rows = kept.rows if self._usable else {}
+        with self.cache.lock:
+            rows = cached.rows if self._usable else {}
             known = {num: row for num in nums if (row := rows.get(num)) is not None}
         if len(known) == len(nums) or not (missing := [num for num in dict.fromkeys(nums) if num not in known]):
             return known
         loaded = load(missing)
-        with self.kept.lock:
+        with self.cache.lock:
             if self._usable:
-                kept.add(loaded)
+                cached.add(loaded)
         known.update(loaded)
         return known

@@ -49,10 +49,10 @@ NAME = "statements"  # name of the ranked list
 _HEAD = 50  # number of hits that are read
 _QUESTION_LOSS = 0.15  # share of its score that a question loses
 _SHORT_LOSS = 0.45  # share of its score that a message loses if it states nothing
-_SHORT_COST = 0.1  # is subtracted from the score of a message that states nothing
+_SHORT_COST = 0.1  # subtracted from the score of a message that states nothing
 _ANSWER_GAIN = 0.4  # share of the score of the question before it that a message gains
 _REACTION_GAIN = 0.12  # share of the score of the message after it that a message gains
-_SPEAKER_COST = 0.1  # is subtracted from the score if the query names another speaker
+_SPEAKER_COST = 0.1  # subtracted from the score if the query names another speaker
 _SESSION_LOSS = 0.15  # share lost for each better message of the session, if the query asks for several things
 _SESSION_BETTER = 2  # number of better messages that count
 _LEAST = 0.1  # share of its score that a message always keeps
@@ -61,7 +61,7 @@ BEST = 2  # number of originals that are named for a summary
 _ORIGINAL_READ = 4_000  # code points of an original that are read
 _ORIGINAL_QUESTION_LOSS = 0.3  # share of its score that an original loses if it is a question
 _ORIGINAL_ANSWER_GAIN = 0.6  # share of the score of a question that the next original gains
-_LENGTH_GAIN = 0.2  # is added to the score of an original that states something
+_LENGTH_GAIN = 0.2  # added to the score of an original that states something
 
 Get = Callable[[Sequence[str]], Sequence[MemoryEntry]]
 
@@ -161,11 +161,11 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
     for num, turn in sorted(turns.items()):
         if num in known:
             own = known[num].message
-            said = own.question, own.stated, own.names_time
+            properties = own.question, own.stated, own.names_time
         else:
             text, at = texts[num]
-            said = is_question(text), stated(text), partial(_names_time, text, at)
-        messages[num] = Message(turn.session, turn.speaker, following.get(num, 0), *said)
+            properties = is_question(text), stated(text), partial(_names_time, text, at)
+        messages[num] = Message(turn.session, turn.speaker, following.get(num, 0), *properties)
     return messages
 
 
@@ -188,11 +188,11 @@ def _stated(
     changed = {}
     for num, message in messages.items():
         score, missing = scores[num], 1 - message.stated
-        kept = (1 - strength * _QUESTION_LOSS * message.question) * (1 - strength * _SHORT_LOSS * missing)
+        share = (1 - strength * _QUESTION_LOSS * message.question) * (1 - strength * _SHORT_LOSS * missing)
         gain = _ANSWER_GAIN * scores[asked[num]] if num in asked else 0.0
         gain += _REACTION_GAIN * scores.get(message.following, 0.0)
         cost = _SHORT_COST * missing + _SPEAKER_COST * bool(named and message.speaker not in named)
-        changed[num] = max(_LEAST * score, score * kept + strength * (gain - cost))
+        changed[num] = max(_LEAST * score, score * share + strength * (gain - cost))
     return changed
 
 
@@ -249,7 +249,7 @@ def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
     def named(hit: Hit) -> Hit:
         originals = [entries[name] for name in ids.get(hit.entry.id, ()) if name in entries]
         best = best_originals([each for each in originals if _owner(each) == _owner(hit.entry)], terms)
-        return replace(hit, originals=tuple(map(_place, best))) if best else hit
+        return replace(hit, originals=tuple(map(_original, best))) if best else hit
 
     return [named(hit) for hit in hits]
 
@@ -284,6 +284,6 @@ def _owner(entry: MemoryEntry) -> tuple[object, ...]:
     return entry.namespace, entry.user_id, entry.project
 
 
-def _place(entry: MemoryEntry) -> Original:
+def _original(entry: MemoryEntry) -> Original:
     moment = entry.occurred_at or entry.created_at
     return Original(entry.id, entry.session_id, entry.speaker or entry.role or "", moment)

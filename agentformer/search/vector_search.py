@@ -27,7 +27,7 @@ _CACHED_QUERIES = 512  # number of cached query vectors: less than 2 MB at 768 d
 _CACHED_LENGTH = 4_000  # a query with more code points is not cached
 _FORMER_SPACE = "the search used the vectors of the former embedding model, because the new embedder {} is being loaded"
 
-_RESCORED = 32  # number of entries that get exact cosines if words also decide; reading vectors is slow
+_RESCORED = 32  # number of entries that get exact cosines if words also affect the ranking; reading vectors is slow
 
 Result = TypeVar("Result")
 # A function that reads vectors. The arguments are vector numbers in ascending order, and the dimension. The result is
@@ -142,7 +142,7 @@ class RankedEntries(NamedTuple):
     windows: list[int]
     vectors: list[int]
     scores: list[float]
-    exact: int  # the first so many scores are exact; the index computed the others approximately
+    exact: int  # number of exact scores, which are the first; the index computed the other scores approximately
 
 
 def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntries:
@@ -181,7 +181,8 @@ def _windows_of(entries: IntArray, count: int) -> int:
 
 def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return the exact cosine of each vector with the query. `vectors` contains the numbers of the vectors, and
-    `rounded` their approximate cosines. The cosine of a vector that was deleted in the meantime stays approximate."""
+    `rounded` contains their approximate cosines. The cosine of a vector that was deleted in the meantime stays
+    approximate."""
     numbers, rows = read(np.sort(vectors), len(query))
     if not len(numbers):
         return rounded
@@ -190,7 +191,8 @@ def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArr
 
 
 class HelperThread:
-    """A thread for one task at a time, which starts with the first task. A forked process gets its own. Thread-safe."""
+    """A thread for one task at a time. It starts with the first task. A forked process gets its own thread.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._idle = threading.Lock()
@@ -199,8 +201,8 @@ class HelperThread:
         self._enabled = (os.cpu_count() or 1) > 1
 
     def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task` in the thread. Return a function that waits for it and returns its result or raises its error.
-        If the thread is busy, or if there is only one CPU, return `task` itself, so that the caller runs it."""
+        """Start `task` in the thread. Return a function that waits for the task, and returns its result or raises its
+        error. If the thread is busy, or if there is only one CPU, return `task` itself, so that the caller runs it."""
         if not self._enabled or not self._idle.acquire(blocking=False):
             return task
 

@@ -1,5 +1,5 @@
 """The weight of the vectors in a hybrid search. It is the product of factors, which are returned with the hits. The
-following raise the weight:
+weight is higher in these cases:
 
 - The embedder knows the language.
 - The nearest entry is much nearer than the other entries.
@@ -26,7 +26,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor
 # These values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
-_COVERED = 0.55  # share of the query in the best match by words; below it, the words have missed much of the query
+_COVERED = 0.55  # share of the query in the best match by words; below this share, the words have missed much of it
 _COVERED_LEAST = 1e-9  # a smaller share counts as none
 _MISSED_POWER = 3  # exponent of the ratio of `_COVERED` to the share that the words cover
 _MISSED_POWER_MESSAGES = 1  # for messages: the search by words also finds them by the words of their neighbors
@@ -188,7 +188,7 @@ class LanguageCoverage:
 
 def _token_counts(embedder: Embedder, words: Sequence[str]) -> list[int]:
     """Return the number of tokens of each word. All words are passed to the tokenizer in one call."""
-    ends = list(accumulate(len(word) + 1 for word in words))  # token count of each word and the space after it
+    ends = list(accumulate(len(word) + 1 for word in words))  # end position of each word, with the space after it
     counts = [0] * len(words)
     for span in embedder.token_spans(" ".join(words)):
         counts[min(bisect_left(ends, span.end), len(words) - 1)] += 1

@@ -102,8 +102,8 @@ def test_the_share_of_a_query_that_the_best_entry_has_is_equal_on_disk_and_in_me
     shares = [view.search(analyze_query(text), Scope(), 10, mask).covered for view in views]
     rarities = {"en~old": 1.0, "en~numbat": 2.0, "en~unicorn": 4.0}
     numbat_seen = next(n for n in range(60) if "numbat" in said(n) and "old" in said(n))
-    assert views[0].committed.held([numbat_seen], rarities) == [3.0]
-    assert views[0].committed.held([], rarities) == views[0].committed.held([0], {}) == []
+    assert views[0].committed.stem_sums([numbat_seen], rarities) == [3.0]
+    assert views[0].committed.stem_sums([], rarities) == views[0].committed.stem_sums([0], {}) == []
     assert 0.2 < shares[0] < 0.8, "no entry has the unicorn, which is the rarest word"
     whole = [view.search(analyze_query("old rangers"), Scope(), 10, mask).covered for view in views]
     assert whole == pytest.approx([1.0, 1.0])

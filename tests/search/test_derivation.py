@@ -131,7 +131,7 @@ def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
         store.af.memory.store(f"The shop in Oslo sold {n} of the lamps to Anna and to her sister.")
     query = Query("Which shop sold lamps to Anna?", limit=5)
     read = len(store.read_now), store.af.backend.search(query), len(store.read_now)
-    monkeypatch.setattr(hybrid, "KEPT_DERIVED", 20)
+    monkeypatch.setattr(hybrid, "CACHED_DERIVED", 20)
     store.af.backend._indexes.search._rows = RankedRows()  # type: ignore[attr-defined]
     hits = store.af.backend.search(query)
     assert (read[2] - read[0], len(store.read_now) - read[2]) == (34, 14)  # the best ten, and four with a title

@@ -12,7 +12,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import row_cache
-from agentformer.search.row_cache import Kept, KeptVectors, RankedRows
+from agentformer.search.row_cache import CachedRows, CachedVectors, RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Query
 
@@ -103,7 +103,7 @@ def test_many_changes_forget_all_rows(backend: FaissMemoryBackend, monkeypatch: 
 
 
 def test_rows_are_bounded_and_the_oldest_ones_leave() -> None:
-    kept = Kept[str](8)
+    kept = CachedRows[str](8)
     for num in range(9):
         kept.add({num: str(num)})
     assert list(kept.rows) == [3, 4, 5, 6, 7, 8]
@@ -111,7 +111,7 @@ def test_rows_are_bounded_and_the_oldest_ones_leave() -> None:
 
 def test_vectors_are_bounded_and_found_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_cache, "_VECTOR_BYTES", 1500 * 8)
-    kept, matrix = KeptVectors(), np.arange(8000, dtype=np.float32).reshape(4000, 2)
+    kept, matrix = CachedVectors(), np.arange(8000, dtype=np.float32).reshape(4000, 2)
     for start in range(0, 4000, 70):
         kept.add([*range(start, min(start + 70, 4000))], matrix[start : start + 70])
     assert kept.find([*range(2500)], 2) is None

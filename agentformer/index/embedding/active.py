@@ -76,7 +76,7 @@ class ActiveEmbedder:
         another space (see the class). Raises `EmbedderUnavailable` if the embedder cannot be loaded, or if its name now
         belongs to another model."""
         current = self.current
-        if stored is None:  # the first writer decides
+        if stored is None:  # the first write determines the space of the store
             self._follows = True
             return current
         own = current.known_space or current.space
@@ -167,9 +167,9 @@ def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder
 
 
 def embedder_for(embedder: Embedder, stored: EmbeddingSpace | None) -> Embedder:
-    """Return an embedder of the space `stored`, whose model never changes. A long task needs this, because an
-    `ActiveEmbedder` changes its model when the store moves to another space. `stored` is None for a store without
-    vectors. Raises `SpaceMismatch` if `embedder` has another space and cannot change."""
+    """Return an embedder of the space `stored`. The model of this embedder never changes. A long task needs this,
+    because an `ActiveEmbedder` changes its model when the store moves to another space. `stored` is None for a store
+    without vectors. Raises `SpaceMismatch` if `embedder` has another space and cannot change."""
     if isinstance(embedder, ActiveEmbedder):
         return embedder.for_space(stored)
     if stored:

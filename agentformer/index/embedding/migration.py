@@ -30,7 +30,7 @@ from agentformer.records.vectors import Rows, Window
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, RecordStore, Reembedding
 
 LOCK_FILE = "reembed.lock"
-_ENTRIES = 64  # entries that are embedded together; an interruption loses at most these
+_ENTRIES = 64  # number of entries embedded in one batch; an interruption loses at most one batch
 
 _NEAREST = 10
 _SAMPLE = 200  # number of entries used as queries; their mean overlap is accurate to a few hundredths
@@ -171,9 +171,9 @@ class SpaceMigration:
             store.put_vectors(connection, number, *rows)
 
     def _overlap(self, former: EmbeddingSpace | None, number: int, queries: Sequence[str]) -> tuple[float | None, int]:
-        """Measure how similar the search results of the former space and the space `number` are. Return the overlap
-        (see `entry_overlap`) and the number of queries. If no queries are given, entries of the store are used as
-        queries. The overlap is None if it cannot be measured."""
+        """Compare the search results of the former space with the search results of the space `number`. Return the
+        overlap (see `entry_overlap`) and the number of queries. If no queries are given, entries of the store are used
+        as queries. The overlap is None if it cannot be measured."""
         with self._database.reading() as connection:
             active = spaces.active_space(connection)
             if active is None or former is None:
@@ -186,28 +186,29 @@ class SpaceMigration:
             return None, 0
         new = [self._target.embed_query(query) for query in queries]
         with self._database.reading() as connection:
-            near = _nearest(connection, active[0], np.stack(old), [])
-            return _mean_overlap(near, _nearest(connection, number, np.stack(new), [])), len(queries)
+            nearest = _nearest(connection, active[0], np.stack(old), [])
+            return _mean_overlap(nearest, _nearest(connection, number, np.stack(new), [])), len(queries)
 
 
 def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
-    """Measure the overlap of the spaces `one` and `other`: the mean share of nearest entries that are the same in the
-    two spaces. Some entries are used as queries. The query vector of such an entry is the vector of its first window,
-    and the entry itself is not counted as a result. Return the overlap and the number of queries. The overlap is None
-    if fewer than two entries have vectors in the two spaces."""
+    """Measure the overlap of the search results in the spaces `one` and `other`. The overlap is the mean share of
+    nearest entries that are the same in both spaces. Some entries of the store are used as queries. The query vector of
+    such an entry is the vector of its first window, and the entry itself is not counted as a result. Return the overlap
+    and the number of queries. The overlap is None if fewer than two entries have vectors in both spaces."""
     pairs = connection.execute(_FIRST_WINDOWS, {"one": one, "other": other}).fetchall()
     if len(pairs) < 2:
         return None, 0
     step = max(1, len(pairs) // _SAMPLE)
     sample = pairs[::step][:_SAMPLE]
     entries = [row["entry"] for row in sample]
-    near = _nearest(connection, one, _read_vectors(connection, [row["one"] for row in sample]), entries)
-    far = _nearest(connection, other, _read_vectors(connection, [row["other"] for row in sample]), entries)
-    return _mean_overlap(near, far), len(sample)
+    nearest_one = _nearest(connection, one, _read_vectors(connection, [row["one"] for row in sample]), entries)
+    nearest_other = _nearest(connection, other, _read_vectors(connection, [row["other"] for row in sample]), entries)
+    return _mean_overlap(nearest_one, nearest_other), len(sample)
 
 
 def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) -> float:
-    """Return the mean share of equal entries, 0..1, in `one` and `other`: the nearest entries for each query."""
+    """Return the mean share (0..1) of entries that are in both `one` and `other`. Each of the two lists contains the
+    nearest entries for each query."""
     shares = [len(set(a) & set(b)) / max(len(a), len(b)) for a, b in zip(one, other, strict=True) if a or b]
     return float(np.mean(shares)) if shares else 1.0
 
@@ -215,8 +216,9 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
 def _nearest(
     connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
 ) -> list[list[int]]:
-    """Return the nearest entries for each query vector, by the nearest window of each. `excluded` is empty, or contains
-    for each query the entry that must not be a result. Vectors are read in batches, so that memory stays small."""
+    """Return the nearest entries for each query vector. Entries are compared by their nearest window. `excluded` is
+    empty, or contains for each query one entry that must not be a result. Vectors are read in batches to save
+    memory."""
     best: list[dict[int, float]] = [{} for _ in queries]
     rows = connection.execute(
         "SELECT w.entry, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.space = ?", [space]

@@ -32,7 +32,7 @@ from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, Memory
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # maximum number of entries that are embedded, or written, together
-_KEEP_SECONDS = 1.0  # seconds of work until finished vectors are stored; an interruption loses this work or one batch
+_KEEP_SECONDS = 1.0  # finished vectors are stored after so many seconds; an interruption loses this work, or one batch
 _IMPORTED = 1_000  # number of vectors imported in one transaction, so that other writers do not wait long
 _REMOVED = "another process deleted a vector of this entry; the entry will be embedded again"
 _MOVED = (
@@ -54,7 +54,8 @@ class EmbeddedEntries(NamedTuple):
     analyses: entry_properties.Analyses
 
     def select(self, entries: Sequence[int]) -> EmbeddedEntries:
-        """Return the windows of the entries at these indices, and all `vectors`, because entries may share a vector."""
+        """Return the result for the entries at these indices. It contains all `vectors`, because entries may share a
+        vector."""
         return self._replace(windows=self.windows.select(entries))
 
 
@@ -316,8 +317,8 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
 def _commit_windows(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
 ) -> None:
-    """Write the windows of the `entries` (number, windows), and remove these entries from the queue. An entry that the
-    model refused, or that lacks a vector, is put into the queue instead."""
+    """Write the windows of entries, and remove these entries from the queue. `entries` contains pairs of an entry
+    number and its windows. An entry that the model refused, or that lacks a vector, is put into the queue instead."""
     complete: list[tuple[int, Sequence[Window]]] = []
     for num, windows in entries:
         if isinstance(windows, Refused):
@@ -333,8 +334,8 @@ def _commit_windows(
 def put_complete(
     connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
-    """Write the windows of the `entries` (number, windows) whose vectors are all stored. Return two lists: the numbers
-    of the entries that were written, and of those that lack a vector."""
+    """Write the windows of each entry whose vectors are all stored. `entries` contains pairs of an entry number and its
+    windows. Return two lists: the numbers of the written entries, and the numbers of the entries that lack a vector."""
     vectors = store.vector_ids(connection, space, {window.hash for _, windows in entries for window in windows})
     complete = [(num, windows) for num, windows in entries if all(window.hash in vectors for window in windows)]
     store.put_windows(connection, space, complete, vectors)

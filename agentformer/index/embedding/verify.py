@@ -68,8 +68,9 @@ class _Model:
                 self._failed(error)
 
     def can_compare(self, entry: MemoryEntry) -> bool:
-        """Return whether the windows of an entry can be compared with their embedded texts. For an entry with a context
-        line, this needs the embedder, with which the line is shortened. If the result is False, set `missed`."""
+        """Return whether the windows of an entry can be compared with their embedded texts. If the entry has a context
+        line, the comparison needs the embedder, because the embedder determines the length of this line. If the result
+        is False, set `missed`."""
         self.missed = self.missed or bool(entry.context and self._embedder is None)
         return not entry.context or self._embedder is not None
 
@@ -87,9 +88,9 @@ class _Model:
 
 @dataclass(frozen=True)
 class _Space:
-    """An embedding space that is verified. The entries in `queue` have no vectors yet. `moving` is True for the new
-    space of a migration that is not complete. In this space, entries in `queue` may still have windows of their former
-    text, so such windows are not reported."""
+    """An embedding space to verify. The entries in `queue` have no vectors yet. `moving` is True for the new space of a
+    migration that is not complete. In this space, entries in `queue` may still have windows of their former text; these
+    windows are not reported."""
 
     number: int
     model: _Model
@@ -296,7 +297,7 @@ def _searched_entries(
             (row[0], MemoryEntry(row[1], row[2], context=row[3]))
             for row in rows
             if row[0] not in damaged
-            and all(isinstance(value, str) for value in row[1:])  # else it is in a damaged page
+            and all(isinstance(value, str) for value in row[1:])  # otherwise, the row is in a damaged page
         ]
         if entries:
             yield entries

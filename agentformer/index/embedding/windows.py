@@ -4,8 +4,8 @@ the model. Equal texts are embedded only once.
 The windows of an entry cover all of its content. The context line of the entry is added before the text of each window.
 For example, the vector of a passage from the middle of a document also represents the title of the document.
 
-During a call, memory contains only the positions and hashes of all windows. The text of a window is read when the
-window is embedded, and finished vectors are stored after each batch. Memory therefore never contains all vectors.
+To save memory, a call keeps only the positions and hashes of all windows. The text of a window is read when the window
+is embedded. Finished vectors are stored in batches, so memory never contains all vectors.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from agentformer.records.vectors import HASH_BYTES, Rows, Window
 from agentformer.text.splitting import windows
 from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, Span
 
-Progress = Callable[[int, int], None]  # windows done, windows in all
+Progress = Callable[[int, int], None]  # number of windows done, and number of all windows
 Positions = NDArray[np.int64]
 
-_CONTEXT_SHARE = 0.25  # maximum share of the model's length for a context line, so that enough of the text fits
+_CONTEXT_SHARE = 0.25  # maximum share of the model's token limit for a context line; the rest is for the text
 GROUP = 64  # number of texts embedded between two commits; an interruption loses at most these
 _MOST_UNSTORED = 4_096  # maximum finished vectors that are not stored yet: 6 MB with 384 dimensions
 _HASHES = 4_096  # text hashes that are looked up in the store at a time
@@ -51,8 +51,9 @@ Windows = list[Window] | Refused
 
 
 class WindowTable:
-    """The windows of many entries, or a `Refused` object for an entry, in compact arrays of about fifty bytes a window.
-    All windows are numbered in order; the number of a window is called its position."""
+    """The windows of many entries, in compact arrays of about fifty bytes a window. An entry that the model refuses has
+    a `Refused` object instead of windows. All windows are numbered in order; the number of a window is called its
+    position."""
 
     __slots__ = ("_ends", "_first", "_hashes", "_replaced", "_starts")
 
@@ -142,8 +143,8 @@ class WindowCutter:
     def cut(self, entries: Iterable[MemoryEntry]) -> WindowTable:
         """Cut entries into windows. Entries of kinds that are never searched get no windows."""
         table = WindowTable()
-        waiting = iter(entries)
-        while group := [*islice(waiting, GROUP)]:
+        remaining = iter(entries)
+        while group := [*islice(remaining, GROUP)]:
             for entry, spans in zip(group, self._spans_of(group), strict=True):
                 texts = (self.text(entry, span) for span in spans)
                 table.append([Window(span, store.text_hash(text)) for span, text in zip(spans, texts, strict=True)])
@@ -300,8 +301,8 @@ class WindowEmbedder:
         return failures
 
     def _missing(self, table: WindowTable, first: Positions) -> Positions:
-        """Return the positions of the windows to embed, because their text has no vector; the shortest windows are
-        first. `first` contains one position for each distinct text."""
+        """Return the positions of the windows whose text has no vector, the shortest windows first. `first` contains
+        one position for each distinct text."""
         missing = np.ones(len(first), dtype=bool)
         unstored = {key for rows in self._unstored for key in rows.hashes}
         for start in range(0, len(first), _HASHES):

@@ -16,4 +16,4 @@ class IndexOptions:
     train_at: int = 30_000  # from this number of rows on, inverted lists with re-ranking are faster than an exact scan
     exact_rows: int = 50_000  # in a scope with at most so many rows, a trained index scans all of them
     target_recall: float = 0.99  # wanted share of the ten best rows that a search finds if it is not exact
-    train_after: float = 5.0  # seconds after opening; a process that asks only one question has ended before
+    train_after: float = 5.0  # seconds from opening to the first training; a process for a single query ends earlier

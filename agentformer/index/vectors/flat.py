@@ -19,7 +19,7 @@ IntArray = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _MIN_CAPACITY = 256
-_MAX_SELECTIONS = 16  # cached selections; one of a million rows takes 125 kB, and 1 MB for its `ScopeMask`
+_MAX_SELECTIONS = 16  # maximum cached selections; one with a million rows takes 125 kB, and its `ScopeMask` 1 MB
 _MAX_COPIED_ROWS = 131_072  # maximum rows in all copies together: 50 MB at 384 dimensions
 
 _thread = threading.local()
@@ -31,7 +31,7 @@ class Rows:
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
         self.size = len(entries)
-        # by kind of number and by position
+        # (3, capacity): the window, entry and vector number of each position
         self._numbers: IntArray = np.empty((3, self.size), _kind(windows, entries, vectors))
         for kind, numbers in enumerate((windows, entries, vectors)):
             self._numbers[kind] = numbers
@@ -94,8 +94,8 @@ class Rows:
         return positions
 
     def inside(self, allowed: Mask) -> Mask:
-        """Return a boolean array by row position. It is True for each row whose entry is True in `allowed`, an array by
-        entry number. Dead rows are False."""
+        """Return a boolean array with one element for each row. It is True if the entry of the row is True in
+        `allowed`, which has one element for each entry number. Dead rows are False."""
         table = np.zeros(self.newest_entry + 2, np.bool_)
         end = min(len(allowed), self.newest_entry + 1)
         table[:end] = allowed[:end]
@@ -130,11 +130,12 @@ class CodeCopy(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Selection:
-    """The rows that one search may return: all rows of a scope that are not dead. `count` is their number."""
+    """The rows that one search may return: all rows of a scope that are not dead. `count` is the number of these
+    rows."""
 
     count: int
     selector: Any = None  # a FAISS selector for these rows; None for all rows of the index
-    lists: NDArray[np.int64] | None = None  # number of these rows in each trained list; None for all live rows
+    lists: NDArray[np.int64] | None = None  # number of these rows in each trained list; None if not needed
     copy: CodeCopy | None = None  # a copy of the rows of a small scope, in a trained index
     outliers: Selection | None = None  # the outliers among these rows, in a trained index; None if there are none
 
@@ -190,7 +191,8 @@ class Flat:
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:
-        """Add codes at the end. `start` is the position of the first new row: the current number of rows."""
+        """Add codes at the end. `start` is the position of the first new row, which is equal to the current number of
+        rows."""
         self.index.add_sa_codes(codes)
 
     def search(self, query: Vector, count: int, selection: Selection, probes: int = 0) -> Nearest:
@@ -201,7 +203,7 @@ class Flat:
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
         """Prepare searches in the rows that are True in `inside`. `holes` is the number of dead rows that FAISS still
-        stores. If there are none, and `inside` contains all live rows, a search needs no filter."""
+        stores. If `holes` is 0 and `inside` contains all live rows, a search needs no filter."""
         count = int(np.count_nonzero(inside))
         return Selection(count, None if count == rows.live and not holes else bitmap_selector(inside))
 
@@ -217,7 +219,7 @@ class Flat:
 
 
 def nearest(scores: NDArray[np.float32], positions: IntArray) -> Nearest:
-    """Convert the result arrays of FAISS for one query, without unused places, which FAISS fills with -1."""
+    """Convert the result arrays of FAISS for one query. Unused places, which FAISS fills with -1, are left out."""
     used = positions[0] >= 0
     return Nearest(positions[0][used], scores[0][used])
 

@@ -44,23 +44,24 @@ _DISCARD_SECONDS = 3.0  # seconds to wait for another process that is writing a 
 # large store does not write gigabytes. In a small store, each change causes a new snapshot.
 _SNAPSHOT_SHARE = 0.1
 _SMALL = 20_000
-# From this number of windows on, and without a snapshot, the first search builds a trained index immediately. With
-# fewer windows, the first searches are exact, which is ready sooner, but needs memory for 16 bits per dimension.
+# If a store without a snapshot has at least this number of windows, the first search builds a trained index
+# immediately. With fewer windows, the first searches use an exact index, which is built faster, but needs 16 bits of
+# memory per dimension.
 _BUILD_TRAINED = 1_500_000
 _LOOK_SECONDS = 2.0  # seconds between two checks for a new snapshot
 
 
 class _SavedIndex:
-    """The snapshot of a store as this process knows it: which changes it contains, and whether another process has
-    replaced it. Not thread-safe."""
+    """The state of a store's snapshot: the changes that the snapshot contains, and whether another process has replaced
+    it. Not thread-safe."""
 
     def __init__(self, folder: Path, store_id: str) -> None:
         self._folder = folder
         self._store_id = store_id
         self.seq = -1  # the last change in the snapshot that this process has loaded or written; -1 if there is none
-        self.changed = 0  # entries changed since then
+        self.changed = 0  # number of entries that changed after `seq`
         self._seen: tuple[int, ...] = ()  # the version of the files that were loaded, written or examined last
-        self._look_at = 0.0  # by the monotonic clock
+        self._look_at = 0.0  # time of the next check for a new snapshot, by the monotonic clock
 
     def is_due(self, rows: int) -> bool:
         """Return whether a new snapshot of an index with `rows` rows should be written: enough entries have changed
@@ -77,7 +78,7 @@ class _SavedIndex:
         return bool(found) and found != self._seen
 
     def load(self, connection: sqlite3.Connection, space: int, dimension: int) -> Snapshot | None:
-        """Return the content of the snapshot. Return None if it is missing or invalid, or if it was made before the
+        """Return the content of the snapshot. Return None if it is missing or invalid, or if it was written before the
         records were restored from a backup."""
         self._seen = snapshots.version(self._folder)
         self.seq, self.changed = -1, 0
@@ -118,10 +119,10 @@ class _SavedIndex:
         """Record that the snapshot contains all changes up to `seq`."""
         self.seq, self.changed, self._seen = seq, 0, snapshots.version(self._folder)
 
-    def keep_without(self, entries: IntArray, image: Image, seq: int) -> None:
-        """Decide whether a snapshot that was just written is kept. If it contains one of `entries`, which were changed
-        or removed during the writing, delete it. Otherwise, record that it contains all changes up to `seq`. In both
-        cases, the snapshot on disk is examined again, so that this process can map its codes."""
+    def set_written_without(self, entries: IntArray, image: Image, seq: int) -> None:
+        """Delete a snapshot that was just written if it contains one of `entries`, which were changed or removed during
+        the writing. Otherwise, record that the snapshot contains all changes up to `seq`. In both cases, the snapshot
+        on disk is examined again, so that this process can map its codes."""
         if np.isin(entries, image.rows.entries).any():
             snapshots.discard(self._folder)
         else:
@@ -163,7 +164,8 @@ class VectorFollower:
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
         """Apply the changes of the records, so that a search sees at least the change number `newest`, and start a
         training if one is needed. `space` is the number of the active embedding space. The caller has just read
-        `newest` and `space` from the database. If the index already has them, the database is not read."""
+        `newest` and `space` from the database. If the index already contains this change and belongs to this space, the
+        database is not read."""
         if self.space != space or self._applied < newest:
             with self._following, database.reading() as connection:
                 newest, active = change_feed.last_seq(connection), active_space(connection)
@@ -280,8 +282,8 @@ class VectorFollower:
             self._trainer.start(lambda stopped: self._train(database, index, stopped))
 
     def _wants_snapshot(self, index: VectorIndex) -> bool:
-        """Return whether a large index needs a new snapshot, from which searches can read its codes: there is none, or
-        the index has changed much since the last one."""
+        """Return whether a large index needs a new snapshot, from which searches can read its codes. This is the case
+        if there is no snapshot, or if the index has changed much since the last snapshot."""
         return index.wants_mapping() or (self._saved.seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
@@ -324,12 +326,12 @@ class VectorFollower:
         self._saved.write(image, index.space, seq, point)
         with database.reading() as connection:
             removed = removed_since(connection, seq)
-        self._saved.keep_without(removed, image, seq)
+        self._saved.set_written_without(removed, image, seq)
 
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
-        """Use the index in the snapshot instead of the current index if the snapshot is better: another process has
-        trained it, or its codes can be mapped while the codes of the current index are in memory. The caller holds the
-        lock of the trainer, so that no process writes a snapshot meanwhile."""
+        """Use the index in the snapshot instead of the current index if the snapshot is better. It is better if another
+        process has trained it, or if its codes can be mapped while the codes of the current index are in memory. The
+        caller holds the lock of the trainer, so that no process writes a snapshot meanwhile."""
         former = self._index
         snapshot = self._saved.load_if_better(database, former) if former is not None else None
         if former is None or snapshot is None:
@@ -373,4 +375,4 @@ class VectorFollower:
             )
             return
         entries = changed()
-        self._saved.keep_without(entries[entries <= image.rows.newest_entry], image, seq)
+        self._saved.set_written_without(entries[entries <= image.rows.newest_entry], image, seq)

@@ -2,7 +2,7 @@
 search reads only some lists of rows, and the caller computes exact scores for the best rows.
 
 A row is the vector of one window. A row is identified by its position in the index. Each change is visible to the next
-search. During a training, searches use the current index. After the training, the trained index replaces the present
+search. During a training, searches use the current index. After the training, the trained index replaces the current
 index in one step.
 """
 
@@ -72,7 +72,7 @@ class ReadWriteLock:
     waits, so that frequent searches do not delay a change. A thread that holds the lock must not acquire it again."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition(threading.Lock())  # a writer holds its lock until the end of its block
+        self._condition = threading.Condition(threading.Lock())  # a writer holds the inner lock during its block
         self._readers = 0
         self._waiting_writers = 0
 
@@ -106,8 +106,8 @@ class ReadWriteLock:
 
 
 class VectorIndex:
-    """A search index for vectors by cosine. Thread-safe, with two exceptions: only one thread at a time may call
-    `change`, and only one thread at a time may call `train` or `tune`."""
+    """An index that finds the vectors with the highest cosine to a query. Thread-safe, with two exceptions: only one
+    thread at a time may call `change`, and only one thread at a time may call `train` or `tune`."""
 
     def __init__(self, dimension: int, options: IndexOptions | None = None, space: int = 0) -> None:
         self.dimension = dimension
@@ -121,7 +121,7 @@ class VectorIndex:
         self._stuck = 0  # the number of these rows that cannot be removed, because they are mapped from a file
         self._generation = 0
         self._selections = SelectionCache()
-        self.queries = LatestQueries()  # for tuning; an index that replaces this one takes them over
+        self.queries = LatestQueries()  # for tuning; an index that replaces this index receives them
 
     def __len__(self) -> int:
         return self._rows.live
@@ -151,8 +151,9 @@ class VectorIndex:
                 self._sweep()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
-        """Return the windows nearest to the query, of at least `limit` entries of the scope mask `allowed` if it has so
-        many. Some additional windows are returned, because exact scores may change the order."""
+        """Return the windows in the scope mask `allowed` that are nearest to the query. They belong to at least `limit`
+        entries if the scope has so many. Some additional windows are returned, because exact scores may change the
+        order."""
         self.queries.add(query)
         with self._lock.read():
             return self._nearest(query, limit, self._selection(allowed))
@@ -168,7 +169,7 @@ class VectorIndex:
         return outliers or rows.live >= 2 * stage.trained_rows or rows.dead > max(rows.live, _SWEEP_MIN)
 
     def training_rows(self) -> TrainingRows:
-        """Return the current rows; a training with `train` starts from them."""
+        """Return the current rows, from which a training with `train` starts."""
         with self._lock.read():
             live = np.flatnonzero(self._rows.entries >= 0)
             return TrainingRows(self._rows, self._rows.size, live, self._rows.take(live))
@@ -240,9 +241,9 @@ class VectorIndex:
         return changed * self.dimension > MAP_BYTES and changed > _MERGE_SHARE * stage.mapped
 
     def is_behind(self, stage: str, trained_rows: int, changes: int) -> bool:
-        """Return whether the index in a snapshot is better than this one. `stage` is the name of its stage,
-        `trained_rows` is the number of rows at its training, and `changes` is the number of changes since the snapshot
-        was written."""
+        """Return whether the index in a snapshot is better than this index. `stage` is the name of the stage in the
+        snapshot. `trained_rows` is the number of rows with which the snapshot was trained. `changes` is the number of
+        changes since the snapshot was written."""
         own = self._stage
         if stage == Flat.name:
             return False
@@ -268,8 +269,8 @@ class VectorIndex:
 
     @contextmanager
     def image(self) -> Iterator[Image]:
-        """Yield this index, without removed rows, for a snapshot. Changes wait until the `with` block ends; searches do
-        not wait."""
+        """Yield the content of this index, without removed rows, for a snapshot. Changes wait until the `with` block
+        ends; searches do not wait."""
         with self._lock.write():
             self._sweep()
         with self._lock.read():

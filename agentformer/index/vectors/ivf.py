@@ -32,8 +32,8 @@ from agentformer.types import Matrix, Vector
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """The number of lists and rows that a search reads, and the recall that was measured with these numbers. The recall
-    was measured with different queries from those with which the numbers were chosen."""
+    """The number of lists and rows that a search reads, and the recall that was measured with these numbers. The
+    queries of this measurement are not the queries with which the numbers were chosen."""
 
     probes: int  # lists that a search reads
     candidates: int  # minimum number of rows that are re-ranked
@@ -131,7 +131,7 @@ class Ivf:
         outliers: Outliers,
     ) -> None:
         """`parts` has at least one part, and the index of the first part has the centroids. `trained_rows` is the
-        number of rows at the training, and `trained_at` its time in ISO 8601, UTC."""
+        number of rows at the training, and `trained_at` is the time of the training in ISO 8601, UTC."""
         import faiss
 
         self.parts = list(parts)
@@ -205,7 +205,7 @@ class Ivf:
             last.index.reset()
 
     def freeze(self) -> Ivf:
-        """Return a copy with the current rows, which shares its parts with this index. The shared parts never change
+        """Return a copy with the current rows. The copy shares its parts with this index. The shared parts never change
         again: rows that are removed later stay in their lists, and new rows are added to a new part."""
         for part in self.parts:
             part.fixed = True
@@ -224,12 +224,13 @@ class Ivf:
             self.outliers.remove(dropped)
 
     def stuck(self, dead: Mask) -> int:
-        """Return how many rows that are True in `dead` cannot be removed, because their lists are fixed."""
+        """Return the number of dead rows that cannot be removed, because their lists are fixed. `dead` is True at the
+        positions of dead rows."""
         return sum(int(np.count_nonzero(part.present(dead))) for part in self.parts if part.fixed)
 
     def select(self, rows: Rows, inside: Mask, holes: int) -> Selection:
         """Prepare searches in the rows that are True in `inside`. `holes` is the number of dead rows that FAISS still
-        stores. If there are none, and `inside` contains all live rows, a search needs no filter."""
+        stores. If `holes` is 0 and `inside` contains all live rows, a search needs no filter."""
         count, outliers = int(np.count_nonzero(inside)), self.outliers.select(inside)
         if count == rows.live:
             return Selection(count, bitmap_selector(inside) if holes else None, outliers=outliers)
@@ -291,8 +292,8 @@ class Ivf:
             return np.flatnonzero(selection.lists)
         wanted = probes * self.size / self.lists
         share = selection.count / max(self.size, 1)
-        ask = min(self.lists, int(2 * probes / share) + 1)
-        order = self._nearest_lists(row, ask)
+        count = min(self.lists, int(2 * probes / share) + 1)
+        order = self._nearest_lists(row, count)
         rows_read = np.cumsum(selection.lists[order])
         if rows_read[-1] < wanted:
             order = self._nearest_lists(row, self.lists)

@@ -47,9 +47,9 @@ class Lists:
     def __init__(
         self, index: Any, first: int = 0, places: NDArray[np.int32] | None = None, *, mapped: bool = False
     ) -> None:
-        """`index` is a FAISS index with lists; its ids are positions. `places`, (2, positions), contains the list of
-        each position, and its offset in this list or `NO_OFFSET`; it is required if the index has rows. `mapped` is
-        True if the lists are mapped from a file."""
+        """`index` is a FAISS index with lists; its ids are positions. `places` has the shape (2, positions). It
+        contains for each position its list, and its offset in this list or `NO_OFFSET`. It is required if the index has
+        rows. `mapped` is True if the lists are mapped from a file."""
         self.index = index
         self.first = first
         self.mapped = mapped
@@ -133,7 +133,8 @@ class Lists:
         return mask[self.first : self.first + self.size]
 
     def present(self, live: Mask | None) -> Mask:
-        """Return a mask of the positions whose rows are in the lists, and that are True in `live`."""
+        """Return a mask of the positions whose rows are in the lists. If `live` is given, only positions that are True
+        in `live` are included."""
         present: Mask = self.offset_of >= 0
         if live is not None:
             own = self.within(live)
@@ -196,7 +197,7 @@ class Lists:
 
 
 def empty_lists(index: Any, *, centroids: bool = True) -> Any:
-    """Return an empty FAISS index whose codes have the same format as those of `index`. It shares the centroids of
+    """Return an empty FAISS index whose codes have the same format as the codes of `index`. It shares the centroids of
     `index`, unless `centroids` is False. An index without centroids can be searched only in lists that the caller
     names."""
     import faiss
@@ -206,7 +207,8 @@ def empty_lists(index: Any, *, centroids: bool = True) -> Any:
     empty = faiss.IndexIVFScalarQuantizer(quantizer, index.d, index.nlist, kind, metric, False)
     faiss.copy_array_to_vector(faiss.vector_to_array(index.sq.trained), empty.sq.trained)
     empty.is_trained = True
-    empty.referenced_objects = [quantizer, index]  # type: ignore[attr-defined] # own the centroids, and must live as long
+    # These objects own the centroids, so they must exist as long as `empty`.
+    empty.referenced_objects = [quantizer, index]  # type: ignore[attr-defined]
     return empty
 
 
@@ -250,9 +252,9 @@ def joined(parts: Iterable[Lists], number: int, live: Mask | None) -> ListCodes:
     rows = found[0] if len(found) == 1 else ListCodes(*(np.concatenate(column) for column in zip(*found, strict=True)))
     if live is None or not len(rows.positions):
         return rows
-    kept = rows.positions < len(live)
-    kept[kept] = live[rows.positions[kept]]
-    return rows if kept.all() else ListCodes(rows.positions[kept], rows.codes[kept])
+    selected = rows.positions < len(live)
+    selected[selected] = live[rows.positions[selected]]
+    return rows if selected.all() else ListCodes(rows.positions[selected], rows.codes[selected])
 
 
 def all_joined(parts: list[Lists], live: Mask | None) -> Iterator[ListCodes]:

@@ -159,7 +159,8 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
 
 
 def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot | None:
-    """Return the snapshot of this store and space, or None. The files of an invalid snapshot are renamed."""
+    """Return the snapshot of this store and space, or None if there is no valid snapshot. The files of an invalid
+    snapshot are renamed."""
     try:
         files = read(folder, store=store_id, space=space, dimension=dimension)
     except READ_ERRORS:
@@ -285,9 +286,9 @@ class _HashingWriter:
 
 
 def _cut(size: int, room: int) -> Iterator[tuple[int, int]]:
-    """Divide `size` bytes that are written next, so that each piece lies in one part of the file: each part has its own
-    checksum. Yield the start and the end of each piece. `room` is the number of bytes that still fit into the current
-    part; 0 means that a new part begins."""
+    """Divide the next `size` bytes into pieces, so that each piece is in one part of the file, because each part has
+    its own checksum. Yield the start and the end of each piece. `room` is the number of bytes that still fit into the
+    current part; 0 means that a new part begins."""
     start = 0
     while start < size:
         end = min(size, start + (room or _PART))

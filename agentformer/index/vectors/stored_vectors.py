@@ -85,7 +85,7 @@ def removed_since(connection: sqlite3.Connection, seq: int) -> IntArray:
 def tuple_cursor(connection: sqlite3.Connection) -> sqlite3.Cursor:
     """Return a cursor whose rows are plain tuples, which are read faster than rows with column names."""
     cursor = connection.cursor()
-    cursor.row_factory = None  # plain tuples are faster than named rows
+    cursor.row_factory = None
     return cursor
 
 

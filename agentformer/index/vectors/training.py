@@ -47,7 +47,8 @@ _UNTUNED_SHARE, _UNTUNED_CANDIDATES = 0.02, 128  # before the first tuning: shar
 
 TUNING_QUERIES = 200  # number of queries with which recall is measured
 
-# Receives vector numbers. Returns those that are still stored, ascending, and their vectors of length 1.
+# Receives vector numbers. Returns the numbers of the vectors that are still stored, in ascending order, and these
+# vectors, of length 1.
 ReadVectors = Callable[[IntArray], tuple[IntArray, Matrix]]
 Stopped = Callable[[], bool]
 Spill = Callable[[Ivf], None]
@@ -149,7 +150,7 @@ def _sample(vectors: IntArray, read_vectors: ReadVectors, dimension: int, stoppe
 
 def _quantizer(centroids: NDArray[np.float32]) -> Any:
     """Return a FAISS index of the centroids, which finds the centroid nearest to a vector. For many centroids, the
-    search is approximate, because an exact one would be slow."""
+    search is approximate, because an exact search would be slow."""
     import faiss
 
     if len(centroids) < _GRAPH:
@@ -162,10 +163,10 @@ def _quantizer(centroids: NDArray[np.float32]) -> Any:
 
 
 def _centroids(sample: Matrix, lists: int, rng: np.random.Generator, stopped: Stopped) -> NDArray[np.float32]:
-    """Compute the centroids of the lists with spherical k-means. Many centroids are computed in two levels: first
-    groups of the sample, then the centroids of each group, because the time for one level grows with the product of
-    rows and centroids. The k-means of FAISS is not used, because it cannot be interrupted and needs a second copy of
-    the sample."""
+    """Compute the centroids of the lists with spherical k-means. The time of k-means grows with the product of rows and
+    centroids. Therefore many centroids are computed in two levels: first groups of the sample, then the centroids of
+    each group. The k-means of FAISS is not used, because it cannot be interrupted and needs a second copy of the
+    sample."""
     if lists <= _ONE_LEVEL:
         return _k_means(sample, lists, _ROUNDS, rng, stopped)
     groups = math.isqrt(lists)
@@ -191,7 +192,7 @@ def _k_means(
     first: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Return the centroids of the sample, (lists, dim), after `rounds` iterations. The iterations start with `first`,
-    or else with some rows of the sample."""
+    or with random rows of the sample if `first` is None."""
     centroids = np.ascontiguousarray(sample[rng.choice(len(sample), lists, replace=False)] if first is None else first)
     for _ in range(rounds):
         quantizer = _quantizer(centroids)
@@ -289,7 +290,7 @@ class BackgroundTrainer:
             atexit.unregister(self.close)
 
     def _failed(self, error: Exception) -> None:
-        # executors end before `atexit` calls `close`
+        # not reported when the interpreter exits: its executors end before `atexit` calls `close`, so a training fails
         if self._stopped.is_set() or "interpreter shutdown" in str(error):
             return
         problem = " ".join(str(error).split())[:200] or type(error).__name__

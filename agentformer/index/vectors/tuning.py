@@ -31,7 +31,7 @@ Lock = Callable[[], AbstractContextManager[None]]
 
 
 class LatestQueries:
-    """The latest queries of an index, and how many there have been since its last tuning."""
+    """The latest queries of an index, and the number of queries since its last tuning."""
 
     def __init__(self) -> None:
         self.latest: deque[Vector] = deque(maxlen=TUNING_QUERIES)
@@ -71,9 +71,10 @@ class Tuner:
             self._selection = stage.select(rows, self._live, rows.dead)
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Return the smallest number of lists with which searches reach the recall `target` (0..1). Each number is
-        tried with one half of the queries: the recall must exceed the target by a margin for chance. The other half of
-        the queries must confirm the number, and gives the recall in the result."""
+        """Find the smallest number of lists with which searches reach the recall `target` (0..1). Return it with the
+        number of rows to re-rank and the measured recall. Each number is tried with one half of the queries. Their
+        recall must exceed the target by a margin for chance. The other half of the queries must confirm the number; the
+        recall in the result is measured with this half."""
         queries = self._queries(user_queries)
         wide = self._scan(queries, 2 * _CANDIDATES[-1])
         truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]
@@ -89,7 +90,7 @@ class Tuner:
             if recall and np.mean(recall) - _CAUTION * np.std(recall) / math.sqrt(len(recall)) < target:
                 continue
             measured = recalls(control, probes)
-            # if it is lower, this half contains more difficult queries by chance, and the next number is tried
+            # if this recall is lower, this half contains more difficult queries by chance, and the next number is tried
             if not measured or np.mean(measured) >= target:
                 break
         else:
@@ -169,7 +170,8 @@ class Tuner:
         return [near.positions for near in found]
 
     def _read_many(self, number: int) -> tuple[int, ListCodes]:
-        """Read several lists, beginning with list `number`. Return the number of the next list, and copies of rows."""
+        """Read several lists, beginning with list `number`. Return the number of the next list, and copies of the
+        rows."""
         read, size = list[ListCodes](), 0
         with self._lock():
             while number < self._stage.lists and size < _SCANNED:
@@ -180,9 +182,9 @@ class Tuner:
 
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
-    """Return how many of the best rows by 8-bit codes must get exact scores, so that the exact best rows are among
-    them. A few of these rows may be missed: a tenth of those that `target` allows, such as 0.1 % for the target
-    0.99."""
+    """Return the number of rows, best first by their 8-bit codes, that must get exact scores to find the exact best
+    rows. A few of the exact best rows may be missed: a tenth of the share that `target` allows, such as 0.1% for the
+    target 0.99."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:

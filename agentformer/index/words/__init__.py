@@ -49,7 +49,8 @@ log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # number of bytes that a writer collects before it writes a segment
 _BATCH = 2_000  # entries read from the records at a time
-# Changes of one commit. A store of millions needs many commits, so that memory and read transactions stay small.
+# Maximum number of changes in one commit. A store with millions of entries needs many commits, so that memory and read
+# transactions stay small.
 _STEP = 100_000
 _UNCHANGED = -1  # used as the change number of an entry that is analyzed again, but has not changed
 
@@ -238,7 +239,8 @@ class WordIndex:
                 self._view = View(self._committed, self._view.memtable.after(self._applied))
 
     def _write_changes(self, database: RecordStore, outdated: Sequence[int]) -> None:
-        """Write the changes of the records, and the entries `outdated` again, in steps with one commit each."""
+        """Write the changes of the records to the index, and write the entries `outdated` again. Each step is one
+        commit."""
         newest = 0
         while True:
             delete_unlisted(self._folder)
@@ -250,8 +252,8 @@ class WordIndex:
                     changes = [Change(*row) for row in change_feed.since(connection, self._applied, until=reached)]
                 changed = {change.num for change in changes}
                 changes += (Change(_UNCHANGED, num) for num in outdated if num not in changed)
-                # One transaction for each batch, so that writers can empty their log meanwhile. An entry that changes
-                # before its batch is written again with this later change.
+                # One transaction for each batch, so that writers can empty their log meanwhile. If an entry changes
+                # before its batch is written, the later change writes the entry again.
                 for start in range(0, len(changes), _BATCH):
                     with database.reading() as connection:
                         self._write_batch(connection, writer, changes[start : start + _BATCH])

@@ -39,7 +39,7 @@ _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
 _PLACED = ("namespace", *_PLACES, *(name for name, _ in _KINDS))
 _placed: Callable[[MemoryEntry], tuple[str | None, ...]] = attrgetter(*_PLACED)
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
-_MAX_NEIGHBOUR = 2_000  # code points of each neighbouring text
+_MAX_NEIGHBOR = 2_000  # code points of each neighboring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
 _MAX_EXACT = 2**53  # smaller integers are equal to their float, as in a comparison by SQLite
 
@@ -74,7 +74,7 @@ class AnalyzedEntry:
         )
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
-        nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOUR], language, analyzers).stems]
+        nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOR], language, analyzers).stems]
         weighted = (*stems * _OWN_WEIGHT, *nearby) if nearby else stems
         fields = {"stems": weighted, "surface": terms.surface, "parts": terms.parts}
         return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
@@ -119,16 +119,17 @@ def weighted_terms(terms: Terms, dates: Sequence[str] = ()) -> list[WeightedTerm
 
 
 def rarity(frequency: int, entries: int) -> float:
-    """Return the weight that BM25 gives to a term that `frequency` of the `entries` have; rare terms weigh more."""
+    """Return the weight that BM25 gives to a term. `frequency` is the number of entries with the term, and `entries` is
+    the number of all entries. Rare terms have higher weights."""
     return math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
 
 
 def with_shared_rarity(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int
 ) -> list[WeightedTerm]:
-    """Return the terms with the weights that make a word as rare in entries of unknown language as it is in all
-    entries. Such entries have words of their own ("~aino"), which are rare if the language of most entries is known.
-    The word as it is written has no language, so its frequency is that of all entries."""
+    """Return the terms with corrected weights for the stems of entries whose language is unknown. Such a stem begins
+    with "~" ("~aino"). If the language of most entries is known, these stems are rare even if the word is common.
+    Therefore a stem gets at most the weight of the written word, whose frequency does not depend on the language."""
     shared = []
     for term in terms:
         if term.field == "stems" and term.term.startswith("~"):
@@ -154,9 +155,9 @@ def required_places(scope: Scope) -> list[str]:
 
 
 def entry_date_terms(entry: MemoryEntry, language: str) -> tuple[str, ...]:
-    """Return terms for the day on which the entry happened, and for the days that are named in its title and content.
-    "Yesterday" in the text means the day before the entry happened. If this day is unknown, only complete dates in the
-    text are used."""
+    """Return terms for the day of the entry (`occurred_at`), and for the days that are named in its title and content.
+    "Yesterday" in the text means the day before the day of the entry. If the day of the entry is unknown, only complete
+    dates in the text are used."""
     day = day_of(entry.occurred_at)
     own = day_terms(day) if day else ()
     return tuple(dict.fromkeys((*own, *date_terms(f"{entry.title}\n{entry.content}", day, language))))

@@ -74,9 +74,9 @@ class Scored(NamedTuple):
     def of(cls, entries: Sequence[int], scores: Sequence[float]) -> Scored:
         return cls(np.array(entries, np.int64), np.array(scores, np.float64).round(_DIGITS))
 
-    def where(self, kept: NDArray[np.bool_]) -> Scored:
-        """Return the entries at the indices that are True in `kept`."""
-        return Scored(self.entries[kept], self.scores[kept])
+    def where(self, selected: NDArray[np.bool_]) -> Scored:
+        """Return the entries at the indices that are True in `selected`."""
+        return Scored(self.entries[selected], self.scores[selected])
 
     def inside(self, allowed: ScopeMask) -> Scored:
         """Return only the entries that the scope mask allows."""
@@ -110,7 +110,7 @@ class Memtable:
     entry in `postings` that does not belong to this memtable."""
 
     entries: Mapping[int, MemtableEntry | None] = field(default_factory=dict)  # by number
-    seqs: Mapping[int, int] = field(default_factory=dict)  # the change of each
+    seqs: Mapping[int, int] = field(default_factory=dict)  # the number of each entry's change
     postings: dict[tuple[str, str], list[MemtableEntry]] = field(default_factory=dict)  # by field and term
     languages: frozenset[str] = frozenset()
 
@@ -133,7 +133,8 @@ class Memtable:
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
     def after(self, seq: int) -> Memtable:
-        """Return a memtable with only the changes after the change `seq`; the index on disk contains the others."""
+        """Return a memtable with only the changes after the change `seq`. The index on disk contains the other
+        changes."""
         changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
         analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
         return Memtable().with_changes(changes, analyzed)
@@ -149,8 +150,8 @@ class Memtable:
         frequencies: Mapping[tuple[str, str], int],
         statistics: tuple[int, Mapping[str, float]],
     ) -> dict[int, float]:
-        """Return the BM25 scores of the entries in memory that have at least one of the terms. `frequencies` says for
-        each field and term how many entries on disk have it. `statistics` is the result of
+        """Return the BM25 scores of the entries in memory that have at least one of the terms. `frequencies` contains
+        for each field and term the number of entries on disk with this term. `statistics` is the result of
         `CommittedIndex.statistics`."""
         entries, lengths = statistics
         scores: dict[int, float] = {}
@@ -190,15 +191,15 @@ class CommittedIndex:
         self._main_languages = {
             name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE
         }
-        self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # of most entries
+        self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # most frequent
 
     def query_terms(
         self, query: QueryTerms, more_languages: Collection[str], dates: Sequence[str] = ()
     ) -> list[WeightedTerm]:
         """Return the terms of a query with their weights. Words are stemmed for the languages of the index and for
-        `more_languages`. In a large index, rare languages are left out, because the language of a few short texts is
-        always detected wrongly. The language of the query is never left out if the index has it. `dates` contains
-        additional terms for the days that the query names."""
+        `more_languages`. In a large index, rare languages are left out, because a wrong language is always detected for
+        a few short texts. The language of the query is never left out if the index has it. `dates` contains additional
+        terms for the days that the query names."""
         languages = {*self.languages, *more_languages}
         if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
             languages = {*self._main_languages, *more_languages, *(languages & {query.language})}
@@ -243,8 +244,8 @@ class CommittedIndex:
     def best(
         self, terms: Sequence[WeightedTerm], scope: Scope, limit: int, allowed: ScopeMask, hidden: Collection[int]
     ) -> Scored:
-        """Return the best entries of the scope mask `allowed` that are not in `hidden`: at least `limit`, if there are
-        so many, and all entries with the same score as entry number `limit`."""
+        """Return the best entries of the scope mask `allowed` that are not in `hidden`. At least `limit` entries are
+        returned if there are so many. All entries with the same score as the last of these are returned, too."""
         if not terms:
             return _NONE
         query, share = self._query(terms, scope, allowed)
@@ -263,16 +264,17 @@ class CommittedIndex:
                 return scored
             count *= 4
 
-    def held(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return one sum per entry, in any order: the weights (`rarities`) of the query's stems that the entry has."""
+    def stem_sums(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
+        """Return for each entry the sum of the weights (`rarities`) of the query's stems that the entry contains. The
+        sums are in any order."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]
         if not nums or not stems:
             return []
-        these = tantivy.Query.boolean_query([(should, self._term("num", num, "basic")) for num in nums])
+        selected = tantivy.Query.boolean_query([(should, self._term("num", num, "basic")) for num in nums])
         sums = [(should, tantivy.Query.const_score_query(query, weight)) for query, weight in stems]
-        query = tantivy.Query.boolean_query([(must, tantivy.Query.const_score_query(these, 0.0)), *sums])
+        query = tantivy.Query.boolean_query([(must, tantivy.Query.const_score_query(selected, 0.0)), *sums])
         hits = self._searcher.search(query, limit=len(nums), count=False).hits
         return [score for score, _ in hits]
 
@@ -330,7 +332,7 @@ class View:
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
         """Return `WordHits.covered` for these entries; `rarities` is the weight of each stem of the query."""
-        shares = self.committed.held([num for num in nums if num not in self.memtable.entries], rarities)
+        shares = self.committed.stem_sums([num for num in nums if num not in self.memtable.entries], rarities)
         for num in nums:
             if entry := self.memtable.entries.get(num):
                 shares.append(sum(rarities[term] for term in rarities if term in entry.counts["stems"]))
@@ -345,10 +347,11 @@ def stem_rarities(
     return {term: weight * rarity(frequencies[name, term], entries) for name, term, weight in stems}
 
 
-def covered_share(held: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
-    """Return the largest share (0..1) of a query that one entry contains. `held` has for each entry the sum of the
-    weights (`rarities`) of the query's stems in the entry. The share is this sum, divided by the sum for all stems of
-    the query. Each of the `languages` has its own stems, and so its own sum; the smallest sum above 0 is used."""
+def covered_share(stem_sums: Sequence[float], rarities: Mapping[str, float], languages: Iterable[str]) -> float:
+    """Return the largest share (0..1) of a query that one entry contains. `stem_sums` contains for each entry the sum
+    of the weights (`rarities`) of the query's stems in the entry. The share is this sum, divided by the sum for all
+    stems of the query. Each of the `languages` has its own stems and therefore its own sum; the smallest sum above 0 is
+    used."""
     sums = dict.fromkeys(languages, 0.0)
     for term, rare in rarities.items():
         head, mark, _ = term.partition("~")
@@ -356,16 +359,16 @@ def covered_share(held: Sequence[float], rarities: Mapping[str, float], language
             if language in sums:
                 sums[language] += rare
     whole = min((total for total in sums.values() if total), default=0.0)
-    return min(1.0, max(held, default=0.0) / whole) if whole else 1.0
+    return min(1.0, max(stem_sums, default=0.0) / whole) if whole else 1.0
 
 
 def without_common_terms(
     terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
 ) -> list[WeightedTerm]:
-    """Return the terms with the weights of `with_shared_rarity`, and without those that very many entries have, because
-    such terms make a search in a large index slow. Return all terms if the index is small or too few rarer terms
-    remain. Only stems of the main language of the index count as rarer terms: in other languages, a common word can
-    have a stem that is rare in this index."""
+    """Return the terms with the weights of `with_shared_rarity`. Terms that very many entries have are left out,
+    because they make a search in a large index slow. If the index is small, or if too few rarer terms remain, all terms
+    are returned. Only stems of the main language of the index count as rarer terms: in other languages, a common word
+    can have a stem that is rare in this index."""
     terms = with_shared_rarity(terms, frequencies, entries)
     if entries < _LARGE:
         return terms

@@ -52,7 +52,8 @@ def memtable_room(entries: int) -> int:
 
 
 def is_commit_due(waiting: int, room: int) -> bool:
-    """Return whether so many waiting changes start a commit; `room` is the result of `memtable_room`."""
+    """Return whether `waiting`, the number of changes in memory, is large enough to start a commit. `room` is the
+    result of `memtable_room`."""
     return waiting >= min(_COMMIT_AT, room // 2 + 1)
 
 
@@ -117,7 +118,8 @@ def _open_writer(index: Any, folder: Path, heap: int) -> Any:
 
 
 def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
-    """Write the manifest with `state` and the checksums of all index files; those of unchanged files are taken over."""
+    """Write the manifest with `state` and the checksums of all index files. The checksums of unchanged files are copied
+    from the previous manifest."""
     listed = _load_manifest(folder).get("files", {})
     names = [path.name for path in _index_files(folder)]
     files = {name: listed[name] if name in listed and name != _SEGMENTS_FILE else _crc(folder / name) for name in names}

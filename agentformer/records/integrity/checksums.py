@@ -67,9 +67,10 @@ def _weights(length: int) -> NDArray[np.int64]:
     return (z ^ (z >> np.uint64(31)) | np.uint64(1)).view(np.int64)
 
 
-def damage_error(what: str, reason: str = DIFFERS) -> StoreDamaged:
-    """Return the error for the damaged row `what`. `reason` says how it differs from the row that was written."""
-    return StoreDamaged(f"{what} is damaged: {reason}; {ADVICE}")
+def damage_error(name: str, reason: str = DIFFERS) -> StoreDamaged:
+    """Return the error for damaged data. `name` is the name of the data in the message, such as "the vector 7".
+    `reason` says how the data differ from the data that were written."""
+    return StoreDamaged(f"{name} is damaged: {reason}; {ADVICE}")
 
 
 def entry_name(stored: object) -> str:

@@ -28,7 +28,7 @@ _UNFINISHED = (
 )
 _DAMAGE_WORDS = (
     *("malformed", "not a database", "disk image", "corrupt", "unsupported file format", "could not decode"),
-    # names in the schema of this package
+    # messages about names in the schema of this package
     *("no such table", "no such column", "no such index", "already exists", "duplicate column"),
     # this package checks references before each write, so a row with a wrong reference was stored by other software
     *("unique constraint", "foreign key constraint"),
@@ -39,7 +39,7 @@ FileIdentity = tuple[int, int]  # device and inode; another file at the same pat
 
 
 class GuardedConnection(sqlite3.Connection):
-    """A connection that can detect that the file it has opened was removed, replaced or moved."""
+    """A connection that can detect whether its open file was removed, replaced or moved."""
 
     path: Path
     read_only = False
@@ -82,7 +82,7 @@ class GuardedConnection(sqlite3.Connection):
 
 
 def wal_path(path: Path) -> Path:
-    """Return the path of the write-ahead log of a database. It is possible that the log does not exist."""
+    """Return the path of the write-ahead log of a database. The log may not exist."""
     return path.with_name(path.name + "-wal")
 
 
@@ -142,9 +142,9 @@ def open_database(
     """Connect to a database with a write-ahead log and `synchronous=FULL`, so that committed changes are on disk.
 
     A writer waits `busy_seconds` for another writer. A file that cannot be written is opened for reading only. `check`
-    is called with the path before each attempt to open it; if the file is replaced meanwhile, the new one is opened.
-    `tables` are the tables of this application. Raises `StoreError`, and does not change the file, if the file is not a
-    database, or if it belongs to another application: it has tables, but not all of `tables`."""
+    is called with the path before each attempt to open the file. If the file is replaced meanwhile, the new file is
+    opened. `tables` are the tables of this application. Raises `StoreError`, and does not change the file, if the file
+    is not a database, or if it belongs to another application: it has tables, but not all of `tables`."""
     while True:
         before = file_identity(path)
         check(path)
@@ -162,7 +162,7 @@ def open_database(
 
 def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedConnection:
     check_regular_file(path)
-    # the log of a writer needs the folder
+    # a writer creates its log in the folder
     read_only = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
     connection = open_read_only(path, busy_seconds) if read_only else _connect(path, busy_seconds)
     try:
@@ -240,7 +240,7 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
     message of `StoreDamaged` ends with `advice`."""
     try:
         yield
-    except UnicodeDecodeError as error:  # for the error message about a damaged schema
+    except UnicodeDecodeError as error:  # from SQLite's message about a damaged schema
         raise StoreDamaged(f"{path} is damaged (the name of a table or column is not UTF-8); {advice}") from error
     except sqlite3.DatabaseError as error:
         text = str(error).lower()

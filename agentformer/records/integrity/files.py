@@ -25,7 +25,7 @@ _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder", "other", ""]:
     """Return what is at a path: a file, a folder, something other such as a pipe, or "" for nothing. Follows links.
     Raises `InvalidInput` for the argument `field` if the path is not valid, or if a folder above it may not be read.
-    Methods such as `Path.is_file` raise `OSError` there."""
+    Methods such as `Path.is_file` raise `OSError` in these cases."""
     try:
         mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -36,8 +36,8 @@ def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder
 
 
 def list_folder(path: Path, field: str) -> list[Path] | None:
-    """Return the files and folders in a folder, sorted, or None for anything else. Raises `InvalidInput` for the
-    argument `field` if this cannot be read."""
+    """Return the sorted paths of the files and folders in the folder `path`, or None if `path` is not a folder. Raises
+    `InvalidInput` for the argument `field` if the folder cannot be read."""
     try:
         return sorted(path.iterdir()) if kind_of(path, field) == "folder" else None
     except OSError as error:
@@ -46,7 +46,7 @@ def list_folder(path: Path, field: str) -> list[Path] | None:
 
 def real_path(path: Path, field: str) -> Path:
     """Return the absolute path without links. Raises `InvalidInput` for the argument `field` if the path is not valid,
-    or if a link of it may not be read."""
+    or if a link in the path may not be read."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError) as error:
@@ -165,7 +165,7 @@ def safe_file_name(text: str) -> str:
 def new_folder(folder: Path, example: str, outside: Iterable[Path] = ()) -> Iterator[Path]:
     """Yield a temporary folder that the caller fills. At the end of the context, it is renamed to `folder`; after an
     error, it is deleted. Messages show `example` as an example of a folder name. Raises `InvalidInput` if `folder`
-    exists and is not empty, or is in a folder of `outside`, and `StoreFull` if the disk cannot be written."""
+    exists and is not empty, or is in one of the folders `outside`, and `StoreFull` if the disk cannot be written."""
     folder = _absolute(folder, example)
     for place in outside:
         if folder.is_relative_to(place.resolve()):

@@ -29,7 +29,7 @@ from agentformer.types import DOCUMENT_KINDS, RecordStore
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
-HOW_SUPERSEDED = "these entries are current again; of entries that supersede each other in a cycle, only the newest is"
+HOW_SUPERSEDED = "these entries are current again; in a cycle of entries, only the newest entry was made current"
 _DAMAGED = "its checksum differs, or it cannot be decoded"
 
 
@@ -85,7 +85,8 @@ def rebuild_sqlite_indexes(database: Database) -> bool:
 
 
 def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Delete rows that refer to missing rows of other tables; rows of the history are quarantined first."""
+    """Delete rows that refer to missing rows of other tables. Rows of the history are first written to the quarantine
+    file."""
     for table in sorted(set(REFERRING_TABLES) & set(findings.keys)):
         column, other, key = ("space", "spaces", "id") if table == "vectors" else ("entry", "entries", "num")
         condition = f"{column} NOT IN (SELECT {key} FROM {other})"

@@ -36,7 +36,7 @@ SUPERSEDED = "each superseded entry leads to an entry that searches find, or tha
 
 
 class DamagedRow(NamedTuple):
-    """A damaged row, or a range of row numbers with unreadable rows, as the key of a finding."""
+    """A damaged row, or a range of row numbers with unreadable rows. It is used as the key of a finding."""
 
     table: str
     num: int  # number of the entry, vector or space; in `history` the number of the entry
@@ -277,7 +277,7 @@ def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> 
             cursor = connection.execute(query, values)
             while (row := cursor.fetchone()) is not None:
                 rows.append(row)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: a damaged name in the schema
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a damaged name in the schema
             return rows, str(error)
     return rows, ""
 
@@ -302,7 +302,7 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 
 
 def is_intact(entry: sqlite3.Row) -> bool:
-    """Return whether a row of `entries` is as it was written. It must have been read within `lenient_text`."""
+    """Return whether a row of `entries` is undamaged. The row must have been read within `lenient_text`."""
     try:
         _check_entry(entry)
     except StoreDamaged:
@@ -321,5 +321,5 @@ def _text(row: DamagedRow) -> str:
     return f"{rows} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 
 
-def _count(connection: sqlite3.Connection, what: str) -> int:
-    return int(connection.execute(f"SELECT count(*) FROM {what}").fetchone()[0])
+def _count(connection: sqlite3.Connection, rows: str) -> int:
+    return int(connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])

@@ -40,7 +40,8 @@ def wal_header(wal: Path) -> str:
 
 
 def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
-    """Record in the new database the header of the log of the damaged one, which may still be in the folder."""
+    """Record the header of the damaged database's log in the new database, because this log may still be in the
+    folder."""
     meta.set_value(connection, _FORMER_WAL, header)
 
 
@@ -54,14 +55,14 @@ def wal_left_by_repair(path: Path) -> str:
             return ""
         with closing(_connect(path, "&immutable=1")) as connection:
             row = connection.execute("SELECT value FROM meta WHERE key = ?", [_FORMER_WAL]).fetchone()
-    except (OSError, sqlite3.Error, UnicodeDecodeError):  # opening the database reports it
+    except (OSError, sqlite3.Error, UnicodeDecodeError):  # opening the database reports this error
         return ""
     return header if row and row[0] == header else ""
 
 
 def check_wal(path: Path, original: Path | None = None) -> None:
-    """Raise `StoreError` if the write-ahead log at a database belongs to another database, and `StoreDamaged` if an
-    interrupted recovery did not delete the log. Nothing is changed. If `original` is given, `path` is a copy of
+    """Raise `StoreError` if the write-ahead log next to a database belongs to another database, and `StoreDamaged` if
+    an interrupted recovery did not delete the log. Nothing is changed. If `original` is given, `path` is a copy of
     `original`, and messages name `original`."""
     header = ""
     wal = wal_path(path)
@@ -75,7 +76,7 @@ def check_wal(path: Path, original: Path | None = None) -> None:
                 return
             if _is_still_there(_last_write(path, "&immutable=1"), path):
                 return
-        except (OSError, sqlite3.Error):  # opening the database reports it
+        except (OSError, sqlite3.Error):  # opening the database reports this error
             return
     path = original or path
     wal = wal_path(path)
