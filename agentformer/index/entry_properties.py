@@ -190,7 +190,8 @@ def write(
 
 
 def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
-    """Return the next `limit` rows of the table `entries` after `after` whose derived row is missing or outdated."""
+    """Return at most `limit` rows of the table `entries` whose derived row is missing or outdated, in order of their
+    numbers, beginning after the number `after`."""
     return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 

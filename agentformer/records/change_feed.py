@@ -115,7 +115,8 @@ def neighbor_texts(connection: sqlite3.Connection, entry: MemoryEntry) -> list[s
 
 
 def neighbor_numbers(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
-    """Return the row numbers of the messages that are neighbors of at least one of these entries, each once."""
+    """Return the row numbers of the messages that are neighbors of at least one of these entries, without
+    repetition."""
     nums = (row[0] for entry in entries for row in _neighbors(connection, entry, "num"))
     return list(dict.fromkeys(nums))
 

@@ -229,7 +229,7 @@ def stored_metadata(value: Any, field: str = "metadata") -> dict[str, Any]:
 
 
 def program_metadata(value: Any, added: Mapping[str, Any]) -> ProgramMetadata:
-    """Check the metadata of a caller like `stored_metadata`, and return them with `added`, which the program sets."""
+    """Check the metadata of a caller with `stored_metadata`, and return them with `added`, which the program sets."""
     return ProgramMetadata({**stored_metadata(value), **added})
 
 

@@ -27,10 +27,11 @@ PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FRO
 
 
 def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> None:
-    """Raise an error if `changes` contain a successor that cannot supersede the entry: `NotFound` if it does not exist,
-    `InvalidInput` if it is the entry itself or has another owner, and `Conflict` if it is archived, or if the entry or
-    the successor is already superseded. `find` returns the entry with an id, or None. No sequence of changes can make a
-    cycle, because a superseded entry cannot become a successor."""
+    """Raise an error if `changes` contain a successor that cannot supersede the entry. Raises `NotFound` if the
+    successor does not exist, and `InvalidInput` if the successor is the entry itself or has another owner. Raises
+    `Conflict` if the successor is archived, or if the entry or the successor is already superseded. `find` returns the
+    entry with an id, or None. No sequence of changes can make a cycle, because a superseded entry cannot become a
+    successor."""
     if (successor_id := changes.get("superseded_by")) is None:
         return
     successor = find(successor_id)

@@ -83,7 +83,8 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
 
 def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
     """Return stored vectors as a matrix with one vector in each row. `blobs` contains the bytes of each vector, and
-    `sums` its checksum. Raises `StoreDamaged` if a vector differs from the vector that was written."""
+    `sums` contains its checksum, or None if it has no checksum. Raises `StoreDamaged` if a vector differs from the
+    vector that was written."""
     import numpy as np
 
     data = _join_intact(blobs, sums, dimension)

@@ -182,7 +182,8 @@ class QueryDates:
 
 
 def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
-    """Return the dates that a query names. `at` is the moment to which "yesterday" refers; None: now, in local time."""
+    """Return the dates that a query names. `at` is the moment to which "yesterday" refers. None means now, in local
+    time."""
     at = at or datetime.now().astimezone()
     days = _days(query.text, at.date(), query.language)
     return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)
@@ -196,10 +197,10 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 def date_boost(
     connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates, known: Mapping[int, Derived] = NONE
 ) -> RankedList:
-    """Return a ranked list that raises two kinds of entries: entries that happened in a period that the query names,
-    and entries whose text names a day of such a period. Other entries are not removed, because a user who writes "last
-    week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains derived
-    rows (table `derived`) of some of the entries; the other entries are analyzed now."""
+    """Return a ranked list that raises two kinds of entries: entries whose `occurred_at` is in a period that the query
+    names, and entries whose text names a day of such a period. Other entries are not removed, because a user who writes
+    "last week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains
+    derived rows (table `derived`) of some of the entries; the other entries are analyzed now."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}

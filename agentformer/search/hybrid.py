@@ -231,8 +231,8 @@ class RankedSearch:
         self, request: _Request, words_error: StoreError | None, reads: ExitStack
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
         """Return the windows nearest to the query, and warnings. The windows are None if the search uses only words, or
-        if vectors are unavailable. `words_error` is the error that makes the word index unavailable, or None. It is
-        raised if vectors are unavailable too."""
+        if vectors are unavailable. `words_error` is the error that makes the word index unavailable, or None. This
+        error is raised if vectors are unavailable, too."""
         if request.query.mode == "lexical":
             return None, ()
         query, limit = request.query, self._candidate_count(request.query)

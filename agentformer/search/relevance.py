@@ -295,6 +295,6 @@ def _bm25(hit: Hit) -> float:
 
 
 def _cosine(hit: Hit) -> float:
-    """Return the cosine of a hit, for the test whether it is near the query. Return 0 if no cosine was computed, or if
-    the vectors had no influence on the ranking."""
+    """Return the cosine of a hit, for the test whether the hit is near the query. Return 0 if no cosine was computed,
+    or if the vectors had no influence on the ranking."""
     return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

@@ -103,8 +103,8 @@ _MESSAGES = """
 class Message(NamedTuple):
     """A message among the hits. `session` identifies its session. `following` is the number of the next message of its
     session, or 0 if the next message is not among the hits. `question` is True if the message is a question. `stated`
-    grows from 0 to 1 with the length of the text that is no question. The function `names_time` takes the language of
-    the query, and returns whether the message names a time."""
+    grows from 0 to 1 with the length of the sentences that are no questions. The function `names_time` takes the
+    language of the query, and returns whether the message names a time."""
 
     session: tuple[object, ...]
     speaker: str

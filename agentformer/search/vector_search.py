@@ -150,7 +150,7 @@ def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntrie
     sort the entries by the cosine of their best window. If `alone` is True, only the vectors decide the ranking, and
     exact cosines are computed for all windows. Otherwise, they are computed only for the windows of the best entries.
     """
-    exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.sure)
+    exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.candidates)
     scores = hits.scores.astype(np.float32)
     scores[:exact] = _cosines(read, hits.query, hits.vectors[:exact], scores[:exact])
     rounded = np.arange(len(scores)) >= exact
@@ -173,8 +173,8 @@ def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return how many windows, counted from the best one, are needed to have windows of `count` different entries.
-    `entries` contains the entry number of each window, best window first."""
+    """Return the smallest number of best windows that belong to `count` different entries. If there are fewer entries,
+    return the number of all windows. `entries` contains the entry number of each window, best window first."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 

@@ -98,8 +98,8 @@ class ActiveEmbedder:
         return embedder
 
     def loaded_for_space(self, stored: EmbeddingSpace) -> GuardedEmbedder | None:
-        """Return the same embedder as `for_space`, but never wait until a model is loaded. If the model must be loaded
-        first, a background thread loads it. Until then, the result is None."""
+        """Return the same embedder as `for_space`, but do not wait while a model is loaded. If the model is not loaded
+        yet, a background thread loads it, and the result is None until the model is loaded."""
         current = self.current
         own = current.known_space or current.space
         if not self._follows or not stored.difference(own) or self._used_for(stored):
@@ -128,7 +128,7 @@ class ActiveEmbedder:
             self._others.append(embedder)
 
     def retry_now(self) -> None:
-        """Allow the next call to use the model immediately, also just after a failure of the model."""
+        """Allow the next call to use the model immediately, even if the model has just failed."""
         self._breaker.reset()
         for embedder in self.used():
             embedder.retry_now()
@@ -155,9 +155,8 @@ class ActiveEmbedder:
 
 
 def active_embedder(database: RecordStore, embedder: Embedder) -> tuple[Embedder | None, str]:
-    """Return the embedder of the store's active embedding space, and a problem: the reason why this embedder cannot be
-    used, or "". With a problem, the embedder is None. If the store has no vectors, it needs no embedder, and the result
-    is None and ""."""
+    """Return the embedder of the store's active embedding space, and "". If this embedder cannot be used, return None
+    and the reason. If the store has no vectors, it needs no embedder, and the result is None and ""."""
     try:
         with database.reading() as connection:
             active = active_space(connection)

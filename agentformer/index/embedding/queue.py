@@ -198,8 +198,9 @@ class EmbeddingQueue:
     def catch_up(self, progress: Progress | None = None, *, wait: bool = True, refused: bool = True) -> int:
         """Embed the entries in the queue, and return the number of entries that remain. If the embedder is unavailable,
         all entries remain, and no error is raised. If `refused` is False, entries that the model has refused are not
-        tried again and not counted. Only one process embeds the queue at a time. If another process does this, the call
-        waits and then embeds the rest; if `wait` is False, it returns immediately."""
+        tried again and not counted. Only one process embeds the queue at a time. If another process is embedding the
+        queue and `wait` is True, the call waits for this process and then embeds the rest. If `wait` is False, the call
+        returns immediately."""
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0

@@ -206,8 +206,9 @@ class _Failures(NamedTuple):
 
 
 class WindowEmbedder:
-    """Embeds the windows of entries. The function `find_known` receives text hashes, and returns those with a stored
-    vector. The function `store_rows` stores finished vectors; it is called several times if the work takes long."""
+    """Embeds the windows of entries. The function `find_known` receives text hashes, and returns the hashes of the
+    texts that have a stored vector. The function `store_rows` stores finished vectors; it is called several times if
+    the work takes long."""
 
     def __init__(
         self,

@@ -64,8 +64,8 @@ class _SavedIndex:
         self._look_at = 0.0  # time of the next check for a new snapshot, by the monotonic clock
 
     def is_due(self, rows: int) -> bool:
-        """Return whether a new snapshot of an index with `rows` rows should be written: enough entries have changed
-        since the last one, the index is small, or there is no snapshot."""
+        """Return whether a new snapshot of an index with `rows` rows should be written. This is the case if enough
+        entries have changed since the last snapshot, if the index is small, or if there is no snapshot."""
         return self.changed >= rows * _SNAPSHOT_SHARE or rows <= _SMALL or self.seq < 0
 
     def is_new(self) -> bool:

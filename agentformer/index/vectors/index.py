@@ -55,7 +55,7 @@ class VectorHits(NamedTuple):
     entries: IntArray
     vectors: IntArray
     scores: NDArray[np.float32]
-    sure: int  # the first `sure` windows contain the ten nearest ones, with the target recall
+    candidates: int  # the first `candidates` windows contain the ten nearest ones, with the target recall
 
 
 class TrainingRows(NamedTuple):
@@ -254,7 +254,8 @@ class VectorIndex:
         return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
 
     def frozen(self) -> Image:
-        """Return a copy of a trained index for a snapshot. Searches and changes continue while the caller writes it."""
+        """Return a copy of a trained index for a snapshot. Searches and changes continue while the caller writes the
+        copy."""
         with self._lock.write():
             self._sweep()
             stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))
@@ -288,8 +289,8 @@ class VectorIndex:
         stage, rows, probes = self._stage, self._rows, 0
         if not selection.count or limit < 1:
             return VectorHits(query, limit, _NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
-        sure = stage.tuning.candidates if isinstance(stage, Ivf) else 0
-        count = max(limit + _SPARE, sure)
+        candidates = stage.tuning.candidates if isinstance(stage, Ivf) else 0
+        count = max(limit + _SPARE, candidates)
         while True:
             positions, scores = stage.search(query, count, selection, probes)
             entries = rows.entries[positions]
@@ -304,7 +305,7 @@ class VectorIndex:
         windows, entries, vectors = (
             each.astype(np.int64) for each in (rows.windows[positions], entries, rows.vectors[positions])
         )
-        return VectorHits(query, limit, windows, entries, vectors, scores, sure)
+        return VectorHits(query, limit, windows, entries, vectors, scores, candidates)
 
     def _selection(self, allowed: ScopeMask) -> Selection:
         def make() -> Selection:

@@ -214,7 +214,7 @@ def _is_readable(meta: dict[str, Any]) -> bool:
 
 
 def version(folder: Path) -> tuple[int, ...]:
-    """Return numbers that identify the current snapshot of a folder, to notice when another process has replaced it.
+    """Return numbers that identify the current snapshot of a folder. They change when a process replaces the snapshot.
     Return an empty tuple if there is no snapshot."""
     try:
         found = (folder / META_FILE).stat()

@@ -148,7 +148,7 @@ class WordIndex:
         try:
             self._update(database, wait=False)
         except (AgentFormerError, OSError, ValueError) as error:
-            log.warning("The word index could not be written; the next change tries again to write it: %s", error)
+            log.warning("The word index could not be written; it is written again after the next change: %s", error)
 
     def _update(self, database: RecordStore, *, wait: bool) -> None:
         """Write the newest changes to the index on disk. If another process is writing the index, wait for it if `wait`

@@ -279,7 +279,7 @@ class CommittedIndex:
         return [score for score, _ in hits]
 
     def _query(self, terms: Sequence[WeightedTerm], scope: Scope, allowed: ScopeMask) -> tuple[Any, float]:
-        """Return the tantivy query, and an estimate of the share of its results that the scope allows, at most 1."""
+        """Return the tantivy query, and the estimated share (at most 1) of its results that the scope allows."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         weighted = (tantivy.Query.boost_query(self._term(field, term, "freq"), weight) for field, term, weight in terms)
         scoring = tantivy.Query.boolean_query([(should, query) for query in weighted])
@@ -379,7 +379,8 @@ def without_common_terms(
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values in an explanation of a score by tantivy, by their description up to the first comma."""
+    """Return the values in tantivy's explanation of a score. The key of a value is its description up to the first
+    comma."""
     values = {str(explained["description"]).partition(",")[0]: float(explained["value"])}
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)

@@ -214,9 +214,9 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
 
 @contextmanager
 def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
-    """Run a transaction, which the SQL statement `begin` starts; the default takes the write lock. The transaction is
-    committed at the end of the block, or rolled back after any error, including Ctrl-C. Raises `StoreError` if the
-    database file or its write-ahead log was removed or replaced."""
+    """Run a transaction that begins with the SQL statement `begin`. The default statement acquires the write lock. The
+    transaction is committed at the end of the block, or rolled back after any error, including Ctrl-C. Raises
+    `StoreError` if the database file or its write-ahead log was removed or replaced."""
     try:
         connection.execute(begin)
         connection.check_wal()

@@ -168,7 +168,7 @@ def changes(connection: sqlite3.Connection) -> Findings:
 
 
 def leases(connection: sqlite3.Connection) -> Findings:
-    """Check that no lease has more time left than it was taken for: such a lease was taken by a process with a wrong
+    """Check that no lease has more time left than its full duration. Such a lease was taken by a process with a wrong
     clock. The keys of the findings are the names of leases."""
     findings = Findings("leases", "each lease (the lock of a running task) ends in time")
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
