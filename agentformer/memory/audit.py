@@ -66,7 +66,7 @@ class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
     `compared` contains the number of "texts" that were searched for duplicates, and the numbers of "facts" and
     "core_blocks" that were searched for contradictions. `duplicates` are groups of entries with the same owner and
-    details, whose texts differ at most in capital letters, white space and the final punctuation; `merge_duplicates`
+    details. Their texts differ at most in capital letters, white space and the final punctuation. `merge_duplicates`
     can merge them. `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates.
     Messages, working entries and parts of documents are not compared, because people repeat themselves and documents
     quote each other."""

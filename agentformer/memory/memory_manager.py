@@ -42,9 +42,8 @@ Entries = list[MemoryEntry]  # needed because `list` is a method inside the clas
 
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
-    """Functions that build those parts of a `MemoryManager` that only a few calls need, so that other calls do not
-    import these parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the
-    report."""
+    """Functions that build the parts of a `MemoryManager` that only a few calls need. Other calls do not import these
+    parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the report."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]

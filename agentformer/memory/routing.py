@@ -1,7 +1,6 @@
-"""`RoutedBackend`: several backends that are used as one backend. A route says which entries are written to which
-backend, and an entry is written to the backend of the first route that matches the entry. A read queries every backend,
-so that entries are still found after a route has changed. If only one backend is configured, this module is not
-used."""
+"""`RoutedBackend`: several backends that are used as one backend. Routes select entries and name their backends: an
+entry is written to the backend of the first route that matches the entry. A read queries every backend, so that entries
+are still found after a route has changed. If only one backend is configured, this module is not used."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`ContextPlan`: chooses core blocks, recalled entries, messages and the task for a context with a limited number of
 tokens. At first, the tokens of each item are counted separately. A joined text can have more tokens than the sum of its
-items, so the tokens of the result are counted again, and the least important items are dropped until the result
+items. Therefore the tokens of the result are counted again, and the least important items are dropped until the result
 fits."""
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class ContextPlan:
         return _may_have(text, self._budget)
 
     def query(self) -> str:
-        """Return the text with which memory is searched: the task or, without a task, the user's last message, or ""
-        without both."""
+        """Return the text with which memory is searched: the task, or the user's last message if there is no task.
+        Return "" if both are missing."""
         if self._task:
             return self._task.message.content
         return next((turn.text for turn in reversed(self._turns) if turn.is_from_user), "")

@@ -1,5 +1,5 @@
-"""The files, locks and API keys in the PostgreSQL database of a memory, which all its nodes share (see
-`types.backend`), and the notifications of the server about changes of other nodes."""
+"""The files, locks and API keys that all nodes of a memory share, because they are in its PostgreSQL database (see
+`types.backend`). The server also notifies each node of changes that other nodes make."""
 
 from __future__ import annotations
 

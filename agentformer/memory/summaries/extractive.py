@@ -2,11 +2,11 @@
 their order.
 
 The value of a sentence depends on the frequency and rarity of its terms (the centroid of Radev et al. 2004), on its
-rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind: a sentence with a date has a
-greater value than a greeting. A term that is already in the summary adds little value (maximal marginal relevance:
-Carbonell & Goldstein 1998). The value of a long sentence is reduced (Lin & Bilmes 2010). Equal entries give equal
-summaries. The time is limited for any input. All sentences of a short conversation are kept, except sentences without
-content. Sentences of decisions, errors and milestones are selected first.
+rank in the graph of similar sentences (LexRank: Erkan & Radev 2004), and on its kind. For example, a sentence with a
+date has a greater value than a greeting. A term that is already in the summary adds little value (maximal marginal
+relevance: Carbonell & Goldstein 1998). The value of a long sentence is reduced (Lin & Bilmes 2010). Equal entries give
+equal summaries. The time is limited for any input. All sentences of a short conversation are kept, except sentences
+without content. Sentences of decisions, errors and milestones are selected first.
 """
 
 from __future__ import annotations

@@ -45,8 +45,8 @@ class _Figures(NamedTuple):
 
 
 def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the numbers, dates and names in the summary that no original has in its content, speaker or time, in the
-    order of the summary: for example "number 7", "date 8 June 2023" or "name Robert"."""
+    """Return the numbers, dates and names of the summary that are missing in all originals (content, speaker and time).
+    They are in the order of the summary, for example "number 7", "date 8 June 2023" or "name Robert"."""
     language = detect_language(summary, detect_language(" ".join(entry.content[:1000] for entry in originals)))
     texts = [text for entry in originals for text in _texts(entry)]
     stated = claims.Stated.of(texts, language, [entry.occurred_at for entry in originals if entry.occurred_at])

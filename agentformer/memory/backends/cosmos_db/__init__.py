@@ -45,7 +45,7 @@ class CosmosAddress:
 
 
 def stored_space(index_dir: Path) -> EmbeddingSpace | None:
-    """Return the embedding space of the vectors in the local copy, or None without a copy or without vectors."""
+    """Return the embedding space of the vectors in the local copy, or None if there is no copy or no vector."""
     spaces = (faiss.stored_space(index_dir / folder) for folder in (CACHE_FOLDER, SEARCHED_FOLDER))
     return next(filter(None, spaces), None)
 

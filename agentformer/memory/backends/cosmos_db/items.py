@@ -85,7 +85,7 @@ def read_item(
 ) -> Item | None:
     """Return the item that stores a row in the container, or None if the row does not exist. `seq` is the number of the
     transaction that writes the item. `change` is the number of the last transaction that changed indexed data of the
-    row; a node that has not applied that transaction yet updates its indexes. If `searched` is True, the item also gets
+    row. A node that has not applied this transaction must update its indexes. If `searched` is True, the item also gets
     the fields with which Cosmos DB searches (mode `server`)."""
     query = f"SELECT * FROM {TABLES[key.type]} WHERE {CONDITIONS[key.type]}"
     row = connection.execute(query, key.values).fetchone()

@@ -231,7 +231,7 @@ def wanted_embedder(settings: Settings) -> str:
 
 
 def stored_space(settings: Settings) -> EmbeddingSpace | None:
-    """Return the embedding space of the vectors in the store, or None without a store or without vectors."""
+    """Return the embedding space of the vectors in the store, or None if there is no store or no vector."""
     active = _read(settings, spaces.active_space)
     return active[1] if active else None
 

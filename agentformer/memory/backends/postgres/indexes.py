@@ -62,8 +62,8 @@ class ServerQueue(EmbeddingQueue):
 
 
 class ServerSearch(RankedSearch):
-    """A `RankedSearch` that runs a whole search in one read transaction if it does not have to embed the query, because
-    the vector is cached or not needed."""
+    """A `RankedSearch` that runs a whole search in one read transaction, if it does not have to embed the query: the
+    vector of the query is cached, or it is not needed."""
 
     reads: SearchReads
 

@@ -1,8 +1,8 @@
 """The connections of a process to a PostgreSQL server. Their number is limited. If the server is unreachable, calls
 wait some seconds for it.
 
-`psycopg_pool` is not used: it connects in a thread, so if the server refuses the login, the caller would only get the
-error that the pool has no connection.
+`psycopg_pool` is not used, because it connects in a thread. If the server refused the login, the caller would only get
+the error that the pool has no connection.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
 
 
 class KnownRows(NamedTuple):
-    """Rows that a connection need not read, because they are already known to be current in its transaction: rows of
+    """Rows that a connection need not read, because they are known to be current in its transaction. They are rows of
     vectors (id, data, checksum) and rows of windows, each by id."""
 
     vectors: Mapping[int, tuple[Any, ...]]

@@ -1,13 +1,13 @@
 """The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
 or, from the second search of the scope on, by this process. In larger scopes, an HNSW index of the embedding space
 finds candidates. The server compares vectors of half precision; the caller then ranks the best windows by their stored
-vectors. The index of a space is created in the background when the space has many vectors; other spaces are
-searched exactly.
+vectors. The index of a space is created in the background when the space has many vectors; other spaces are searched
+exactly.
 
-This process keeps the windows of small scopes in memory (`ScopeVectors`), because the server needs several milliseconds
-to compare a thousand vectors one by one, and this process needs less than one. A search uses cached vectors only if
-they belong to the last change and the active embedding space that its own read transaction sees. Otherwise, only the
-entries that have changed are read again. A search therefore sees the acknowledged writes of all nodes.
+This process keeps the windows of small scopes in memory (`ScopeVectors`), because comparing a thousand vectors takes
+several milliseconds in the server, and less than one in this process. A search uses cached vectors only if they belong
+to the last change and the active embedding space that its own read transaction sees. Otherwise, only the entries that
+have changed are read again. A search therefore sees the acknowledged writes of all nodes.
 """
 
 from __future__ import annotations
@@ -271,8 +271,9 @@ class ScopeVectors:
 
     def windows(self, connection: Connection, space: int, scope: Scope, dimension: int) -> Windows | None:
         """Return the windows of a scope as the transaction of `connection` sees them. Return None if the caller must
-        search without this cache: in the first search of a scope (it may never be searched again), if the entries of
-        the scope depend on the time, or if a vector has another dimension."""
+        search without this cache. This is the case in the first search of a scope, because the scope may never be
+        searched again. It is also the case if the entries of the scope depend on the time, or if a vector has another
+        dimension."""
         if scope.min_salience > 0:
             return None
         key = space, repr(scope)

@@ -211,8 +211,8 @@ def _terms(num: int, entry: MemoryEntry, analyzers: Analyzers, around: Sequence[
 
 
 def stored_length(length: int) -> int:
-    """Return the length of a field, rounded as tantivy rounds it, so that both word indexes give the same scores: exact
-    below 40, and with four binary digits above."""
+    """Return the length of a field, rounded as tantivy rounds it: exact below 40, and with four binary digits above.
+    Both word indexes therefore give the same scores."""
     if length < 40:
         return length
     shift = (length - 24).bit_length() - 4
