@@ -160,7 +160,7 @@ def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Deriv
 def plain(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int]:
     """Find entries whose derived rows a ranking need not read. Return a dictionary: row number of an entry -> 1 if its
     derived row is plain, otherwise 0. A plain row has no title and belongs to no message of a session, so it cannot
-    change a ranking. SQLite finds this much faster than `read` reads the rows. Rows are not compared with their
+    change a ranking. This query is much faster than reading the rows with `read`. Rows are not compared with their
     entries, because each change of a content, a title or a kind replaces the row in the same transaction."""
     cursor = connection.cursor()
     cursor.row_factory = None  # plain tuples

@@ -66,8 +66,8 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
 
 
 class KnownEntries:
-    """Stored entries, among which `find` searches for the entry that a new entry duplicates; see `is_duplicate`. The
-    search is fast even if many stored entries have the same text."""
+    """A set of stored entries. `find` looks up the stored entry that a new entry duplicates (see `is_duplicate`), and
+    is fast even if many stored entries have the same text."""
 
     def __init__(self) -> None:
         self._details: defaultdict[_Place, list[tuple[str, Mapping[str, Any]]]] = defaultdict(list)

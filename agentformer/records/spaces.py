@@ -200,8 +200,8 @@ def all_spaces(connection: sqlite3.Connection) -> list[SpaceState]:
 
 
 def prune_batch(connection: sqlite3.Connection) -> tuple[int, bool]:
-    """Delete a batch of vectors of the embedding spaces that are neither active nor the goal of a move. The last batch
-    also deletes these spaces. Return how many vectors were deleted, and whether this was the last batch."""
+    """Delete a batch of vectors of the embedding spaces that are neither active nor the target of a move. The last
+    batch also deletes these spaces. Return how many vectors were deleted, and whether this was the last batch."""
     inactive = "SELECT id FROM spaces WHERE active = 0 AND building = 0"
     rows = connection.execute(f"SELECT id FROM vectors WHERE space IN ({inactive}) LIMIT ?", [_PRUNE_BATCH]).fetchall()
     ids = [(row[0],) for row in rows]

@@ -225,19 +225,19 @@ class VectorFollower:
         self._trainer.close()
 
     def _apply(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
-        index, late = self._index, []
+        index, unlisted = self._index, []
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
-            if self._applied:  # the store has returned to a former space, with new windows but no change in the feed
+            if self._applied:  # the store may have returned to a former space, whose new windows are not in the feed
                 newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"
-                late = [row[0] for row in connection.execute(newer, [index.newest_window, space])]
+                unlisted = [row[0] for row in connection.execute(newer, [index.newest_window, space])]
         elif self._applied >= newest:
             return
         if self._applied == 0 and len(index) == 0:
             self._build(connection, index, space, dimension)
             self._saved.changed += len(index)
         else:
-            changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, self._applied)]))
+            changed = list(dict.fromkeys([*unlisted, *change_feed.entries_since(connection, self._applied)]))
             self._apply_changes(connection, index, changed)
             self._saved.changed += len(changed)
         self._index = index
@@ -355,8 +355,8 @@ class VectorFollower:
                 return
             newest = max(change_feed.last_seq(connection), self._applied)
             newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"  # also windows without a change
-            late = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
-            changed = list(dict.fromkeys([*late, *change_feed.entries_since(connection, applied)]))
+            unlisted = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
+            changed = list(dict.fromkeys([*unlisted, *change_feed.entries_since(connection, applied)]))
             self._apply_changes(connection, index, changed)
             index.queries = former.queries
             self._index = index

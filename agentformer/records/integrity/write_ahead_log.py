@@ -47,8 +47,8 @@ def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
 
 def wal_left_by_repair(path: Path) -> str:
     """Return the header of the write-ahead log next to the database `path`, if an interrupted recovery has left this
-    log: it belongs to the damaged file that the database has replaced. Return "" for any other log, and if there is no
-    log."""
+    log. Such a log belongs to the damaged file that the database has replaced. Return "" for any other log, and if
+    there is no log."""
     try:
         header = wal_header(wal_path(path))
         if not header or not path.stat().st_size:
