@@ -21,22 +21,24 @@ from agentformer.types import DocumentText, Heading, Page, Span, Symbol
 
 CountTokens = Callable[[str], list[Span]]
 
-CARRIED = " … "  # stands before the beginning of a sentence that starts on the previous page
+CARRIED = " … "  # separates the headings from the beginning of a sentence that starts on the previous page
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
-_MAX_CARRIED = 200  # code points of an unfinished sentence, which the context of the chunk on the next page repeats
+_MAX_CARRIED = 200  # code points of an unfinished sentence that the context line of the next chunk repeats
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 _MAX_NAME = 80  # code points of the words of a file name
 # "_", "+" and "." are spaces in a name. A hyphen is a space too, but not between two digits: "2023-08-30".
 _NAME_SEPARATOR = re.compile(r"[\s_+.]+|(?<!\d)-+|-+(?!\d)")
-_NAME_WORDS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]")  # with fewer letters, it is a number, such as "p1" or "10K"
+_NAME_WORDS = re.compile(
+    r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]"
+)  # a name without a match, such as "p1" or "10K", has no words
 _NAME_CODE = re.compile(  # a UUID, a digest, or the part of a digest that an upload adds to a name
     r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8})(?![0-9a-z])",
     re.IGNORECASE,
 )
-_WHOLE = 150  # a class with at most so many tokens is one chunk
-_SHARED = 90  # maximum tokens of neighbours in one chunk; more would be too mixed for one vector
-_SHARED_DATA = 200  # the same for keys and sections of a configuration file
+_WHOLE = 150  # a class with at most this many tokens is one chunk
+_SHARED = 90  # maximum tokens of a chunk of several symbols; a longer one is too mixed for one vector
+_SHARED_DATA = 200  # maximum tokens of a chunk of several keys or sections of a configuration file
 _DATA = frozenset({"css", "ini", "json", "toml", "yaml"})
 _MOST_NAMES = 6  # maximum number of symbol names in the context line of a chunk
 
@@ -85,16 +87,17 @@ def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overl
             continue
         before = _carried(readable[n - 1], page) if n else ""
         for span in _spans(page, count, limit, overlap):
-            path = _descend(path, page, span)
+            path = _heading_path(path, page, span)
             parts = [*names, *(heading.text for heading in path), *_cut_headers(page, span)]
             context = SEPARATOR.join(dict.fromkeys(parts))
             yield PageChunk(page, span, f"{context}{CARRIED}{before}" if before else context)
             before = ""
-        path = _descend(path, page, Span(len(page.text), len(page.text)))
+        path = _heading_path(path, page, Span(len(page.text), len(page.text)))
 
 
 def _names(title: str, name: str) -> list[str]:
-    """Return the words of the file name, and the title. The file name is left out if the title contains its words."""
+    """Return the first parts of every context line: the words of the file name, and the title. The words of the file
+    name are left out if the title contains them."""
     words = words_of_name(name) or ("" if title else PurePath(name).stem)
     known = set(title.casefold().split())
     return [part for part in ("" if known.issuperset(words.casefold().split()) else words, title) if part]
@@ -110,8 +113,8 @@ def words_of_name(name: str) -> str:
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:
-    """Return the headers of a table that the beginning of the span cuts, for the context line of the chunk. The result
-    is a list of one line, with the unit of the amounts, such as "in millions". It is empty if no table is cut there."""
+    """Return a list of one string for the context line: the headers of the table that the span continues, and the unit
+    of the amounts, such as "in millions". Return an empty list if the span does not begin inside a table."""
     table = next((table for table in page.tables if table.start < span.start < table.end), None)
     if table is None:
         return []
@@ -136,8 +139,8 @@ def _spans(page: Page, count: CountTokens, limit: int, overlap: int) -> list[Spa
 
 
 def _row_starts(page: Page) -> Iterator[int]:
-    """Yield the offsets of the rows of cells on a page, so that a chunk ends between two rows. The lines of a table
-    without "|", as in a PDF, are not returned, because a row may have several lines."""
+    """Yield the offsets of table rows on a page, so that a chunk ends between two rows. Lines without "|" between the
+    cells, as in a PDF, are skipped, because a row may have several such lines."""
     for table in page.tables:
         start = table.start
         for line in page.text[table.start : table.end].split("\n"):
@@ -146,8 +149,9 @@ def _row_starts(page: Page) -> Iterator[int]:
             start += len(line) + 1
 
 
-def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
-    """Return the headings above the beginning of `span`, outermost first. `path` has those of an earlier position."""
+def _heading_path(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
+    """Return the headings above the beginning of `span`, outermost first. `path` contains the headings above an earlier
+    position."""
     out = list(path)
     for heading in page.headings:
         if heading.start <= span.start and heading not in out:
@@ -155,13 +159,13 @@ def _descend(path: Sequence[Heading], page: Page, span: Span) -> list[Heading]:
     return out
 
 
-def _carried(former: Page, page: Page) -> str:
-    """Return the text at the end of the page `former` that continues on `page`: an unfinished sentence or a heading.
+def _carried(previous: Page, page: Page) -> str:
+    """Return the text at the end of the page `previous` that continues on `page`: an unfinished sentence or a heading.
     Return "" if `page` does not continue this text."""
     start = _body(page)[1].lstrip()[:20]
     headed = any(page.text[heading.start :].startswith(start) for heading in page.headings)
-    end = _body(former)[1].rstrip()[-4 * _MAX_CARRIED :]
-    if headed or former.number != page.number - 1 or not end or end[-1] in _ENDS:
+    end = _body(previous)[1].rstrip()[-4 * _MAX_CARRIED :]
+    if headed or previous.number != page.number - 1 or not end or end[-1] in _ENDS:
         return ""
     last = sentence_spans(end)[-1]
     return " ".join(end[last.start : last.end][-_MAX_CARRIED:].split())
@@ -221,14 +225,17 @@ class _Cutter:
         return self._children.get(self._position[symbol.start, symbol.end] if symbol else -1, [])
 
     def parts(self, start: int, end: int, inner: Sequence[Symbol], outer: Symbol | None) -> Iterator[CodePart]:
-        """Yield the parts of the text from `start` to `end`, with the symbols `inner`, of the symbol `outer`."""
+        """Yield the parts of the text from `start` to `end`. `outer` is the symbol that contains this text, or None.
+        `inner` are the symbols directly inside the text."""
         for symbol in inner:
             yield from self._gap(start, symbol.start, outer)
             start = symbol.end
             below = self.children(symbol)
             size = self._size(symbol.start, symbol.end)
             inside = sum(each.end - each.start for each in below)
-            is_outer = inside * 2 > symbol.end - symbol.start  # it consists mostly of others, like a class of methods
+            is_outer = (
+                inside * 2 > symbol.end - symbol.start
+            )  # most of its text belongs to inner symbols, as in a class
             if size <= self._limit and (not below or size <= _WHOLE or not is_outer):
                 yield CodePart(self._bare(symbol.start, symbol.end), (symbol,), outer)
             elif below:
@@ -238,8 +245,8 @@ class _Cutter:
         yield from self._gap(start, end, outer)
 
     def shared(self, parts: Iterator[CodePart]) -> Iterator[CodePart]:
-        """Join neighbouring parts of the same outer symbol that are small in total. The head of a class (the part
-        before its methods) may be joined with the first methods."""
+        """Yield the parts. Neighbouring parts of the same outer symbol are joined if they are small in total. The head
+        of a class (the part before its methods) may be joined with the first methods."""
         held: CodePart | None = None
         for part in parts:
             if held and held.outer is part.outer and self._size(held.span.start, part.span.end) <= self._shared:

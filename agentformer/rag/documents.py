@@ -17,7 +17,8 @@ METADATA_REPLACED = "the metadata were replaced"  # the reason if the bytes were
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. `reason` says why the file or a page has no usable text. `id` is "" if none is stored."""
+    """An uploaded document. `reason` says why the file or a page has no usable text. `id` is "" if no document is
+    stored."""
 
     name: str
     namespace: str

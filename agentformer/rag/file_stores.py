@@ -28,7 +28,7 @@ SCHEME = "s3://"
 _TRY_LATER = {"500", "502", "503", "504", "InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout"}
 _ABSENT = {"404", "NoSuchKey", "NotFound"}
 _TIMEOUTS = {"connect_timeout": 5, "read_timeout": 60}  # seconds
-_ATTEMPTS = 3  # attempts of one request, with growing pauses
+_ATTEMPTS = 3  # attempts of one request; the pauses between them grow
 _DELETED_AT_ONCE = 1000  # the limit of one request
 
 
@@ -40,7 +40,7 @@ class OriginalFiles(Protocol):
     place: str
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless it is stored already and undamaged. After a crash, the file is complete or missing."""
+        """Store a file, unless an undamaged copy is stored already. After a crash, the file is complete or missing."""
 
     def holds(self, digest: str, data: bytes) -> bool:
         """Return whether the file is stored and undamaged."""
@@ -70,7 +70,8 @@ class LocalFiles:
         return self._folder / file_name(digest)
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless an undamaged one is there. Raises `StoreError` if the folder cannot be written."""
+        """Store a file, unless an undamaged copy is stored already. Raises `StoreFull` if the folder cannot be
+        written."""
         path = self.path(digest)
         if self.holds(digest, data):
             return
@@ -108,7 +109,8 @@ class LocalFiles:
             sync_folder(folder)
 
     def names(self) -> dict[str, str]:
-        """Return the files of the folder, without its locks and the files of background uploads."""
+        """Return a dictionary: name of each file in the folder -> its digest, or "" if it is not an original file.
+        Hidden files and folders, such as locks and background uploads, are left out."""
         files = (path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if not path.is_dir())
         return {str(file): digest_in(file.as_posix()) for file in files if not file.parts[0].startswith(".")}
 
@@ -121,12 +123,13 @@ class LocalFiles:
 
 
 def file_name(digest: str) -> str:
-    """Return the name of an original file, in a subfolder with a name of two characters, to keep folders small."""
+    """Return the path of an original file in the folder of the originals. The name of its subfolder is the beginning of
+    the digest, so that no folder contains too many files."""
     return f"{digest[:2]}/{digest}.bin"
 
 
 def digest_in(name: str) -> str:
-    """Return the SHA-256 in the name of an original file, or "" for another file."""
+    """Return the SHA-256 in the name of an original file, or "" if the name belongs to another file."""
     folder, _, last = name.rpartition("/")
     match = _FILE.fullmatch(last)
     return match[1] if match and folder == match[1][:2] else ""
@@ -153,7 +156,7 @@ class DatabaseOriginals:
         self._files = files
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless an undamaged file is stored."""
+        """Store a file, unless an undamaged copy is stored already."""
         if not self.holds(digest, data):
             self._files.put(_ORIGINAL + digest, data)
 
@@ -199,7 +202,7 @@ class S3Files:
         self._lock = threading.Lock()
 
     def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless an undamaged one is there. Raises `StoreError` if the bucket is not usable."""
+        """Store a file, unless an undamaged copy is stored already. Raises `StoreError` if the bucket is not usable."""
         if self.holds(digest, data):
             return
         with self._errors("written"):
@@ -217,7 +220,7 @@ class S3Files:
             return file.read() == data
 
     def open(self, digest: str) -> BinaryIO:
-        """Return the file, opened for reading. Raises `NotFound` if the file is missing."""
+        """Open a file for reading. Raises `NotFound` if the file is missing."""
         found = self._found("get_object", **self._at(digest))
         if found is None:
             raise missing(digest, self.place)
@@ -288,15 +291,16 @@ class S3Files:
         except exceptions.ClientError as error:
             raise self._refused(done, _code(error)) from None
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.NoRegionError) as error:
-            what = "region" if isinstance(error, exceptions.NoRegionError) else "complete credentials"
+            missing_part = "region is" if isinstance(error, exceptions.NoRegionError) else "complete credentials are"
             advice = "set AWS_ACCESS_KEY_ID and the other AWS_... variables"
-            raise StoreError(f"there are no {what} for {self.place}; {advice}") from None
+            raise StoreError(f"no {missing_part} configured for {self.place}; {advice}") from None
         except (exceptions.BotoCoreError, exceptions.HTTPClientError, OSError) as error:
             advice = "check its address AWS_ENDPOINT_URL_S3, or try again later"
             raise StoreBusy(f"{self.place} cannot be reached ({type(error).__name__}); {advice}") from None
 
     def _refused(self, done: str, code: str) -> StoreError:
-        """Return the error for a refused request: `done` as a participle, and `code`, the store's error code."""
+        """Return the error for a refused request. `done` is the failed action as a participle, such as "deleted", and
+        `code` is the error code of the store."""
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self.place} does not exist; create it, or correct `originals`")
         what = f"an original file in {self.place} cannot be {done}"

@@ -1,4 +1,4 @@
-"""The files of a folder that a sync stores as documents (`folder_sync`), and the reasons why it leaves out others.
+"""The files of a folder that a sync stores as documents (`folder_sync`), and the reasons why other files are left out.
 
 A sync ignores hidden files, binary files, minified and generated text, long texts, and folders of installed packages
 and build results. It also ignores the files that `.gitignore` or `.agentformerignore` names; an ignore file in a deeper
@@ -23,8 +23,9 @@ from agentformer.records.integrity.files import kind_of, open_regular_file, real
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
-_BUILT = frozenset({"build", "dist", "target", "out"})  # beside a file of `_PROJECT`
-_VENDORED = frozenset({"vendor", "vendored", "_vendor", "third_party"})  # anywhere below such a file
+_BUILT = frozenset({"build", "dist", "target", "out"})  # build results, if a file of `_PROJECT` is next to them
+# Copies of other projects, if a folder above them contains a file of `_PROJECT`.
+_VENDORED = frozenset({"vendor", "vendored", "_vendor", "third_party"})
 _PROJECT = frozenset(
     {"package.json", "pyproject.toml", "setup.py", "Cargo.toml", "go.mod", "pom.xml", "build.gradle", "CMakeLists.txt"}
     | {"composer.json", "Gemfile"}
@@ -46,7 +47,7 @@ _GENERATED_NAMES = frozenset(
 _GENERATED = re.compile(rb"^\W{0,6}(?:@generated\b|Code generated .{0,200}DO NOT EDIT)", re.MULTILINE)
 _HEAD = 16_384  # bytes that are read to recognise binary files and minified text
 _MINIFIED = frozenset({".js", ".css", ".mjs", ".map", ".json"})
-_NOTICE = 2_048  # a generated file says so within these first bytes
+_NOTICE = 2_048  # first bytes in which the notice of a generated file is searched
 _LINE = 2_000  # a text with more bytes per line (mean) is minified
 _MAX_PATTERNS = 1_000_000  # bytes of an ignore file
 _RACY = 2.0  # seconds; a file that was changed this recently may change again with the same time stamp
@@ -95,8 +96,8 @@ def checked_folder(folder: Any) -> Path:
 
 
 class OwnFolders:
-    """The folders in which the memory keeps its own files, so they contain no documents: `folders`, and the folder
-    `PRIVATE` in every memory home (see `is_home`). A folder is recognised under any path, such as a link."""
+    """The folders that contain files of the memory and therefore no documents. These are `folders`, and the folder
+    `PRIVATE` in every memory home (see `is_home`). A folder is also recognised if its path leads through a link."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._numbers = {number for folder in folders if (number := _number_of(folder))}
@@ -131,7 +132,9 @@ class _Rules:
         """Return True if the rules ignore the file or folder, False if they include it, and None if no rule matches."""
         path = name[len(self.base) :]
         for rule in reversed(self.rules):
-            end = "/" if rule.folders_only and rule.includes else ""  # so the parser writes these patterns
+            end = (
+                "/" if rule.folders_only and rule.includes else ""
+            )  # the parser adds "/" to the patterns of these rules
             if (is_folder or not rule.folders_only) and rule.regex.search(path + end):
                 return not rule.includes
         return None
@@ -252,7 +255,8 @@ class Folders(NamedTuple):
 
 
 class SizeLimits(NamedTuple):
-    """The size limits of a sync in bytes for any file, and for a text file: a longer text is a log or data."""
+    """The size limits of a sync, in bytes. `file` is the limit for every file. `text` is the limit for a text file; a
+    longer text is a log or data."""
 
     file: int
     text: int
@@ -262,10 +266,10 @@ class Unread(Exception):
     """Raised if a sync leaves out a file. The argument is the reason."""
 
 
-def _refuse_unread(head: bytes, file: FolderFile, size: int, most: int, is_text: Callable[[bytes], bool]) -> None:
+def _refuse_unread(head: bytes, file: FolderFile, size: int, max_bytes: int, is_text: Callable[[bytes], bool]) -> None:
     """Raise `Unread` if a sync must leave out the file, because it is empty, binary, minified or generated, or a text
-    of more than `most` bytes. `head` is the beginning of the file, and `size` its number of bytes. A document such as a
-    PDF file is never left out."""
+    of more than `max_bytes` bytes. `head` is the beginning of the file, and `size` is the size of the file in bytes. A
+    document such as a PDF file is never left out."""
     path = Path(file.name)
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:
@@ -278,13 +282,14 @@ def _refuse_unread(head: bytes, file: FolderFile, size: int, most: int, is_text:
         raise Unread("minified")
     if path.name in _GENERATED_NAMES or _GENERATED.search(head[:_NOTICE]):
         raise Unread("generated")
-    if size > most:
-        raise Unread(f"a text of more than {most} bytes (setting sync_text_bytes)")
+    if size > max_bytes:
+        raise Unread(f"a text of more than {max_bytes} bytes (setting sync_text_bytes)")
 
 
 def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], bool]) -> tuple[bytes, str]:
-    """Return the bytes of a file and its stamp. `is_text` tells whether bytes are text. Raises `Unread` if the file is
-    left out, and `InvalidInput` if the file cannot be read, or if it changes while it is read."""
+    """Return the bytes of a file and its stamp. `is_text` returns whether a file that begins with the given bytes is
+    text. Raises `Unread` if the file is left out, and `InvalidInput` if the file cannot be read, or if it changes while
+    it is read."""
     try:
         for _ in range(2):
             with open(file.path, "rb", opener=_open_regular) as opened:
@@ -322,9 +327,10 @@ def _refuse_outside(descriptor: int, root: str) -> None:
 
 
 def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
-    """Return the real path of a folder that the setting `sync_roots` allows: one of the roots, or a folder below one.
-    Raises `Forbidden` for any other folder, for a link that leads to one, and for a relative path. Raises
-    `InvalidInput` for a hidden folder. The messages do not reveal whether another folder exists."""
+    """Return the real path of a folder that the setting `sync_roots` allows: one of the roots, or a folder below a
+    root. Raises `Forbidden` for a folder outside of the roots, for a link to such a folder, and for a relative path.
+    Raises `InvalidInput` for a hidden folder. The messages do not reveal whether a folder outside of the roots
+    exists."""
     if not roots:
         raise Forbidden(
             "no folder may be synced, because the setting sync_roots (AGENTFORMER_SYNC_ROOTS) names none; add the "
@@ -340,8 +346,8 @@ def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
                 raise InvalidInput("folder", "is hidden; hidden folders are not read, because they may contain keys")
             return real
     raise Forbidden(
-        "this folder is not below a folder of the setting sync_roots; give the absolute path of one that the setting "
-        "allows"
+        "this folder is not below a folder of the setting sync_roots; give the absolute path of "
+        "a folder that the setting allows"
     )
 
 
@@ -353,16 +359,16 @@ def _parsed(line: str) -> _Rule | None:
         return None
 
 
-def _is_foreign(folder: os.DirEntry[str], beside: set[str], *, in_project: bool) -> bool:
-    """Return whether a folder contains installed packages, copies of other projects, or build results. `beside` are the
-    names of the files next to the folder. `in_project` is true if the folder is inside a project (a folder with a file
-    such as `pyproject.toml`); only there, a folder such as `vendor` contains copies of other projects."""
+def _is_foreign(folder: os.DirEntry[str], siblings: set[str], *, in_project: bool) -> bool:
+    """Return whether a folder contains installed packages, copies of other projects, or build results. `siblings` are
+    the names of the files and folders next to it. `in_project` is true if the folder is inside a project (a folder with
+    a file such as `pyproject.toml`); only there, a folder such as `vendor` contains copies of other projects."""
     if folder.name in _PACKAGES or (in_project and folder.name in _VENDORED):
         return True
-    return folder.name in _BUILT and not _PROJECT.isdisjoint(beside)
+    return folder.name in _BUILT and not _PROJECT.isdisjoint(siblings)
 
 
 def is_home(folder: Path) -> bool:
-    """Return whether the folder is a memory home (memories as Markdown files), by the marker in its private folder.
-    Raises `InvalidInput` if this cannot be read."""
+    """Return whether the folder is a memory home, which stores memories as Markdown files. A memory home has a marker
+    file in its private folder. Raises `InvalidInput` if the marker file cannot be accessed."""
     return kind_of(folder / PRIVATE / MARKER, "folder") == "file"

@@ -2,7 +2,7 @@
 
 A document belongs to a folder if it was stored with this folder as its root. Each document stores a stamp of its file
 (size, time of the last change, inode number). A file with an equal stamp is not read again. Each file is stored in a
-transaction of its own, so the next sync continues an interrupted one.
+transaction of its own, so that the next sync continues after an interruption.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 
 class DocumentChanges(NamedTuple):
-    """The functions that change documents. `put` stores bytes as the document that its origin identifies, and returns
-    the document. `rename` changes the name, origin and stamp of a stored document that has these bytes, and keeps its
-    chunks and vectors. `remove` deletes the document with an id, or raises `NotFound` if there is none. `is_text`
-    returns whether the beginning of a file is text."""
+    """The functions that change documents. `put(data, document)` stores the bytes of a file as this document, and
+    returns the stored document. `rename(data, id, document)` gives a stored document with these bytes the name, origin
+    and stamp of `document`, and keeps its chunks and vectors. `remove(id)` deletes a document, or raises `NotFound` if
+    it is not stored. `is_text(head)` returns whether a file that begins with these bytes is text."""
 
     put: Callable[[bytes, Document], Document]
     rename: Callable[[bytes, str, Document], Document]
@@ -43,9 +43,9 @@ class DocumentChanges(NamedTuple):
 @dataclasses.dataclass(frozen=True, slots=True)
 class SyncReport:
     """The result of a sync. The names are paths in the folder, with `/`. `renamed` contains pairs of the former and the
-    new name. `skipped` are files that were left out and `failed` those that could not be read or have no usable text,
-    each with the reason. `unchanged` is a number of files. `left` is the number of files that were not handled in time;
-    the next sync handles them, and removes the documents of missing files."""
+    new name. `skipped` are the files that were left out. `failed` are the files that could not be read or have no
+    usable text. Both contain the reason for each file. `unchanged` is a number of files. `left` is the number of files
+    that were not handled in time; the next sync handles them, and removes the documents of missing files."""
 
     folder: str
     added: tuple[str, ...] = ()
@@ -60,7 +60,8 @@ class SyncReport:
 
 
 class _Known(NamedTuple):
-    """The values of a stored document that a sync needs: few, so that those of a million files fit in memory."""
+    """The values of a stored document that a sync needs. There are only a few, so that the values of a million
+    documents fit in memory."""
 
     id: str
     stamp: str
@@ -115,7 +116,7 @@ class FolderSync:
         """Store new and changed files, rename moved ones, and remove the documents of files that are gone. `documents`
         are all stored documents of `scope`. `progress(handled, total)` is called with numbers of files. After
         `seconds`, no further file is handled. Raises `InvalidInput` if the folder is missing, or if more than half of
-        its files are gone. If `delete` is true, the documents are removed in these two cases, too."""
+        its files are gone. If `delete` is true, these two cases are no errors, and the documents are removed."""
         started = time.monotonic()
         gone = {entry.metadata["origin"]: _Known.of(entry) for entry in documents}
         number_stored = len(gone)
@@ -177,8 +178,8 @@ class FolderSync:
         *,
         delete: bool,
     ) -> None:
-        """Raise `InvalidInput` if more than half of the files are gone, unless `delete` is true. A file does not count
-        as gone if it may have been moved, because a new file in `work` has the same size."""
+        """Raise `InvalidInput` if more than half of the files are gone, unless `delete` is true. If a new file in
+        `work` has the same size as a missing file, the missing file counts as moved and not as gone."""
         new = Counter(file.size for file, known in work if known is None)
         moved = new & Counter(known.size for known in gone.values())
         lost = len(gone) - moved.total()
@@ -258,8 +259,8 @@ def _shown(problems: Iterable[Problem]) -> tuple[Problem, ...]:
 
 
 def _by_content(stored: Mapping[str, _Known]) -> dict[tuple[bytes, str], list[tuple[str, _Known]]]:
-    """Return the documents by which the new path of a moved file can be recognised: a dictionary (SHA-256 of the bytes,
-    extension of the file) -> list of (path, document). Documents without usable text are left out."""
+    """Return a dictionary for recognising moved files: (SHA-256 of the bytes, extension of the file) -> list of (path,
+    document). Documents without usable text are left out."""
     found: dict[tuple[bytes, str], list[tuple[str, _Known]]] = {}
     for origin, known in stored.items():
         if not known.problem:

@@ -128,8 +128,8 @@ class IngestPipeline:
 
     def _store_unusable(self, data: bytes, text: DocumentText, placement: Placement) -> Document:
         """Store an entry for a file without usable text, and return the document. If a former version is usable,
-        nothing is stored. The original file is stored only if the entry replaces a version with the status `stored`, a
-        file that was kept without being read (see `KeptFiles`)."""
+        nothing is stored. The original file is stored only if the entry replaces a document with the status `stored`
+        (see `KeptFiles`)."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
             return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
@@ -173,7 +173,7 @@ def document_entries(
             metadata={
                 "language": CODE_LANGUAGE if chunk.page.code else language,
                 **document.metadata,
-                **_of_code(chunk),
+                **_position_metadata(chunk),
             },
             source=Source(root.id, document.name, chunk.page.number, chunk.label, *chunk.span),
             parent_id=root.id,
@@ -183,8 +183,9 @@ def document_entries(
     return [root, *page_entries, *chunk_entries]
 
 
-def _of_code(chunk: PageChunk) -> dict[str, Any]:
-    """Return the metadata of a chunk of source code: its language, its functions and classes, and its lines."""
+def _position_metadata(chunk: PageChunk) -> dict[str, Any]:
+    """Return the metadata that locate a chunk in its file: its lines, if they are known. For source code, also return
+    the programming language and the names of functions and classes."""
     if not chunk.page.code:
         return {"lines": list(chunk.lines)} if chunk.lines else {}
     return {"code": chunk.page.code, "symbol": chunk.symbol, "lines": list(chunk.lines or ())}
@@ -215,7 +216,8 @@ def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -
 
 
 def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
-    """Return an entry of a document with its new name. That of the document itself also gets origin and stamp."""
+    """Return an entry of a renamed document with the new name. The entry of the document itself, and not of a page or
+    chunk, also gets the new origin and stamp."""
     if entry.kind == "document":
         place = {"name": document.name, "origin": document.origin, "root": document.root, "stamp": document.stamp}
         return dataclasses.replace(entry, content=document.name, metadata={**entry.metadata, **place})

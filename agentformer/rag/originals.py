@@ -140,8 +140,8 @@ class Originals:
 
     def sweep(self, ended: str = "") -> None:
         """Delete the original files of removed documents, and of uploads that ended without storing their documents. A
-        file is kept if a stored document or a running upload has the same bytes. `ended` is the name of an upload of
-        the caller that ends now. If a file cannot be deleted, log a warning, and leave the file to the next sweep."""
+        file is kept if a stored document or a running upload has the same bytes. `ended` is the name of the upload that
+        the caller ends now, or "". If a file cannot be deleted, log a warning, and leave the file to the next sweep."""
         try:
             if self._uploads.exist() and (self._uploads.names() or self._backend.absent_documents()):
                 with self._uploads.exclusive():
@@ -159,7 +159,7 @@ class Originals:
         absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
         needed = {document.sha256 for document in absent if document.upload in running}
         done = [document for document in absent if document.sha256 not in needed]
-        # Without its lock, it is unknown whether an upload has ended, as in a restored older database.
+        # An upload without a lock may still be running, for example after an older database was restored.
         superfluous = {document.sha256 for document in done if document.upload in ("", *uploads)}
         self.files.delete([each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)])
         if done:
@@ -169,8 +169,8 @@ class Originals:
 
     def _in_use(self, digest: str) -> bool:
         """Return whether a document of any namespace has the bytes with this SHA-256."""
-        kept = {"kinds": ("document",), "metadata": {"sha256": digest}, "include_archived": True}
-        return any(self._backend.count(Scope(name, **kept)) for name in self._backend.namespaces())  # type: ignore[arg-type]
+        filters = {"kinds": ("document",), "metadata": {"sha256": digest}, "include_archived": True}
+        return any(self._backend.count(Scope(name, **filters)) for name in self._backend.namespaces())  # type: ignore[arg-type]
 
 
 class _Uploads:
@@ -184,7 +184,7 @@ class _Uploads:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return True if uploads may be running. This is so if the folder exists, because each upload creates it."""
+        """Return True if uploads may be running: if the folder exists, because each upload creates it."""
         return self._folder.is_dir()
 
     def names(self) -> set[str]:
@@ -204,7 +204,7 @@ class _Uploads:
         return False
 
     def forget(self, name: str) -> None:
-        """Delete the lock of an ended upload. Some systems cannot delete a locked file; the next sweep does."""
+        """Delete the lock of an ended upload. If the system cannot delete the file now, the next sweep deletes it."""
         with suppress(OSError):
             (self._folder / name).unlink()
 

@@ -1,4 +1,4 @@
-"""The preparation of an upload: read the file, and decide which document it replaces and which name the new one
+"""The preparation of an upload: read the file, and decide which document is replaced and which name the new document
 gets."""
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Origin:
 
     @classmethod
     def of_file(cls, file: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Origin:
-        """Return the origin of a file in the folder `root`, links resolved. Raises `InvalidInput` on failure."""
+        """Return the origin of a file that belongs to the folder `root`. Links are resolved. Raises `InvalidInput` if a
+        path cannot be resolved."""
         return cls(_absolute(file), _absolute(root) if root is not None else "")
 
 
@@ -64,12 +65,13 @@ class Placement:
 
 
 def identity(document: Document) -> tuple[str, str, str]:
-    """Return what identifies a document: its namespace, and the path of its origin or, without a path, its name."""
+    """Return the key of a document: (namespace, path of the origin, name). The name is "" if there is a path."""
     return document.namespace, document.origin, "" if document.origin else document.name
 
 
 def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
-    """Return a check for `MemoryBackend.store`: it raises `Conflict` unless each scope has the ids seen in it."""
+    """Return a check for `MemoryBackend.store`. `seen` contains scopes, each with the ids that were read in it. The
+    check raises `Conflict` if a scope no longer contains exactly these ids."""
 
     def check(ids: Callable[[Scope], Collection[str]]) -> None:
         for scope, expected in seen:
@@ -84,13 +86,13 @@ def place(
 ) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
     identified by its origin, or by its name among the documents without an origin. `given_metadata` is True if the
-    metadata of `document` come from the caller. Raises `Conflict` if the stored document has other bytes, or other
-    metadata than the caller gave, and `on_conflict` is `fail`."""
+    metadata of `document` come from the caller. If `on_conflict` is `fail`, a stored document with other bytes, or with
+    other metadata than the caller gave, raises `Conflict`."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
     changed = [entry for entry in own if entry.metadata["status"] == "ready"] if same is None else []
-    if on_conflict == "keep-both" and same is None:  # a file that could not be read is kept too
+    if on_conflict == "keep-both" and same is None:  # a stored file without usable text is kept, too
         changed = [entry for entry in own if entry.metadata["sha256"] != document.sha256]
     if changed and on_conflict == "fail":
         raise Conflict(
@@ -171,9 +173,9 @@ class _Stored:
         return next(same, None)
 
     def copy(self) -> tuple[Document, list[MemoryEntry]]:
-        """Return two values for an upload that keeps the former version: the document to store beside it, and the
-        documents that are stored under its name with the same bytes. The document has no origin. Its name is the first
-        name with such documents, or else the first free name; the names have numbers, such as "report (2).pdf"."""
+        """Return two values for an upload that keeps the former version: the new document, and the stored documents
+        that have its name and its bytes. The new document has no origin. Its name has a number, such as "report
+        (2).pdf": the first number for which the name is free or belongs to a document with the same bytes."""
         for name in _numbered(self._document.name):
             stored = self._with_name(name)
             copies = [entry for entry in stored if not entry.metadata.get("origin") and entry.archived_at is None]
@@ -191,7 +193,7 @@ class _Stored:
         raise AssertionError("the loop ends only with a free name")
 
     def _with_name(self, name: str) -> list[MemoryEntry]:
-        """Return the documents with this name, and those that are archived: their deletion may be undone."""
+        """Return the documents with this name, including archived documents, because their deletion may be undone."""
         return self._read(
             Scope(self._document.namespace, kinds=("document",), metadata={"name": name}, include_archived=True)
         )
@@ -209,7 +211,8 @@ class _Stored:
 
 
 def numbered(name: str, number: int) -> str:
-    """Return the name with a number before the suffix, such as `report (2).pdf`: the suffix can show the type."""
+    """Return the name with a number, such as `report (2).pdf`. The suffix stays at the end, because it can show the
+    type."""
     path = PurePosixPath(name)
     return f"{name.removesuffix(path.suffix)} ({number}){path.suffix}"
 
@@ -285,7 +288,8 @@ def _read_file(file: Any, limit: int) -> tuple[bytes, str]:
 
 
 def _origin_of(file: Any, name: str) -> Origin:
-    """Return the origin of a file to upload. Bytes, and an open file that the caller has given a name, have no path."""
+    """Return the origin of a file to upload. The origin is empty for bytes, and for an open file if the caller gives a
+    `name`."""
     if isinstance(file, (str, os.PathLike)):
         return Origin.of_file(file)
     path = getattr(file, "name", None)
@@ -346,6 +350,6 @@ def _marked(safe: str, name: str) -> str:
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
     end = f" ~{digest}{suffix}"
     stem = safe.removesuffix(suffix)
-    if len(stem) > (most := _MAX_NAME - len(end)):
-        stem = stem[-most:].lstrip("/. ")
+    if len(stem) > (room := _MAX_NAME - len(end)):
+        stem = stem[-room:].lstrip("/. ")
     return f"{stem}{end}".strip()

@@ -51,8 +51,9 @@ class _Listing(Protocol):
 
 class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
-        """Read and check all documents of the backend. If documents cannot be read, this is reported as damage only if
-        `sound` is True: otherwise, the other checks of the backend have already reported damage."""
+        """Read and check all documents of the backend. `sound` is True if the other checks of the backend found no
+        damage. Only then, documents that cannot be read are reported as damage, because otherwise the other checks have
+        already reported it."""
         what = "each document has all its pages and chunks, with their text unchanged"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
         advice = (
@@ -215,9 +216,9 @@ def _absent_digests(backend: MemoryBackend) -> set[str]:
 
 
 def _verify_uploads(store: StoreParts, files: Mapping[str, str], absent: set[str], survey: _Survey) -> Findings:
-    """Report those of `files` (name -> SHA-256) that belong to no document and to no upload. They are not deleted,
-    because a file may be the only copy of a lost document, and because another memory may use the same folder. `absent`
-    are the SHA-256 of running uploads and removed documents."""
+    """Report the files that belong to no document and to no upload. `files` is a dictionary: name -> SHA-256. No file
+    is deleted, because a file may be the only copy of a lost document, and because another memory may use the same
+    folder. `absent` are the SHA-256 of running uploads and removed documents."""
     findings = Findings("uploads", "each file in the upload folder belongs to a document", "", len(files))
     if survey.documents.incomplete:
         findings.note("uploaded files were not checked, because some documents cannot be read")
@@ -242,7 +243,7 @@ def _count(files: Collection[object]) -> str:
 
 
 def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
-    findings = Findings("waiting", "each entry is embedded", "`agentformer reindex` embeds them")
+    findings = Findings("waiting", "each entry is embedded", "embed the waiting entries with `agentformer reindex`")
     with findings.reading():
         names = backend.namespaces()
         findings.looked_at = sum(backend.count(Scope(name, include_archived=True)) for name in names)
@@ -275,7 +276,8 @@ def _verify_jobs(store: StoreParts) -> Findings:
 
 
 def _all(listing: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
-    """Yield all entries of a scope, also archived ones, or only those of some `kinds`."""
+    """Yield the entries of a scope, including archived entries. If `kinds` are given, yield only entries of these
+    kinds."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
     after = ""
     while entries := listing.list(scope, after=after, limit=_PAGE):

@@ -1,4 +1,5 @@
-"""Answers with citations, which a language model writes if one is configured, or which quote sentences."""
+"""Answers with citations. If a language model is configured, it writes the answer. Otherwise, the answer quotes
+sentences of the hits."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ class Answerer:
     hits gets such an answer.
 
     `check` decides how the text of the model is checked. With `report`, each sentence is compared with the passages
-    that it cites, and `Answer.unsupported` lists the sentences that state something else. With `retry`, the model is
-    also asked once more if there are such sentences, except in a stream, because its pieces are shown at once. With
-    `off`, nothing is compared."""
+    that it cites, and `Answer.unsupported` lists the sentences that state something that these passages do not contain.
+    With `retry`, the model is also asked once more if there are such sentences. A stream is not repeated, because its
+    pieces are shown at once. With `off`, nothing is compared."""
 
     model: LanguageModel | None
     embedder: Embedder | None
@@ -65,8 +66,8 @@ class Answerer:
         hits after `hits` in the ranking. An extractive answer may also quote a hit of `more` whose document also has a
         hit in `hits`; the quoted hit is then added to the hits of the answer. If `extractive` is true, the model is not
         called. If no hit contains an answer, the `mode` of the answer is `none`. If the model fails, the answer quotes
-        the best sentences and has a warning with the reason. `searched` are the sources that were searched; an answer
-        that nothing was found names them."""
+        the best sentences and has a warning with the reason. `searched` are the sources that were searched; the text of
+        an answer with the `mode` `none` names them."""
         request = self._request(question, hits, given, more, searched)
         if extractive:
             return self._extractive(request)
@@ -92,8 +93,8 @@ class Answerer:
     def judged(
         self, question: str, hits: Sequence[Hit], more: Sequence[Hit] = ()
     ) -> tuple[list[RankedSentence], QuoteFeatures | None]:
-        """Return the values that decide about an extractive answer, so that a benchmark can measure them: the sentences
-        of the hits and of `more` (see `answer`), best first, and the values for the confidence (None without hits)."""
+        """Return two values for a benchmark, from which an extractive answer is made: the sentences of the hits and of
+        `more` (see `answer`), best first, and the values for the confidence (None if there are no hits)."""
         request = self._request(question, hits, more=more)
         return request.ranked, request.grounds
 
@@ -182,9 +183,9 @@ class Answerer:
         return self.model
 
     def _is_hopeless(self, request: AnswerRequest) -> bool:
-        """Return whether the model is not asked, because the hits are about something else: no term of the question
-        occurs in a hit, and no sentence has a similar meaning. Return False if there is no embedder, because then the
-        meaning cannot be compared."""
+        """Return whether the hits are about something else, so that the model is not asked: no term of the question
+        occurs in a hit, and no sentence has a similar meaning. Return False if there is no embedder, because the
+        meaning cannot be compared without it."""
         if request.shares_terms():  # fast, and true for most questions
             return False
         cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]

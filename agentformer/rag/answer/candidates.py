@@ -52,14 +52,16 @@ _OTHER_MEASURE = 0.6  # factor of a number that may measure something else than 
 _WITHOUT_NUMBER = 0.5  # value of "half an hour" or "free"
 _YEARS_OLD = 0.5  # value of "40 years" and "built in 1921" for "How old"
 _ASKS = re.compile(r"[?？]")
-_PHYSICAL = frozenset({"age", "length", "mass", "heat", "speed"})  # without their unit, a number counts something
-_SHARED = frozenset({"money"})  # "How much did the fee rise?" may be answered with a share
+_PHYSICAL = frozenset(
+    {"age", "length", "mass", "heat", "speed"}
+)  # a number without a unit of these kinds counts things
+_SHARED = frozenset({"money"})  # a percentage may answer "How much did the fee rise?"
 _SHARE, _LENGTH = frozenset({"share"}), frozenset({"length"})
 _DIMENSIONS = ("far", "deep", "tall", "wide", "lengthy")
 _AMOUNTS = frozenset({"money", "mass"})
 _SPOKEN = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _SUBJECT_WITHIN, _COPULA_WITHIN = 3, 8  # words: an article may precede the subject, and an apposition the copula
-_LOOSE, _ENDING = 0.7, 4  # letters of an ending at most
+_LOOSE, _ENDING = 0.7, 4  # value of an inexact match; maximum letters of an ending
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*")
 _PLACE_BEFORE = re.compile(
     r"\b(?:in|at|near|from|to|on|of|across|within|i|på|til|till|från|fra|ved|vid|im|am|auf|aus|nach|bei|von|zu|der|"
@@ -93,14 +95,16 @@ def asks_number(question: Question) -> bool:
 
 
 def lacks_frequency(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks how often something happens, and a text does not say this, but at most when."""
+    """Return whether a question asks how often something happens, and a text does not say how often. The text may still
+    say when it happened."""
     asked = classify(question, language)
     return "often" in asked.measures and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks for a time, a number or a reason, and a text contains none. The answer behind a
-    question in the text may be a reason without a word such as "because"."""
+    """Return whether a question asks for a time, a number or a reason, and a text contains none. If the text contains a
+    question, a reason is not searched for, because the answer after this question may be a reason without a word such
+    as "because"."""
     asked = classify(question, language)
     judged = asked.type in ("when", "many", "much") or (asked.type == "why" and not _ASKS.search(text))
     return judged and has_candidate(asked, text, language, _spoken(question)) == 0.0
@@ -113,8 +117,8 @@ def repeats_question(question: str, text: str, language: str) -> bool:
         return True
     if classify(question, language).type not in ("who", "where", "why") or language in _CASELESS:
         return False
-    told = {word.casefold() for word in _WORD.findall(text)}
-    return told <= _spoken(question) | FUNCTION_WORDS.get(language, frozenset())
+    words = {word.casefold() for word in _WORD.findall(text)}
+    return words <= _spoken(question) | FUNCTION_WORDS.get(language, frozenset())
 
 
 def _spoken(text: str) -> set[str]:
@@ -143,23 +147,24 @@ def defines(question: Question, text: str) -> float:
 
 
 def _is_subject(words: Sequence[str], subject: Sequence[str]) -> bool:
-    """Return whether `words` begin with the subject. A subject of one word may have an ending there, and a subject of
-    several words may have other words before its last word ("John Winston Lennon" for "John Lennon")."""
+    """Return whether `words` begin with the subject. A subject of one word may have an ending in `words`, and a subject
+    of several words may have other words before its last word ("John Winston Lennon" for "John Lennon")."""
     if len(subject) == 1:
         return words[0].startswith(subject[0]) and len(words[0]) <= len(subject[0]) + _ENDING
     return words[0] == subject[0] and subject[-1] in words[len(subject) - 1 :]
 
 
 def other_period(question: Question, text: str, language: str) -> bool:
-    """Return whether a sentence states amounts for other periods than asked: "per month" for "per year"."""
+    """Return whether a sentence states amounts only for other periods than the question asks for, such as "per month"
+    instead of "per year"."""
     stated = periods(text.casefold(), language) if question.period else []
     return bool(stated) and question.period not in stated
 
 
 def _quantity(question: Question, text: str, language: str, known: Collection[str]) -> float:
-    """Return how well the best number in a text answers a question for a number. Numbers in a date, times of the day,
-    years, and numbers in `known` (the words of the question) do not count. A number whose unit is of another kind than
-    the question asks for does not count either."""
+    """Return how well the best number in a text answers a question that asks for a number, from 0 to 1. Numbers in a
+    date, times of the day, years, and numbers in `known` (the words of the question) do not count. A number whose unit
+    is of another kind than the question asks for does not count either."""
     text = _TIME_OF_DAY.sub(" ", _without_dates(text))
     new = [each for each in quantities(text, language) if each.number not in known]
     asked = question.measures.intersection(each for each in QUANTITIES if pattern_of(each, language))
@@ -177,24 +182,30 @@ def _quantity(question: Question, text: str, language: str, known: Collection[st
 
 
 def _has_another_dimension(question: Question, folded: str, known: Collection[str], language: str) -> bool:
-    """Return whether a question asks for one dimension and a text states only another, as "deep" for "How far"."""
+    """Return whether a question asks for one dimension and a text states only another dimension, such as "deep" for
+    "How far"."""
     asked = " ".join(known) if question.measures == _LENGTH or question.measures == _LENGTH | {"span"} else ""
     wanted = [each for each in _DIMENSIONS if asked and has_words(each, asked, language)]
     stated = [each for each in _DIMENSIONS if wanted and has_words(each, folded, language)]
     return bool(stated) and not set(stated) & set(wanted)
 
 
-def _value(one: Quantity, question: Question, asked: Collection[str]) -> float:
-    """Return the value of a number whose unit is of none of the kinds `asked`, for which the question asks."""
-    if "age" in asked and "span" in one.kinds:
+def _value(quantity: Quantity, question: Question, asked: Collection[str]) -> float:
+    """Return how well a number answers the question, from 0 to 1. The question asks for the kinds of quantities
+    `asked`, and the unit of the number is of another kind or missing."""
+    if "age" in asked and "span" in quantity.kinds:
         return _YEARS_OLD
-    if one.is_year or (one.has_noun and not one.kinds and asked and _PHYSICAL.issuperset(asked)):
+    if quantity.is_year or (quantity.has_noun and not quantity.kinds and asked and _PHYSICAL.issuperset(asked)):
         return 0.0
-    if one.kinds and (asked or question.type == "many") and not (one.kinds == _SHARE and _SHARED.issuperset(asked)):
+    if (
+        quantity.kinds
+        and (asked or question.type == "many")
+        and not (quantity.kinds == _SHARE and _SHARED.issuperset(asked))
+    ):
         return 0.0
-    if one.has_unit and one.kinds != _SHARE:
+    if quantity.has_unit and quantity.kinds != _SHARE:
         return _AMOUNT_VALUE
-    return _NUMBER_VALUE if one.number[0].isdigit() else _WORD_VALUE
+    return _NUMBER_VALUE if quantity.number[0].isdigit() else _WORD_VALUE
 
 
 def _frequency(text: str, language: str, known: Collection[str]) -> float:
@@ -218,8 +229,8 @@ def _without_dates(text: str) -> str:
 
 def _time(text: str, language: str, known: Collection[str]) -> float:
     """Return 1 for a date or a year, 0.7 for a century, a decade or a time of the day, 0.5 for a day of the week or a
-    part of the day, and 0 if the text contains no time. If the only time is in brackets, as the dates of birth and
-    death of a person are, the value is at most 0.6."""
+    part of the day, and 0 if the text contains no time. If the only time is in brackets, such as the dates of birth and
+    death of a person, the value is at most 0.6."""
     outside = _time_in(_BRACKETS.sub(" ", text), language, known)
     if outside or "(" not in text:
         return outside
@@ -250,10 +261,10 @@ def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, 
     capital = [word[:1].isupper() and len(word) > 1 and word.casefold() not in ignored for _, word in words]
     found = []
     for n, (start, word) in enumerate(words):
-        beside = (n > 0 and capital[n - 1]) or (n + 1 < len(words) and capital[n + 1])
+        has_neighbor = (n > 0 and capital[n - 1]) or (n + 1 < len(words) and capital[n + 1])
         if months(word) or weekdays(word):
             continue
-        if capital[n] and word.casefold() not in known and (beside or (n > 0 and language not in _CAPITAL_NOUNS)):
+        if capital[n] and word.casefold() not in known and (has_neighbor or (n > 0 and language not in _CAPITAL_NOUNS)):
             found.append((start, word))
     return found
 

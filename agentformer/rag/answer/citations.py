@@ -37,8 +37,8 @@ _CLAIM = re.compile(r".+?(?:(?:[。！？]|[.!?](?=[\s\[]|\Z))(?:[ \t]*\[\d{1,3}
 _OPENING, _CLOSING = '“„«"「', '”“»"」'
 _DOUBLE = frozenset('“”„"')
 _COPIED_LETTERS = 8  # a copied marker has the same letters and digits before or after it as its original
-_MEANT_LETTERS = 24  # if the cited passage contains these letters, its marker is no copy
-_REACH = 200  # characters before and after a marker in which these letters are read
+_MEANT_LETTERS = 24  # letters on one side of a marker; if the cited passage contains them, the marker is not a copy
+_REACH = 200  # characters on each side of a marker from which these letters are taken
 _MAX_RANGE = 20  # passages of one range
 
 
@@ -64,7 +64,7 @@ class CitedText:
 
 def cite(text: str, passages: Sequence[Passage]) -> CitedText:
     """Check the citations in the text of a model. Return the text with every marker written as `[n]`, and the citations
-    in the order of their first marker. `passages` are those that the model received, numbered from 1."""
+    in the order of their first marker. `passages` are the passages that the model received, numbered from 1."""
     strays: set[int] = set()
     copied = _CopiedMarkers(text, passages)
 
@@ -136,7 +136,8 @@ def without_unfinished(text: str) -> str:
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a group of markers without those that cite no passage, and without the words that joined only them."""
+    """Return a group of markers. Markers that cite no passage are removed, and also the words that joined only these
+    markers."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
@@ -185,7 +186,7 @@ class _CopiedMarkers:
 
     def has(self, number: int, start: int, end: int) -> bool:
         """Return True if the model copied the marker with this number from a passage, and add the number to `numbers`.
-        The marker stands at `[start, end)` in the text of the model."""
+        The position of the marker in the text of the model is `[start, end)`."""
         if not self._holders:
             return False
         copied = any(

@@ -1,15 +1,15 @@
 """The confidence of an answer: the probability that its first quote answers the question.
 
-Two logistic functions estimate it (Platt 1999). The first tells whether the hits are about the question, from two
+Two logistic functions estimate it (Platt 1999). The first estimates whether the hits are about the question, from two
 values: the share of the question's terms that one passage contains, and the cosine of the passage that is nearest to
 the question (`ConfidenceFeatures`). The second uses this probability and the features of the first quote
 (`QuoteFeatures`). If the confidence is below a bound, the question is declined. The bound follows from the cost of
 wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020, "Selective Question Answering").
 
-Each model gives another mean cosine to unrelated texts. Cosines are therefore measured relative to this baseline
-(`CosineBaselines`). The confidence can hardly distinguish a passage about the topic of the question from a passage with
-the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within one list of
-hits.
+The baseline is the mean cosine of unrelated texts, which differs between models (`CosineBaselines`). Cosines are
+therefore measured relative to the baseline. The confidence can hardly distinguish a passage about the topic of the
+question from a passage with the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared
+only within one list of hits.
 """
 
 from __future__ import annotations
@@ -30,21 +30,23 @@ from agentformer.text.word_forms import similar_forms
 from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 
 # The constant, and the coefficients of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to
-# questions with even numbers. Each is asked of passages with the answer, of the same hits without these passages, and
-# of other articles; questions of other sets are added. All sets and kinds have the same weight. Words alone: eight sets
-# in six languages. With cosines: the sets that the packaged MiniLM knows.
+# questions with even numbers. Each question is asked of passages with the answer, of the same hits without these
+# passages, and of other articles; questions of other sets are added. All sets and kinds have the same weight. The
+# coefficients for words alone are fitted to eight sets in six languages. The coefficients with cosines are fitted to
+# the sets in languages that the packaged MiniLM knows.
 _LOGIT_WORDS = (-4.41, 7.89, 0.0)
 _LOGIT_BOTH = (-6.54, 5.73, 6.39)
 _LOGIT_COSINE = (-5.55, 0.0, 11.14)  # for a question in another language than the passages, which share few words
 # Coefficients of `QuoteFeatures.values`. Fitted by `python -m bench.answers --fit` to questions with even numbers.
 # Every tenth question is also asked of hits without the answer.
 _QUOTE = (-0.45, 0.23, 0.71, 0.53, 2.84, -0.27, 1.29, -1.14)
-_MOST_LOGIT = 2.0  # upper limit of the logit of `hits`; a higher one does not make the quote more probable
-_MOST_SCORE = 4.0  # the same of `score`
+_MOST_LOGIT = 2.0  # upper limit of the logit of `hits`; a higher logit does not make the quote more probable
+_MOST_SCORE = 4.0  # upper limit of the logit of `score`
 _HOPELESS = 0.1  # if `hits` is lower, the confidence is at most `hits`
 _UNKNOWN = 0.1  # factor if the question contains a number or a name that no hit contains
 _OTHER_PERIOD = 0.6  # factor if the quote has a monthly amount and the question asks for a yearly one
-_MISSING, _NOT_SURE = 0.3, 0.78  # if `missing` is so high, or if `lacks` is true, the confidence is at most this
+_MISSING = 0.3  # if `missing` is at least this high, or if `lacks` is true, the confidence is at most `_NOT_SURE`
+_NOT_SURE = 0.78
 _EDGE = 1e-4  # the smallest distance of a probability from 0 and from 1
 # The language, the kind (question or passage) and the text of each sample. Texts of two languages are often further
 # apart, so the baseline is measured within each language.
@@ -64,7 +66,7 @@ class ConfidenceFeatures:
     share: float
     cosine: float | None = None
     foreign: bool = False  # the question is in another language than the passages; False if a language is unknown
-    missing: float = 0.0  # share (0..1) of the question's terms that no passage contains, also in no other form
+    missing: float = 0.0  # share (0..1) of the question's terms that no passage contains in any form
 
     @property
     def confidence(self) -> float:
@@ -84,8 +86,8 @@ class QuoteFeatures(NamedTuple):
     asks for an amount per year or in a year, and the quote states one for another period. `telling` is the mean cosine
     of the question's tokens with the nearest tokens of the quote, in which distinctive tokens have more weight (see
     `Likeness`), or 0 if no tokens were compared. `missing` is the share of the question's terms that no hit contains.
-    `lacks` is true if the question asks for a time, a number or a reason, and the quote contains none of the asked
-    kind, or if the quote lacks a name of the question or has the opposite of its verb."""
+    `lacks` is true in three cases: the question asks for a time, a number or a reason, and the quote contains none; the
+    quote lacks a name of the question; or the quote has the opposite of the question's verb."""
 
     hits: float
     score: float
@@ -110,7 +112,7 @@ class QuoteFeatures(NamedTuple):
     def is_judged(self) -> bool:
         """True if the confidence depends on the coefficients, so that they can be fitted to this example: the hits may
         contain the answer, and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may
-        apply."""
+        still apply."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -131,8 +133,8 @@ class QuoteFeatures(NamedTuple):
 
 
 def _logit(probability: float) -> float:
-    kept = min(max(probability, _EDGE), 1 - _EDGE)
-    return math.log(kept / (1 - kept))
+    bounded = min(max(probability, _EDGE), 1 - _EDGE)
+    return math.log(bounded / (1 - bounded))
 
 
 class Baselines(NamedTuple):
@@ -177,7 +179,8 @@ BASELINES = CosineBaselines()
 
 
 def _samples(space: EmbeddingSpace) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """Yield the questions and the passages of each language of the space. If there are none, yield the English ones."""
+    """Yield the questions and the passages of each language of the space. If there are no samples in these languages,
+    yield the English samples."""
     known = dict.fromkeys(code for code, _, _ in _SAMPLES)
     for code in [code for code in known if space.languages == "*" or code in space.languages.split()] or ["en"]:
         own = [(kind, text) for language, kind, text in _SAMPLES if language == code]

@@ -73,7 +73,8 @@ class PassageContext:
     chunks: tuple[tuple[tuple[str, Span], ...], ...] = ()  # for each passage: chunk ids with their spans in the page
 
     def located(self, citation: Citation) -> Citation:
-        """Return the citation of one of these passages with the id of the chunk that contains its quote."""
+        """Return a copy of the citation with the id of the chunk that contains its quote. The citation must cite one of
+        these passages."""
         chunks = self.chunks[citation.number - 1]
         inside = (id_ for id_, (start, end) in chunks if start <= citation.start and citation.end <= end)
         return dataclasses.replace(citation, entry_id=next(inside, citation.entry_id))
@@ -91,7 +92,8 @@ class PassageBuilder:
     def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
         """Return the hits that can answer the question. Among facts that contradict each other, the newest comes first,
         as in a search of the memory. Messages that only ask a question are dropped, such as the same question in an
-        earlier conversation. Messages of the session `session_id`, which the caller has, are dropped, too."""
+        earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
+        them."""
         if all(hit.entry.kind == _CHUNK for hit in hits):
             return hits
         return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
@@ -121,8 +123,9 @@ class PassageBuilder:
 
 
 def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Span]], limit: int) -> Span:
-    """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the part
-    that the vector search found, if it is short enough. Otherwise, it has the rarest terms of the query."""
+    """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the whole
+    content if it is short enough, or else the part that the vector search found. If this part is also too long, return
+    the piece of it with the rarest terms of the query."""
     content = hit.entry.content
     if len(token_spans(content)) <= limit:
         return Span(0, len(content))
@@ -170,7 +173,7 @@ class _Text:
 
 
 class _Texts:
-    """Reads the text of each hit: at the first hit of a document, all needed pages of this document."""
+    """Reads the texts of hits. The first read of a document reads all its pages that the hits need."""
 
     def __init__(self, backend: MemoryBackend, hits: Sequence[Hit]) -> None:
         self._backend = backend
@@ -263,7 +266,8 @@ class _Part:
 
 
 class _Draft:
-    """The chosen parts in the order of their best hits: with numbers and sources at most `budget` tokens."""
+    """The chosen parts, in the order of their best hits. The parts have at most `budget` tokens, including their
+    numbers and sources."""
 
     def __init__(self, texts: _Texts, count: Callable[[str], int], budget: int) -> None:
         self._texts = texts
@@ -301,7 +305,8 @@ class _Draft:
         )
 
     def _try(self, *added: _Part) -> bool:
-        """Add parts, and join them with the parts that they touch. If the result does not fit, change nothing."""
+        """Add parts, and join them with the parts that they touch. If the result does not fit, change nothing and
+        return False."""
         parts = list(self.parts)
         for new in added:
             touched = [part for part in parts if part.touches(new)]

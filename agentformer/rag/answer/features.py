@@ -1,4 +1,4 @@
-"""Features of sentences, from which the probability is computed that a sentence answers a question.
+"""Features of sentences. The probability that a sentence answers a question is computed from its features.
 
 The question's terms that are rare among the sentences have more weight. The terms of the previous sentence and of the
 headings above are features of a sentence, too, because the sentence may not repeat them ("It opens at nine.").
@@ -96,7 +96,7 @@ class Features(NamedTuple):
 
 
 class SentenceFeatures:
-    """Computes the features of sentences for one question. Also sets `leads` of the sentences."""
+    """Computes the features of sentences for one question. Also sets `leads` and `refers` of the sentences."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
@@ -128,7 +128,7 @@ class SentenceFeatures:
         for sentence in sentences:
             before = sentence.before
             if before and before.text == sentence.text:
-                continue  # a quote of a repeated sentence has it once
+                continue  # a repeated sentence is quoted only once
             if before and before.answer is sentence:
                 sentence.leads = True  # an answer is quoted with its question
             elif before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
@@ -137,8 +137,8 @@ class SentenceFeatures:
                 sentence.leads = sentence.refers or self._adds(sentence, before)
 
     def of_words(self) -> list[Features]:
-        """Return the features of all sentences, as far as they follow from words and ranks. The fields from `defines`
-        to `means` and from `other` to `asked` are not set yet."""
+        """Return, for all sentences, the features that follow from words and ranks. The fields from `defines` to
+        `means` and from `other` to `asked` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
@@ -256,13 +256,15 @@ class SentenceFeatures:
 
 @cache
 def _backward(language: str) -> frozenset[str]:
-    """Return the words, such as pronouns, that refer to the previous sentence; without a language, those of all."""
+    """Return the words that refer to the previous sentence, such as pronouns. If `language` is "", return the words of
+    all languages."""
     lists = question_words("backward")
     return lists.get(language, frozenset()) if language else frozenset[str]().union(*lists.values())
 
 
 def asked_stems(query: QueryTerms, question: Question, languages: Iterable[str]) -> set[str]:
-    """Return the stems of the question in these languages, without question words unless it has no others."""
+    """Return the stems of the question in these languages. Question words are left out, unless the question has no
+    other words in a language."""
     stems: set[str] = set()
     for language in languages:
         own = set(query.terms([language]).stems)

@@ -57,7 +57,7 @@ _LETTERS = re.compile(r"(?:%[89a-f][0-9a-f])+")  # percent-encoded letters beyon
 _LINE_END = re.compile(r"(?:(?<![ \t])[ \t]++)?\r?\n[ \t]*+")
 # Text directly after an address. A web page may take it for a part of the address.
 _REACH = 200  # characters
-_BEHIND = re.compile(rf"[^\s<]{{0,{_REACH}}}")
+_TEXT_AFTER = re.compile(rf"[^\s<]{{0,{_REACH}}}")
 _CITED = re.compile(r"\[\d{1,3}\]")
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\uffdc]")  # Thai to Hangul
 _OPENED_BY = {")": "(", "]": "[", "}": "{", ">": "<", '"': '"', "'": "'", "`": "`"}
@@ -171,8 +171,8 @@ def remove_unknown_links(text: str, given: Iterable[str]) -> CheckedText:
 
     def link(match: re.Match[str]) -> str:
         target = match["target"].removeprefix("<")
-        points = _ADDRESS.match(target) or target.startswith(("//", "\\\\", "/\\", "\\/"))
-        return match["label"] if points and known.misses(target) else match[0]
+        is_address = _ADDRESS.match(target) or target.startswith(("//", "\\\\", "/\\", "\\/"))
+        return match["label"] if is_address and known.misses(target) else match[0]
 
     def definition(match: re.Match[str]) -> str:
         return match["label"] + _REMOVED if known.misses(match["target"]) else match[0]
@@ -224,8 +224,8 @@ class _KnownAddresses:
 def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
     """Return the space to insert after an address, or "" if none is needed. Without the space, a web page that shows
     the text could make the following characters a part of the link."""
-    behind = _BEHIND.match(match.string, match.end())
-    more = behind[0] if behind else ""
+    following = _TEXT_AFTER.match(match.string, match.end())
+    more = following[0] if following else ""
     if len(more) < _REACH and (not any(map(str.isalnum, _CITED.sub("", more))) or known.contains(match[0] + more)):
         return ""
     opened = match.string[match.start() - 1 : match.start()]
@@ -244,7 +244,8 @@ def _split_unspaced(run: str, known: _KnownAddresses) -> str:
 
 
 def why_cut(reply: Reply | None, limit: int) -> str:
-    """Return a warning why the server cut off a reply of at most `limit` tokens, or "" if the reply is complete."""
+    """Return a warning that says why the server cut off the reply, or "" if the reply is complete. `limit` is the
+    maximum number of tokens of the reply."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":

@@ -42,9 +42,10 @@ _FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of co
 _LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
 _PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line of a table of contents
 _LEAST_ENTRIES = 3
-_FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of them has no content
+_FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of fillers has no content
 _DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
-_KEPT_TEXTS, _KEPT_LENGTH = 256, 4_000  # passages whose sentences are kept (about 4 MB), and code points of each
+_CACHED_TEXTS = 256  # passages whose sentences are cached (about 4 MB)
+_CACHED_LENGTH = 4_000  # maximum code points of a passage in the cache
 _CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
@@ -52,8 +53,9 @@ NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: wor
 
 class Passage:
     """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
-    then kept. `likely` is the language of a passage that is too short to detect its language. If it is None, such a
-    passage has the likeliest of Danish, Norwegian and Swedish, if it is in one of them."""
+    then kept. `likely` is the language to assume if the passage is too short to detect its language. If `likely` is
+    None, a short passage in Danish, Norwegian or Swedish gets the likeliest of these languages. `dates` are the dates
+    that the question names."""
 
     def __init__(self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = ()) -> None:
         self.hit = hit
@@ -92,10 +94,11 @@ class Passage:
     @cached_property
     def sentence_terms(self) -> tuple[Terms, ...]:
         """The terms of each sentence, in the order of `sentences`. If the first sentence begins on the previous page,
-        its terms include those of this beginning. The terms of a row do not include those of its headers."""
+        its terms include the terms of its part on the previous page. The terms of a row do not include the terms of its
+        headers."""
         texts = [self.content[slice(*span)] for span in self.sentences]
         texts[:1] = [self.carried + text for text in texts[:1]]
-        terms_of = _terms_of if self._is_kept else _terms_of.__wrapped__
+        terms_of = _terms_of if self._is_cached else _terms_of.__wrapped__
         return terms_of(tuple(texts), self.language)
 
     @cached_property
@@ -132,12 +135,12 @@ class Passage:
     @cached_property
     def _layout(self) -> _Layout:
         context = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1]
-        layout_of = _layout_of if self._is_kept else _layout_of.__wrapped__
+        layout_of = _layout_of if self._is_cached else _layout_of.__wrapped__
         return layout_of(self.content, context)
 
     @property
-    def _is_kept(self) -> bool:
-        return len(self.content) <= _KEPT_LENGTH
+    def _is_cached(self) -> bool:
+        return len(self.content) <= _CACHED_LENGTH
 
     @cached_property
     def stems(self) -> frozenset[str]:
@@ -158,21 +161,21 @@ class Passage:
 
     @cached_property
     def context_terms(self) -> Terms:
-        """The terms of the context line of the passage, of its speaker, and of the question's words for its time. The
-        context line consists of the title of the document and the headings above the passage."""
+        """The terms of the context line of the passage, of its speaker, and of `named_dates`. The context line consists
+        of the file name, the title and the headings above the passage."""
         entry = self.hit.entry
         speaker = "" if entry.speaker in entry.context else entry.speaker
         return text_terms(" ".join(filter(None, (entry.context, speaker, *self.named_dates))), self.language)
 
     @cached_property
     def named_dates(self) -> list[str]:
-        """The question's words for the day on which the entry happened, in UTC or in the local time zone, and for the
-        days that its text names in any notation."""
+        """The words of the question for dates of the entry: the day on which the entry happened, in UTC or in the local
+        time zone, and the days that the text of the entry names in any notation."""
         if not self._dates:
             return []
         at = self.hit.entry.occurred_at
         days = [(day, day) for day in {at.astimezone(UTC).date(), at.astimezone().date()}] if at else []
-        if any(named.last - named.first < _MONTH for _, named in self._dates):  # a year is found as a word
+        if any(named.last - named.first < _MONTH for _, named in self._dates):  # a year alone is found as a word
             written = find_date_ranges(self.content, at.date() if at else None, self.language, years=False)
             days += [(each.first, each.last) for each in written]
         return [words for words, named in self._dates if any(named.first <= a and b <= named.last for a, b in days)]
@@ -217,7 +220,7 @@ class _Layout(NamedTuple):
 
 
 # Questions often find the same passages again.
-@lru_cache(maxsize=_KEPT_TEXTS)
+@lru_cache(maxsize=_CACHED_TEXTS)
 def _layout_of(content: str, context: str) -> _Layout:
     tables = tuple(find_rows(content, context))
     outside = (part for span in sentence_spans(content) for part in _outside(span, tables, content))
@@ -225,7 +228,7 @@ def _layout_of(content: str, context: str) -> _Layout:
     return _Layout(tables, tuple(sorted((*outside, *rows))))
 
 
-@lru_cache(maxsize=_KEPT_TEXTS)
+@lru_cache(maxsize=_CACHED_TEXTS)
 def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
     return tuple(text_terms(text, language) for text in texts)
 
@@ -236,7 +239,8 @@ class Sentence:
     the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
     are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers. If
     the sentence is a question, `answer` is the next sentence, unless this is a question, too. In a message, a question
-    has no `answer` and is not the `before` of a sentence, because nobody answers a question of their own."""
+    has no `answer` and is not the `before` of a sentence, because the author of a message does not answer their own
+    question."""
 
     passage: Passage
     span: Span
@@ -257,8 +261,8 @@ class Sentence:
 
     @property
     def naming(self) -> Sentence | None:
-        """The previous sentence. If several sentences in a row refer back ("Eva began. She moved. She sold."), the one
-        before them, which names the subject: a quote begins with it."""
+        """The sentence that names the subject, with which a quote begins. This is the previous sentence. If several
+        sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence before all of them."""
         former = self.before
         while self.refers and former and former.refers and former.before:
             former = former.before
@@ -267,7 +271,7 @@ class Sentence:
 
 def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     """Return the sentences of the passages without headings and without lines of dots, dashes or numbers. If the
-    passages consist only of these, return everything."""
+    passages contain nothing else, return all their sentences."""
     everything = [list(_sentences_of(passage)) for passage in passages]
     bodies = [_below_headings(sentences) for sentences in everything]
     chosen = bodies if any(bodies) else everything
@@ -289,8 +293,9 @@ def _sentences_of(passage: Passage) -> Iterator[Sentence]:
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Return the sentences that are not headings. Set the `headings` of each: the stems of the nearest heading before
-    it in the passage, or, before the first heading, those of the context line."""
+    """Return the sentences that have content (see `_is_filled`) and are not headings. Set the `headings` of each
+    sentence: the stems of the nearest heading before it in the passage, or, before the first heading, those of the
+    context line."""
     body: list[Sentence] = []
     headings: frozenset[str] | None = None
     for sentence in sentences:
@@ -307,7 +312,8 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence is not quoted: an entry of a table of contents, a form field, a line or numbers."""
+    """Return whether a sentence has no content to quote: it is an entry of a table of contents, a form field, a ruled
+    line or a column of numbers."""
     characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
     if _is_contents(sentence.text):
         return True
@@ -349,14 +355,14 @@ def _is_title(sentence: Sentence, text: str) -> bool:
     content, span = sentence.passage.content, sentence.span
     if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
         return False
-    behind = content[span.end :]
-    paragraph = behind.strip().partition("\n\n")[0].rstrip()
-    alone = behind.lstrip(" \t\r").startswith("\n\n")
+    rest = content[span.end :]
+    paragraph = rest.strip().partition("\n\n")[0].rstrip()
+    alone = rest.lstrip(" \t\r").startswith("\n\n")
     return alone and len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
 
 
 def _is_line(sentence: Sentence) -> bool:
-    """Return whether the sentence is alone in its line."""
+    """Return whether no other text is on the line of the sentence."""
     content, span = sentence.passage.content, sentence.span
-    before, behind = content[: span.start].rstrip(" \t")[-1:], content[span.end :].lstrip(" \t\r")[:1]
-    return before in ("", "\n") and behind in ("", "\n")
+    before, after = content[: span.start].rstrip(" \t")[-1:], content[span.end :].lstrip(" \t\r")[:1]
+    return before in ("", "\n") and after in ("", "\n")

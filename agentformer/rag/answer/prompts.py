@@ -32,7 +32,7 @@ _NUMBERS = rf"{_RANGE}(?:\s*[,;、，]\s*{_RANGE})*"
 CITING = rf"[\[【［]\s*(?:{CITING_WORDS})?(?P<numbers>{_NUMBERS})(?:†[^\]】\n]{{0,80}})?\s*[\]】］]"
 MARKER = re.compile(CITING, re.IGNORECASE)
 _PLAIN = CITING.replace("(?P<numbers>", "(?:")
-# Reference numbers in a passage, as in a scientific paper. An index in code (`names[1]`) is not one.
+# Reference numbers in a passage, as in a scientific paper. An index in code (`names[1]`) is no reference number.
 _REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `stream` recognizes
 # For each language: the sentence, the two places that were searched, the word between them, and the line above a list.
@@ -44,8 +44,8 @@ _TELLING = 3  # words needed to detect a language: a few words often belong to s
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
     """Return the chat messages that ask a model to answer the question from `hits`, which are numbered from 1."""
-    read = f"<passages>\n{passages(hits)}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"
-    return [ChatMessage("system", SYSTEM), ChatMessage("user", read)]
+    prompt = f"<passages>\n{passages(hits)}\n</passages>\n\nQuestion: {strip_template_tokens(question)}"
+    return [ChatMessage("system", SYSTEM), ChatMessage("user", prompt)]
 
 
 def passages(hits: Sequence[Hit]) -> str:

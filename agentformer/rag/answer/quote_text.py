@@ -12,10 +12,11 @@ from agentformer.text.questions import is_question
 from agentformer.types import Span
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
-OMITTED = " … "  # stands for text between a lead-in and a list item, or a subject and a pronoun, that is left out
-_NAMED, _LEAST_NAMED = 200, 60  # code points of a sentence that names a subject, if those after it are left out
+OMITTED = " … "  # replaces omitted text, such as the items between a lead-in and a list item
+# Maximum and minimum code points of a sentence that names a subject, if the sentences after it are omitted.
+_NAMED, _LEAST_NAMED = 200, 60
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
-_ANSWER = 400  # code points of a question and its answer, unless the answer is one longer sentence
+_ANSWER = 400  # maximum code points of a question and its answer, unless the answer is one longer sentence
 _FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 _LEADS_IN = (":", "：")
 
@@ -54,7 +55,8 @@ def whole_quote(sentence: Sentence) -> Quote:
 
 
 def _end_of_answer(question: Sentence) -> int:
-    """Return the offset at which the quote of a question ends: after the answering paragraph, as far as it fits."""
+    """Return the offset at which the quote of a question ends: at the end of the paragraph that answers. The quote ends
+    earlier if it would be too long, or before another question."""
     passage, answer = question.passage, question.answer
     assert answer
     end = answer.span.end
@@ -69,8 +71,9 @@ def _end_of_answer(question: Sentence) -> int:
 def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
     """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. `end` is the
     end of the quote. If the sentence refers to the previous one ("It was built ..."), the quote begins with the
-    previous one. If that refers to a sentence before it, the quote begins there, and so on. If the quote would be too
-    long, only the beginning of the sentence that names the subject is quoted before the rest."""
+    previous one. If the previous sentence refers to the sentence before it, the quote begins with that sentence, and so
+    on. If the quote would be too long, only the beginning of the sentence that names the subject is quoted before the
+    rest."""
     start, first = sentence.span.start, sentence.before if sentence.leads else None
     while first and end - first.span.start <= MAX_QUOTE:
         start, first = first.span.start, first.before if first.refers else None
@@ -91,19 +94,24 @@ def _end_of_names(sentence: Sentence) -> int:
     list of names is a short fragment with a comma, most of whose words are capitalised."""
     content, spans = sentence.passage.content, sentence.passage.sentences
     following = bisect_left(spans, (sentence.span.end,))
-    behind = spans[following] if following < len(spans) else None
-    if behind is None or behind.end - behind.start > _FRAGMENT or "\n\n" in content[sentence.span.end : behind.start]:
+    next_span = spans[following] if following < len(spans) else None
+    if (
+        next_span is None
+        or next_span.end - next_span.start > _FRAGMENT
+        or "\n\n" in content[sentence.span.end : next_span.start]
+    ):
         return sentence.span.end
-    names = content[behind.start : behind.end]
+    names = content[next_span.start : next_span.end]
     words = [word for word in names.split() if word[:1].isalpha()]
     capitals = sum(word[0].isupper() for word in words)
     if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
-        return behind.end
+        return next_span.end
     return sentence.span.end
 
 
 def _leads_in(sentence: Sentence) -> bool:
-    """Return whether a sentence introduces a list: it ends with a colon, or without a mark before a list item."""
+    """Return whether a sentence introduces a list: it ends with a colon, or it ends without punctuation and a list item
+    follows."""
     if sentence.text.endswith(_LEADS_IN):
         return True
     content, end = sentence.passage.content, sentence.span.end
@@ -129,10 +137,10 @@ def _end_of_list(lead_in: Sentence) -> int:
     """Return the offset at which the quote of `lead_in`, the introduction of a list, ends: after the last item that
     fits in the quote. If no items follow, return the end of the next sentence."""
     passage, end = lead_in.passage, lead_in.span.end
-    behind = [span for span in passage.sentences if span.start >= end]
-    items = [span for span in behind if _ITEM.match(passage.content, span.start)]
-    for n, span in enumerate(items if items[:1] == behind[:1] else behind[:1]):
-        if span != behind[n] or span.end - lead_in.span.start > MAX_QUOTE:
+    following = [span for span in passage.sentences if span.start >= end]
+    items = [span for span in following if _ITEM.match(passage.content, span.start)]
+    for n, span in enumerate(items if items[:1] == following[:1] else following[:1]):
+        if span != following[n] or span.end - lead_in.span.start > MAX_QUOTE:
             break
         end = span.end
     return shortened(passage.content, Span(lead_in.span.start, end)).end

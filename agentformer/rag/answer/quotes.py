@@ -41,8 +41,8 @@ _WEIGHTS_WITH_COSINE = Features(
     number=3.7, time=2.2, person=1.9, place=1.8, reason=1.9, means=0.5,
     cosine=4.8,
 )  # fmt: skip
-# Weights with vectors of tokens, fitted to three sets in three languages. In addition to these, the cosine of whole
-# sentences would not improve the ranking.
+# Weights with vectors of tokens, fitted to three sets in three languages. The cosine of whole sentences would not
+# improve this ranking further.
 _WEIGHTS_WITH_TOKENS = Features(
     words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
     heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
@@ -53,14 +53,14 @@ _WEIGHTS_WITH_TOKENS = Features(
 _TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
 _EMBEDDED = 5  # sentences that are embedded for one question
 _COMPARED = 5  # sentences whose tokens are compared with those of the question
-_WINDOW = 1_200  # code points of sentences that are read in one window
-_TITLE = 60  # code points of the words above a row that are read with it
+_WINDOW = 1_200  # maximum code points of neighboring sentences that are embedded as one text
+_TITLE = 60  # code points of the words above a row that are embedded with the row
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
 _OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
 _PASSAGES = 3  # passages of which the best sentence is embedded in any case
 _CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
 _ALIKE = 0.3  # a neighbor is quoted with a sentence if it has at least this share of its probability
-_SAY = 0.3  # weight (0..1) of the vectors in the ranking; it is lower for languages that the embedder hardly knows
+_SAY = 0.3  # minimum weight (0..1) of the vectors; a search lowers it for languages that the embedder hardly knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +144,9 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
 
 
 def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) -> RankedSentence:
-    """Return the sentence as one quote, together with the best neighboring sentence of `alike` that fits in the quote.
-    `alike` are sentences of similar probability, best first. A question without an answer fits nowhere. If none fits,
-    the sentence is unchanged."""
+    """Return a quote that consists of the sentence and its best neighboring sentence in `alike` that fits. `alike` are
+    sentences of similar probability, best first. A question without an answer is never joined. If no sentence fits,
+    return `sentence` unchanged."""
     content = sentence.hit.entry.content
     for other in alike:
         first, last = sorted((sentence, other), key=lambda each: each.span)
@@ -211,7 +211,7 @@ class _Compared:
     """Compares the best sentences with the question by vectors."""
 
     question: str
-    asking: frozenset[str]  # the words of its interrogative
+    asking: frozenset[str]  # the words that make it a question, such as "how many"
     sentences: Sequence[Sentence]
     quotes: Sequence[Quote]
     embedder: Embedder
@@ -220,8 +220,8 @@ class _Compared:
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
         """Return three values: the features with the fields from vectors, the weights for these features, and a
-        dictionary: index of a sentence -> its cosine. Without the embedder, the features are unchanged, and the
-        dictionary is empty."""
+        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, or if its vectors cannot be used,
+        the features are unchanged, and the dictionary is empty."""
         try:
             return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
         except EmbedderUnavailable:
@@ -288,7 +288,7 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     spans: dict[int, list[Span]] = {}
     passages = {id(sentence.passage): sentence.passage for sentence in sentences}
     pairs = enumerate(zip(sentences, quotes, strict=True))
-    plain = {n: _read(s, quote) for n, (s, quote) in pairs if not quote.row and (not quote.lead or s.refers)}
+    plain = {n: _embedded_span(s, quote) for n, (s, quote) in pairs if not quote.row and (not quote.lead or s.refers)}
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
         if n not in plain:
@@ -307,15 +307,16 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     return windows
 
 
-def _read(sentence: Sentence, quote: Quote) -> Span:
-    """Return the part of a quote that is embedded: the sentence, and only one of those before it."""
+def _embedded_span(sentence: Sentence, quote: Quote) -> Span:
+    """Return the part of a quote that is embedded: the sentence, and at most one sentence before it."""
     if not sentence.leads or sentence.before is None:
         return quote.span
     return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)
 
 
 def _titled(row: TableRow | None, text: str) -> str:
-    """Return the text to embed for a quote. A row of a table follows the words above it, which name its subject."""
+    """Return the text to embed for a quote. If the quote is a row of a table, the text begins with the words above the
+    row, which name its subject."""
     above = row.above[-_TITLE:] if row else ""
     return text if not above or text.startswith("…") else f"{above}: {text}"[:MAX_QUOTE]
 

@@ -38,7 +38,7 @@ from agentformer.text.row_values import asked_value, has_other_length
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
-_OF_STRANGER = 0.2  # factor of the score of a sentence that is probably about something else
+_OFF_TOPIC = 0.2  # factor of the score of a sentence that is probably about something else
 _PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
 _MENTIONED = "mentions"  # list of hits whose title is mentioned
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
@@ -46,10 +46,10 @@ _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meani
 
 @dataclasses.dataclass(frozen=True)
 class AnswerRequest:
-    """A question and the search hits for the question. `given` are the hits that a model receives, and
-    `given_passages` are their passages. `quotable` are the passages whose sentences may be quoted: those of the hits,
-    and those of further hits from the same documents. The text of the question and of each hit is analyzed only once,
-    and its sentences are ranked only once."""
+    """A question and the search hits for the question. `given` are the hits that a model receives, and `given_passages`
+    are their passages. `quotable` are the passages whose sentences may be quoted: those of the hits, and those of
+    further hits from the same documents. The text of the question and of each hit is analyzed only once, and the
+    sentences are ranked only once."""
 
     question: str
     terms: QueryTerms
@@ -113,34 +113,37 @@ class AnswerRequest:
         question."""
         if self.embedder:
             embedder = current_embedder(self.embedder)
-            with suppress(EmbedderError):  # a server may count a sentence's tokens in another way
-                return self._with_named_first(
+            with suppress(EmbedderError):  # a server may count tokens in another way and refuse a long sentence
+                return self._with_off_topic_last(
                     rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
                 )
-        return self._with_named_first(rank_sentences(self.terms, self.quotable))
+        return self._with_off_topic_last(rank_sentences(self.terms, self.quotable))
 
-    def _with_named_first(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
-        """Return the ranked sentences. If the first is of a stranger, those of all strangers get lower scores."""
-        if not ranked or not self._is_stranger(ranked[0].hit):
+    def _with_off_topic_last(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
+        """Return the ranked sentences. If the first sentence is from an off-topic hit, all sentences of off-topic hits
+        get lower scores."""
+        if not ranked or not self._is_off_topic(ranked[0].hit):
             return ranked
-        scores = [one.score * (_OF_STRANGER if self._is_stranger(one.hit) else 1.0) for one in ranked]
-        scale = sum(one.score for one in ranked) / sum(scores)
-        changed = [dataclasses.replace(one, score=score * scale) for one, score in zip(ranked, scores, strict=True)]
-        return sorted(changed, key=lambda one: -one.score)
+        scores = [sentence.score * (_OFF_TOPIC if self._is_off_topic(sentence.hit) else 1.0) for sentence in ranked]
+        scale = sum(sentence.score for sentence in ranked) / sum(scores)
+        changed = [
+            dataclasses.replace(sentence, score=score * scale) for sentence, score in zip(ranked, scores, strict=True)
+        ]
+        return sorted(changed, key=lambda sentence: -sentence.score)
 
-    def _is_stranger(self, hit: Hit) -> bool:
-        """Return whether a hit, with the other hits of its document or session, contains none of the numbers, dates and
-        names of the question. A hit whose title another hit mentions is no stranger."""
+    def _is_off_topic(self, hit: Hit) -> bool:
+        """Return whether a hit is off topic: the hit and the other hits of its document or session contain none of the
+        numbers, dates and names of the question. A hit whose title another hit mentions is never off topic."""
         if any(vote.name == _MENTIONED for vote in hit.votes):
             return False
         group = _group(hit)
-        if group not in self._strangers:
+        if group not in self._off_topic:
             passages = [passage for passage in self.quotable if _group(passage.hit) == group]
-            self._strangers[group] = support.names_nothing_of(self.question, passages)
-        return self._strangers[group]
+            self._off_topic[group] = support.names_nothing_of(self.question, passages)
+        return self._off_topic[group]
 
     @cached_property
-    def _strangers(self) -> dict[str, bool]:
+    def _off_topic(self) -> dict[str, bool]:
         return {}
 
     def _baselines(self, embedder: Embedder) -> Baselines:
@@ -184,20 +187,20 @@ class AnswerRequest:
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
         """Return whether the first quote certainly does not answer the question: the quote has a time and the question
-        asks how often, the quote only repeats the question, the quote is about another numbered thing, its hit is a
-        stranger, or no hit contains a number or a name of the question."""
+        asks how often, the quote only repeats the question, the quote is about another numbered thing, its hit is off
+        topic, or the question has a number or a name that no hit contains."""
         text = f"{passage.hit.entry.context}\n{first.quote}"
         return (
             lacks_frequency(self.question, first.quote, passage.language)
             or repeats_question(self.question, first.quote, passage.language)
-            or self._is_stranger(first.hit)
+            or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
 
     @cached_property
     def _language(self) -> str:
-        """The language of the first quote, or that of the question if it is unknown."""
+        """The language of the first quote. If it is unknown, the language of the question."""
         return self._passage.language or classify(self.question).language
 
     def _has_other_period(self) -> bool:
@@ -219,8 +222,9 @@ class AnswerRequest:
         return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.quote}")])
 
     def _names_another(self) -> bool:
-        """Return whether the quote certainly is about another name, code or ordinal number than the question. This is
-        also so if neither its memory nor another one of the session has a name of the question."""
+        """Return whether the quote certainly is about another name, code or ordinal number than the question. Also
+        return True if the quote is from a memory such as a fact, and a name of the question is missing in this memory
+        and in the other hits of its session."""
         names, missing = self._names
         hit, quote = self._passage.hit, self.quotes[0].quote
         if missing and hit.entry.kind not in _PARTS:

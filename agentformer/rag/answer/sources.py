@@ -19,7 +19,8 @@ _MESSAGE = "message"
 _NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
 # Chosen on even questions about filings; docs/BENCHMARKS.md.
 _FIRST = 10  # hits that decide which document a question is about
-_KEPT, _ITEM_HITS = 2, 3  # hits that stay before those for the items of a ratio, and the number of these
+_KEPT = 2  # best hits of the question that stay before the hits for the items of a ratio
+_ITEM_HITS = 3  # hits for the items of a ratio that are added
 
 
 def checked_sources(values: Any) -> tuple[SourceName, ...]:

@@ -42,11 +42,11 @@ _DECADE = re.compile(r"(?<!\d)(\d0)(?=['’]?s\b|er\b)")  # "the 80s", "die 80er
 _ALIKE = frozenset({"da", "no", "sv"})  # languages in which names are spelled alike
 _SHORTEST_NAME = 3  # letters; "FY" and "UN" are often written out
 _FIRST_LINES = 2  # lines with the digits of a number that are read before all others
-_LINKING = 3  # an abbreviation may leave out words of so few letters: "of", "and"
+_LINKING = 3  # an abbreviation may leave out words of at most this many letters: "of", "and"
 _UNITS = {"celsius": "°c", "fahrenheit": "°f"}
 _LONG_QUESTION = 25  # words; nothing in a longer question is compared
 _AGREED = 0.6  # a passage is cited for a sentence if it contains this share of the sentence's terms
-_MIN_TERMS = 2  # of this sentence
+_MIN_TERMS = 2  # minimum terms of a sentence to which a citation is added
 
 
 def unsupported_sentences(text: str, passages: Sequence[Passage], question: str) -> tuple[UnsupportedSentence, ...]:
@@ -103,7 +103,7 @@ def warnings(unsupported: Sequence[UnsupportedSentence]) -> Iterator[str]:
         place = "cited passages" if each.citations else "passages"
         yield f"not in the {place}: {', '.join(each.claims)} (in the sentence “{shown}”)"
     if len(unsupported) > _SHOWN:
-        yield f"{len(unsupported) - _SHOWN} more sentences state what is not in the passages"
+        yield f"further sentences that state what is not in the passages: {len(unsupported) - _SHOWN}"
 
 
 def with_citations(text: str, passages: Sequence[Passage]) -> str:
@@ -145,7 +145,8 @@ class _Reader:
         return self._sources(self._all)
 
     def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
-        """Return the claims of a sentence that none of the passages `cited` (or of all, if it is empty) contains."""
+        """Return the claims of a sentence that none of the passages with the numbers `cited` contains. If `cited` is
+        empty, the sentence is compared with all passages."""
         numbers = cited or self._all
         plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", _ESCAPES.sub("", sentence))))
         language = detect_language(plain, self._language)
@@ -167,7 +168,8 @@ class _Reader:
         return names, [name for name in names if self._is_unknown_name(name, text)]
 
     def _not_named(self, figures: list[str], text: str) -> list[str]:
-        """Return the claims without numbers of things that a passage names, such as a berth in a range of berths."""
+        """Return the claims `figures`. The number of a thing that a passage names, such as a berth in a range of
+        berths, is left out."""
         if not figures:
             return []
         things = numbered_things(text, self._language)
@@ -183,7 +185,7 @@ class _Reader:
         names = self._compared_names(text)
         if not all(self._is_unknown_name(name, text) for name in names):
             return False
-        figures = self._figures(text, claims.Stated.of((), self._language, whole=True), in_month=False)
+        figures = self._figures(text, claims.Stated.of((), self._language, whole=True), names_month=False)
         return bool(names or figures) and len(self._not_named(self._unknown_figures(text), text)) >= len(figures)
 
     def _compared_text(self) -> str:
@@ -204,22 +206,22 @@ class _Reader:
         """Return the numbers and dates of the text that no passage contains. To save time, a few lines of the passages
         with the same digits are read first, and then all such lines. All lines of the passages are read if the text
         names a month, or if these lines do not contain everything."""
-        in_month = any(months(word) for word in _WORD.findall(text))
-        if not in_month and not any(find_numbers(text)):
+        names_month = any(months(word) for word in _WORD.findall(text))
+        if not names_month and not any(find_numbers(text)):
             return []
-        if not in_month:
+        if not names_month:
             lines = [line for source in self._all_sources for line in source.splitlines()]
             near = [[line for line in lines if digits in line] for digits in set(_DIGITS.findall(text))]
             for most in (_FIRST_LINES, len(lines)):
                 read = dict.fromkeys(line for each in near for line in each[:most])
-                if not self._figures(text, claims.Stated.of([*read], self._language, whole=True), in_month):
+                if not self._figures(text, claims.Stated.of([*read], self._language, whole=True), names_month):
                     return []
-        return self._figures(text, self._stated(self._all, self._language, whole=True), in_month)
+        return self._figures(text, self._stated(self._all, self._language, whole=True), names_month)
 
-    def _figures(self, text: str, stated: claims.Stated, in_month: bool) -> list[str]:
+    def _figures(self, text: str, stated: claims.Stated, names_month: bool) -> list[str]:
         decades = {number[2:] for number in stated.numbers if len(number) == 4}  # "80" for the year 1980
         text = _DECADE.sub(lambda match: " " if match[1] in decades else match[0], text)
-        if not in_month:
+        if not names_month:
             return claims.unsupported_figures(text, stated)
         found = claims.unsupported_claims(text, stated, self._language)  # a month without a day is read as a name
         return [claim for claim in found if not claim.startswith("name ")]
