@@ -29,9 +29,7 @@ _ENDS = frozenset('.!?…:;。！？"”»)]')
 _MAX_NAME = 80  # code points of the words of a file name
 # "_", "+" and "." are spaces in a name. A hyphen is a space too, but not between two digits: "2023-08-30".
 _NAME_SEPARATOR = re.compile(r"[\s_+.]+|(?<!\d)-+|-+(?!\d)")
-_NAME_WORDS = re.compile(
-    r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]"
-)  # a name without a match, such as "p1" or "10K", has no words
+_NAME_WORDS = re.compile(r"[^\W\d_]{3}|[^\W\d_\x00-\x7f]")  # a name without a match has no words: "p1", "10K"
 _NAME_CODE = re.compile(  # a UUID, a digest, or the part of a digest that an upload adds to a name
     r"(?<![0-9a-z])(?:[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{16,}|(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{8})(?![0-9a-z])",
     re.IGNORECASE,
@@ -197,7 +195,7 @@ class CodePart(NamedTuple):
         return SEPARATOR.join(part for part in (path, self.names, *about) if part)
 
 
-def code_parts_of(page: Page, count: Callable[[str], list[Span]], limit: int) -> Iterator[CodePart]:
+def code_parts_of(page: Page, count: CountTokens, limit: int) -> Iterator[CodePart]:
     """Yield the parts of a page of source code in order. A part has at most `limit` tokens, and no white space at its
     end. `count` returns the tokens of a text."""
     cutter = _Cutter(page, count(page.text), limit)
@@ -233,9 +231,7 @@ class _Cutter:
             below = self.children(symbol)
             size = self._size(symbol.start, symbol.end)
             inside = sum(each.end - each.start for each in below)
-            is_outer = (
-                inside * 2 > symbol.end - symbol.start
-            )  # most of its text belongs to inner symbols, as in a class
+            is_outer = inside * 2 > symbol.end - symbol.start  # most text is in inner symbols, as in a class
             if size <= self._limit and (not below or size <= _WHOLE or not is_outer):
                 yield CodePart(self._bare(symbol.start, symbol.end), (symbol,), outer)
             elif below:

@@ -132,9 +132,7 @@ class _Rules:
         """Return True if the rules ignore the file or folder, False if they include it, and None if no rule matches."""
         path = name[len(self.base) :]
         for rule in reversed(self.rules):
-            end = (
-                "/" if rule.folders_only and rule.includes else ""
-            )  # the parser adds "/" to the patterns of these rules
+            end = "/" if rule.folders_only and rule.includes else ""  # the parser ends these patterns with "/"
             if (is_folder or not rule.folders_only) and rule.regex.search(path + end):
                 return not rule.includes
         return None

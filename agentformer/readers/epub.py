@@ -1,5 +1,5 @@
-"""Read EPUB books: the chapters in reading order. A chapter is one page, or several pages if it has long sections. The
-table of contents names chapters without a heading. Books with copy protection are refused."""
+"""Read EPUB books: the chapters in reading order. A chapter is one page, or several pages if it has long sections. A
+chapter without a heading gets its name from the table of contents. Books with copy protection are refused."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _NCX, _CHAPTERS = "application/x-dtbncx+xml", frozenset({"application/xhtml+xml"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Raises `EncryptedDocument` for copy protection, `CorruptDocument` if a chapter is missing."""
+    """Yield the document. Raises `EncryptedDocument` if the book has copy protection, and `CorruptDocument` if a
+    chapter is missing."""
     parts = ZipParts(data, _KIND)
     _refuse_protected(parts)
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)
@@ -71,7 +72,7 @@ def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Itera
 
 def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) -> dict[str, str]:
     """Return a dictionary: path of a chapter -> its name in the table of contents. `items` are the entries of the
-    manifest; their links are relative to `place`, the path of the manifest. A damaged table is ignored."""
+    manifest; their links are relative to `place`, the path of the manifest. A damaged table of contents is ignored."""
     names: dict[str, str] = {}
     for item in items.values():
         path = _path(place, item.get("href", ""))
@@ -96,6 +97,7 @@ def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) 
 
 
 def _path(base: str, href: str) -> str:
-    """Return the name of the file in the archive to which the link `href` in the file `base` leads."""
+    """Return the path of a linked file in the archive. `href` is the link, and `base` is the file that contains the
+    link."""
     path = unquote(href.partition("#")[0])
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path)).lstrip("/")

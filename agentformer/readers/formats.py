@@ -82,7 +82,7 @@ _TEXT_CONTROLS = bytes(range(0x20, 0x100)) + b"\t\n\r\f\v\b\x1b\x1a"
 def sniff(data: bytes, name: str = "") -> str:
     """Return the media type of the content. The extension of `name` only distinguishes plain text, Markdown, HTML that
     does not begin with a usual tag, and mail with few headers. If the content matches two types, the first bytes
-    decide. The time is at most linear, because untrusted bytes are read in the calling process."""
+    decide. The detection takes at most linear time, because untrusted bytes are read in the calling process."""
     # A real PDF has objects; a text may only mention "%PDF-".
     pdf = b"%PDF-" in data[:_PDF_HEADER_WITHIN] and (b" obj" in data or b"startxref" in data)
     if data.startswith(b"%PDF-") or (pdf and data.startswith(b"%!PS")):
@@ -147,7 +147,8 @@ def _begins_html(start: bytes) -> bool:
 
 
 def looks_like_text(data: bytes) -> bool:
-    """Return whether the bytes can be text: with a byte order mark, as UTF-16, or with almost no control bytes."""
+    """Return whether the bytes may be text: they begin with a byte order mark, look like UTF-16, or contain almost no
+    control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
@@ -163,21 +164,21 @@ def utf16_without_bom(data: bytes) -> str:
         return ""
     even, odd = sample[::2].count(0), sample[1::2].count(0)
     half = len(sample) // 2
-    if odd > 0.3 * half and even <= 0.02 * half and _beside_zeros(sample[::2], sample[1::2]):
+    if odd > 0.3 * half and even <= 0.02 * half and _is_readable_utf16(sample[::2], sample[1::2]):
         return "utf-16-le"
-    if even > 0.3 * half and odd <= 0.02 * half and _beside_zeros(sample[1::2], sample[::2]):
+    if even > 0.3 * half and odd <= 0.02 * half and _is_readable_utf16(sample[1::2], sample[::2]):
         return "utf-16-be"
     return ""
 
 
-def _beside_zeros(low: bytes, high: bytes) -> bool:
+def _is_readable_utf16(low: bytes, high: bytes) -> bool:
     """Return whether bytes that may be UTF-16 contain readable characters. `low[i]` and `high[i]` are the low and the
-    high byte of the 16-bit number i. Of the low bytes whose high byte is zero, almost none may be control characters,
+    high byte of the character `i`. Among the low bytes whose high byte is zero, almost none may be control characters,
     and more than half must be ASCII."""
-    beside = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
-    controls = len(beside.translate(None, _TEXT_CONTROLS))
-    ascii_ = sum(one < 0x7F for one in beside) - controls
-    return controls * 50 <= len(beside) and ascii_ * 2 > len(beside)
+    ascii_or_latin = bytes(one for one, other in zip(low, high, strict=True) if other == 0)
+    controls = len(ascii_or_latin.translate(None, _TEXT_CONTROLS))
+    ascii_ = sum(one < 0x7F for one in ascii_or_latin) - controls
+    return controls * 50 <= len(ascii_or_latin) and ascii_ * 2 > len(ascii_or_latin)
 
 
 def _zip_type(data: bytes) -> str:
@@ -228,7 +229,7 @@ class ReadLimits:
     max_chars: int = 50_000_000  # twenty times the Bible; longer files are data dumps
     wall_seconds: float = 120.0  # 3,000 pages take about 10 s
     memory_bytes: int = 2048 * MIB  # address space of the child; the largest real PDFs take a quarter
-    output_bytes: int = 384 * MIB  # all drafts together: twice `max_chars` of three bytes, and some room
+    output_bytes: int = 384 * MIB  # all drafts together: enough for twice `max_chars` characters of three bytes
 
     @classmethod
     def from_settings(cls, settings: Settings) -> ReadLimits:
@@ -250,7 +251,7 @@ class ReadOptions:
     deadline: float = float("inf")
     engines: tuple[str, ...] = ("pdfium", "pypdf")  # a second attempt does not use the parser that crashed
     folder: str = ""  # the folder in which the reader may write and run tesseract; "" for none
-    page: int = 0  # the page to show as an image (the first page is 1); 0: the text is read
+    page: int = 0  # the page to show as an image (the first page is 1), or 0 to read the text of the file
     quote: str = ""  # the quotation to highlight on this page
     position: int = 0  # number of letters and digits on the page before the quotation
 

@@ -108,8 +108,8 @@ def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verba
 
 
 def _short_cells(row: lxml_html.HtmlElement) -> list[str]:
-    """Return the texts of the cells of a table row that becomes one line of text: its cells are short and contain
-    paragraphs, which would otherwise become a line each. Return [] for any other row."""
+    """Return the texts of the cells if a table row must be joined to one line of text: its cells are short and contain
+    paragraphs, and each paragraph would otherwise become a line. Return [] for any other row."""
     cells = [cell for cell in row if cell.tag in ("td", "th")]
     inner = [element for cell in cells for element in cell.iterdescendants()]
     if len(cells) < 2 or len(cells) != len(row) or not any(element.tag in ("p", "div") for element in inner):

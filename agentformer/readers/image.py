@@ -21,10 +21,11 @@ from agentformer.text.quality import assess
 from agentformer.types import DocumentText, Page
 
 MAX_IMAGE_PIXELS = 120_000_000  # pixels of an image in the file; each takes up to 4 bytes of memory
-DRAFT_SECONDS = 20.0
-MIN_LETTERS = 3
+DRAFT_SECONDS = 20.0  # seconds between two drafts of a document
+MIN_LETTERS = 3  # a page with fewer letters has no usable text
 _FORMATS = ("PNG", "JPEG", "TIFF", "WEBP")
-_LONGER, _LARGEST_FACTOR = 3_500, 3  # pixels of the longer side of A4 at 300 dpi: smaller images are enlarged
+_LONGER = 3_500  # pixels of the longer side of A4 at 300 dpi; smaller images are enlarged
+_LARGEST_FACTOR = 3  # maximum factor of the enlargement
 _DAMAGED = "the image is damaged or cut off; save it again"
 _TOO_LARGE = f"the image has more than {MAX_IMAGE_PIXELS:,} pixels; make it smaller"
 MAX_PIXELS = 40_000_000  # an A3 page at 300 dpi has 17 million
@@ -47,8 +48,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     drafted = time.monotonic()
     for number, image in enumerate(_images(data, options.limits.max_pages), 1):
         if time.monotonic() > options.deadline:
-            late = "there was no time for OCR; split the file or raise the setting read_seconds"
-            pages.append(_page(number, "", late))
+            reason = "there was no time for OCR; split the file or raise the setting read_seconds"
+            pages.append(_page(number, "", reason))
             continue
         pages.append(_page(number, image_text(_prepared(image)), "text recognition (OCR) found no text"))
         if time.monotonic() - drafted > DRAFT_SECONDS:
@@ -57,7 +58,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     yield _document(options, pages)
 
 
-def _images(data: bytes, most: int) -> Iterator[Any]:
+def _images(data: bytes, max_pages: int) -> Iterator[Any]:
     """Yield the pages of an image file. Of an animated image, only the first frame is yielded."""
     from PIL import Image
 
@@ -65,8 +66,10 @@ def _images(data: bytes, most: int) -> Iterator[Any]:
     try:
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             count = getattr(image, "n_frames", 1) if image.format == "TIFF" else 1
-            if count > most:
-                raise DocumentTooLarge(f"the image has {count:,} pages; the limit is {most:,} pages; split the file")
+            if count > max_pages:
+                raise DocumentTooLarge(
+                    f"the image has {count:,} pages; the limit is {max_pages:,} pages; split the file"
+                )
             for number in range(count):
                 image.seek(number)
                 if math.prod(image.size) > MAX_IMAGE_PIXELS:
@@ -78,14 +81,14 @@ def _images(data: bytes, most: int) -> Iterator[Any]:
 
 
 def _prepared(image: Any) -> Any:
-    """Return an image for tesseract: upright, gray, on a white ground, and neither very small nor very large."""
+    """Return an image for tesseract: upright, gray, with a white background, and neither very small nor very large."""
     from PIL import Image, ImageOps
 
     image = ImageOps.exif_transpose(image)
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
-        ground = Image.new("RGBA", image.size, "white")
-        image = Image.alpha_composite(ground, image)
+        background = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(background, image)
     if image.mode.startswith("I"):  # 16 bits of gray
         image = image.point(lambda value: value / 256).convert("L")
     image = image.convert("L")
@@ -116,8 +119,8 @@ def ocr_unavailable() -> str:
 
 
 def image_text(image: Any) -> str:
-    """Return the text that OCR finds in a PIL image. Return "" if tesseract fails, or if it is too uncertain about the
-    text. An image on its side or upside down is turned."""
+    """Return the text that OCR finds in a PIL image. Return "" if tesseract fails, or if its confidence in the text is
+    too low. An image that lies on its side or is upside down is turned."""
     import pytesseract  # imports NumPy, which few files need
 
     try:
@@ -149,7 +152,8 @@ def _read(image: Any) -> tuple[str, float]:
 
 
 def _turn(image: Any) -> int:
-    """Return the degrees by which the image must be turned clockwise to be upright, or 0 if they are unknown."""
+    """Return the angle in degrees by which the image must be turned clockwise to be upright, or 0 if the angle is
+    unknown."""
     import pytesseract
 
     with suppress(pytesseract.TesseractError, RuntimeError, OSError):  # too few letters, no `osd` data, or too slow

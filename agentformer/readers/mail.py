@@ -25,8 +25,8 @@ MAX_ATTACHMENTS = 200  # attachments of a file
 MAX_DEPTH = 3  # depth of messages that are attached to messages
 MAX_PARTS = 1_000  # parts of a message
 _SHOWN = ("From", "To", "Cc", "Date", "Subject")
-_LONGEST_HEADER = 2_000  # code points that are shown
-_LONGEST_NOTE = 900  # code points of the reason, which names the attachments that were not read
+_LONGEST_HEADER = 2_000  # maximum code points of a header on a page
+_LONGEST_NOTE = 900  # maximum code points of the reason, which names the attachments that were not read
 # The line before each message of a mailbox. A line of a message that begins like this is written with ">" before it.
 _SEPARATOR = re.compile(rb"(?:\A|(?<=\n\n)|(?<=\r\n\r\n))From [^\n]{1,300}\d\d:\d\d[^\n]{0,60}\r?\n")
 _ESCAPED = re.compile(rb"^>(?=>*From )", re.MULTILINE)
@@ -36,7 +36,7 @@ _ESCAPED = re.compile(rb"^>(?=>*From )", re.MULTILINE)
 class _Reader:
     options: ReadOptions
     pages: list[Page] = field(default_factory=list)
-    unread: list[str] = field(default_factory=list)  # attachments, with the reasons
+    unread: list[str] = field(default_factory=list)  # attachments that were not read, with the reasons
     attachments: int = 0
     chars: int = 0
 
@@ -79,7 +79,8 @@ class _Reader:
             self._add(replace(page, label=f"{name} > {page.label}" if page.label else name))
 
     def _read(self, leaf: Message, name: str, depth: int) -> Sequence[Page]:
-        """Return the pages of an attachment. The pages of a message or a mailbox are added, and the result is empty."""
+        """Return the pages of an attachment. If the attachment is a message or a mailbox, add its pages, and return no
+        pages."""
         content = leaf.get_payload()
         nested = content[0] if isinstance(content, list) and content and isinstance(content[0], Message) else None
         data = b"" if nested is not None else _bytes_of(leaf)

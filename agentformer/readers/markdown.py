@@ -28,7 +28,7 @@ class _Section:
     path: tuple[str, ...]
     level: int
     lines: list[str]
-    line: int = 1  # the number of its first line in the text
+    line: int = 1  # the number of the first line of the section in the file
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -102,5 +102,6 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def _plain_title(markup: str) -> str:
-    """Return the text of a heading without markup, and not too long, because every citation of the section shows it."""
+    """Return the text of a heading without markup. A long text is cut, because every citation of the section shows
+    it."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

@@ -23,7 +23,7 @@ _LONGEST = 40  # code points of the name of a language
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. The title is the first heading of the cells with text."""
+    """Yield the document. The title is the first heading of the text cells."""
     try:
         notebook = json.loads(decode(data))
     except (ValueError, RecursionError):

@@ -47,14 +47,14 @@ class Relation(NamedTuple):
 
 
 class ZipParts:
-    """The parts of a document that is a ZIP archive. All parts together may have `most` bytes when unpacked.
+    """The parts of a document that is a ZIP archive. All parts together may have `max_bytes` bytes when unpacked.
 
     Raises `CorruptDocument` if the archive is damaged, `EncryptedDocument` if a part is encrypted, and
     `DocumentTooLarge` if the limit is exceeded."""
 
-    def __init__(self, data: bytes, kind: DocumentKind, most: int = MAX_UNPACKED) -> None:
+    def __init__(self, data: bytes, kind: DocumentKind, max_bytes: int = MAX_UNPACKED) -> None:
         self._kind = kind
-        self._left = self._most = most
+        self._left = self._max_bytes = max_bytes
         with self._damaged():
             self._archive = zipfile.ZipFile(io.BytesIO(data))
             self._entries = {entry.filename: entry for entry in self._archive.infolist()}
@@ -90,7 +90,8 @@ class ZipParts:
 
     def xml(self, name: str, *, doctype: bool = False) -> etree._Element:
         """Return the root element of a part in XML. A part with a document type declaration is refused, because the
-        declaration may define entities. If `doctype` is true, only one that does so is refused."""
+        declaration may define entities. If `doctype` is true, the part is refused only if the declaration defines
+        entities."""
         content, parser = self.read(name), etree.XMLParser(**_SAFE)
         with self._damaged():
             root = etree.fromstring(content, parser)
@@ -100,8 +101,8 @@ class ZipParts:
         return root
 
     def elements(self, name: str, tag: str) -> Iterator[etree._Element]:
-        """Yield the elements of a large part that have this tag, one after the other. An element is cleared after it
-        was used, so that the memory stays small."""
+        """Yield the elements of a large part that have this tag, one after the other. An element is cleared when the
+        next element is requested, so that little memory is used."""
         parser = etree.XMLPullParser(tag=tag, **_SAFE)
         checked = False
         with self._damaged():
@@ -118,7 +119,8 @@ class ZipParts:
             parser.close()
 
     def relations(self, name: str) -> dict[str, Relation]:
-        """Return the links of a part to other parts by their ids, without links to places outside of the document."""
+        """Return a dictionary: id of a link in this part -> the link to another part. Links to places outside of the
+        document are left out."""
         folder, _, file = name.rpartition("/")
         place = f"{folder}/_rels/{file}.rels".lstrip("/")
         found: dict[str, Relation] = {}
@@ -149,7 +151,7 @@ class ZipParts:
         )
 
     def _too_large(self) -> DocumentTooLarge:
-        limit = self._most >> 20
+        limit = self._max_bytes >> 20
         return DocumentTooLarge(f"the {self._kind.name} has over {limit} MiB of text; split the document")
 
     @contextmanager

@@ -52,9 +52,7 @@ _OTHER_MEASURE = 0.6  # factor of a number that may measure something else than 
 _WITHOUT_NUMBER = 0.5  # value of "half an hour" or "free"
 _YEARS_OLD = 0.5  # value of "40 years" and "built in 1921" for "How old"
 _ASKS = re.compile(r"[?？]")
-_PHYSICAL = frozenset(
-    {"age", "length", "mass", "heat", "speed"}
-)  # a number without a unit of these kinds counts things
+_PHYSICAL = frozenset({"age", "length", "mass", "heat", "speed"})  # a number without such a unit counts things
 _SHARED = frozenset({"money"})  # a percentage may answer "How much did the fee rise?"
 _SHARE, _LENGTH = frozenset({"share"}), frozenset({"length"})
 _DIMENSIONS = ("far", "deep", "tall", "wide", "lengthy")
@@ -190,22 +188,18 @@ def _has_another_dimension(question: Question, folded: str, known: Collection[st
     return bool(stated) and not set(stated) & set(wanted)
 
 
-def _value(quantity: Quantity, question: Question, asked: Collection[str]) -> float:
+def _value(found: Quantity, question: Question, asked: Collection[str]) -> float:
     """Return how well a number answers the question, from 0 to 1. The question asks for the kinds of quantities
     `asked`, and the unit of the number is of another kind or missing."""
-    if "age" in asked and "span" in quantity.kinds:
+    if "age" in asked and "span" in found.kinds:
         return _YEARS_OLD
-    if quantity.is_year or (quantity.has_noun and not quantity.kinds and asked and _PHYSICAL.issuperset(asked)):
+    if found.is_year or (found.has_noun and not found.kinds and asked and _PHYSICAL.issuperset(asked)):
         return 0.0
-    if (
-        quantity.kinds
-        and (asked or question.type == "many")
-        and not (quantity.kinds == _SHARE and _SHARED.issuperset(asked))
-    ):
+    if found.kinds and (asked or question.type == "many") and not (found.kinds == _SHARE and _SHARED.issuperset(asked)):
         return 0.0
-    if quantity.has_unit and quantity.kinds != _SHARE:
+    if found.has_unit and found.kinds != _SHARE:
         return _AMOUNT_VALUE
-    return _NUMBER_VALUE if quantity.number[0].isdigit() else _WORD_VALUE
+    return _NUMBER_VALUE if found.number[0].isdigit() else _WORD_VALUE
 
 
 def _frequency(text: str, language: str, known: Collection[str]) -> float:

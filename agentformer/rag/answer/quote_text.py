@@ -94,18 +94,14 @@ def _end_of_names(sentence: Sentence) -> int:
     list of names is a short fragment with a comma, most of whose words are capitalised."""
     content, spans = sentence.passage.content, sentence.passage.sentences
     following = bisect_left(spans, (sentence.span.end,))
-    next_span = spans[following] if following < len(spans) else None
-    if (
-        next_span is None
-        or next_span.end - next_span.start > _FRAGMENT
-        or "\n\n" in content[sentence.span.end : next_span.start]
-    ):
+    after = spans[following] if following < len(spans) else None
+    if after is None or after.end - after.start > _FRAGMENT or "\n\n" in content[sentence.span.end : after.start]:
         return sentence.span.end
-    names = content[next_span.start : next_span.end]
+    names = content[after.start : after.end]
     words = [word for word in names.split() if word[:1].isalpha()]
     capitals = sum(word[0].isupper() for word in words)
     if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
-        return next_span.end
+        return after.end
     return sentence.span.end
 
 

@@ -1,5 +1,5 @@
-"""Source code: the programming languages that the name of a file identifies, and the nodes of their syntax trees that
-have names.
+"""The programming languages of source code: which language the name of a file identifies, and which nodes of its syntax
+tree are symbols.
 
 A file whose name identifies a language is source code. If a grammar of tree-sitter is installed for the language (extra
 `code`), the functions and classes are found in the syntax tree. Otherwise, or if the text cannot be parsed, they are
@@ -32,7 +32,7 @@ _SUFFIXES = {
     "tsx": ".tsx",
     "typescript": ".ts .mts .cts",
     "yaml": ".yaml .yml",
-    # Without a grammar: blank lines and indentation give their parts.
+    # These languages have no grammar. Their symbols are found by blank lines and indentation.
     "clojure": ".clj .cljs",
     "css": ".css .scss .less",
     "dart": ".dart",

@@ -1,9 +1,10 @@
 """Detection of the symbols of source code, such as functions and classes. A child process finds them in the syntax
 tree. If this is not possible, they are found by blank lines and indentation.
 
-A child process serves many texts, because starting it takes longer than parsing a usual file. Its answers are checked,
-because untrusted text may have taken control of it. They contain line numbers, names and signatures, but not the text
-itself. If the child process crashes or is too slow, blank lines and indentation are used.
+One child process serves many texts, because starting a process takes longer than parsing a usual file. The answers of
+the child process are checked, because an untrusted text may have taken control of it. An answer contains line numbers,
+names and signatures, but not the text itself. If the child process crashes or is too slow, blank lines and indentation
+are used.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _DEFINED = re.compile(
 )
 _OUTER = re.compile(r"\b(?:class|interface|trait|impl|module|namespace|object|protocol|extension|struct|service)\b|^\[")
 _NOTES = ("#", "//", "/*", "*", "@", "--", ";", "%")  # at the beginning of comments and decorators
-_MOST_LINES = 40  # only in a block with more lines, inner blocks are searched for
+_MOST_LINES = 40  # inner blocks are searched for only in a block with more lines
 
 
 def with_symbols(document: DocumentText) -> DocumentText:
@@ -78,8 +79,8 @@ def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
 
 def _nested(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
     """Yield the symbols in the order of the text, without overlaps: two symbols are either apart, or one is inside the
-    other. A symbol that ends after the symbol in which it begins, and a second one with the same range, are left
-    out."""
+    other. A symbol is left out if it ends after the symbol in which it begins, or if another symbol has the same
+    range."""
     around: list[Symbol] = []
     for symbol in sorted(symbols, key=lambda each: (each.start, -each.end)):
         while around and around[-1].end <= symbol.start:
@@ -107,7 +108,7 @@ class _Worker:
         with self._lock:
             fresh = self._started()
             answer = self._ask(data, language)
-            if answer is None and not fresh:  # an idle child has ended
+            if answer is None and not fresh:  # an idle child process may have ended
                 self._started()
                 answer = self._ask(data, language)
         return answer
@@ -182,7 +183,8 @@ def _heads(lines: Sequence[str], start: int, end: int) -> Iterator[int]:
 
 
 def _definition(lines: Sequence[str], first: int, last: int) -> tuple[int, str]:
-    """Return the line that names a block, and the name. The line may follow comments and decorators."""
+    """Return the number of the line that names a block, and the name. The line may follow comments and decorators. If
+    there is no such line, return `first` and ""."""
     for number in range(first, min(last + 1, first + 30)):
         if found := _DEFINED.match(lines[number].strip()):
             return number, next(name for name in found.groups() if name).strip().rstrip(":.-")

@@ -13,7 +13,6 @@ import os
 import re
 import select
 import sys
-from dataclasses import replace
 from functools import lru_cache
 from typing import IO, Any
 
@@ -109,7 +108,8 @@ class _Walk:
             self.into(body if body is not None else symbol, full, depth + 1)
 
     def _symbol(self, node: Any) -> Any:
-        """Return the symbol that `node` is or encloses, as a function with decorators, or None if there is none."""
+        """Return the node if it is a symbol, or the symbol that the node encloses, such as a function with decorators.
+        Return None if there is no symbol."""
         for _ in range(4):
             if node.type in self._grammar.symbols:
                 return node if self._defines(node) else None
@@ -171,8 +171,8 @@ class _Walk:
         return _plain(_QUOTES.sub("", self._read(first).strip()))
 
     def _notes_before(self, node: Any, before: list[Any]) -> tuple[int, str]:
-        """Return the number of the line at which the comments directly above a symbol (or else the symbol) begin, and
-        the text of these comments. `before` are the comments before the symbol."""
+        """Return the number of the first line of a symbol, including the comments directly above it, and the text of
+        these comments. `before` are all comments before the symbol."""
         first = node.start_point[0]
         texts: list[str] = []
         for note in reversed(before):
@@ -188,20 +188,21 @@ class _Walk:
 
 
 def _plain(doc: str) -> str:
-    """Return the first paragraph of a documentation, in one line and with at most `MAX_ABOUT` characters."""
+    """Return the first paragraph of a docstring or comment, in one line and with at most `MAX_ABOUT` characters."""
     paragraph = re.split(r"\n[ \t]*\n", doc.strip(), maxsplit=1)[0]
     return " ".join(paragraph.split())[:MAX_ABOUT]
 
 
 _IDLE_SECONDS = 30.0  # a sync sends the next text within a second
-_LIMITS = ReadLimits(wall_seconds=1_200.0, memory_bytes=1_024 * MIB)  # seconds of processor for all texts together
+# `wall_seconds` limits the processor time for all texts together.
+_LIMITS = ReadLimits(wall_seconds=1_200.0, memory_bytes=1_024 * MIB)
 
 
 def main() -> None:
-    """Run the worker: answer each request on standard input by a frame on standard output."""
+    """Run the worker: answer each request from standard input with a frame on standard output."""
     stdin, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # the pipe is for frames only: output of C libraries is sent to stderr
-    restrict(ReadOptions("", PLAIN, limits=replace(_LIMITS)))
+    restrict(ReadOptions("", PLAIN, limits=_LIMITS))
     prepare()
     refuse_events(programs()[0], "")
     out.write(READY)

@@ -1,9 +1,9 @@
 """The readers of presentations, spreadsheets and OpenDocument files, and `GridPages`, which writes the cells of a sheet
 as pages of text.
 
-A row is a line of cells, which "|" separates, and the first row of a table has its headers. A sheet has several tables
-if blank rows separate them. Rows with one cell above a table are its title. A long table fills several pages, and each
-of them begins with the headers.
+A row becomes a line of cells with "|" between them, and the first row of a table has the headers. If blank rows divide
+a sheet, it has several tables. Rows with one cell above a table are its title. A long table fills several pages, and
+each page begins with the headers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Row = Sequence[str] | Mapping[int, str]
 _MAX_CELLS = 30_000_000  # cells of a table, blank cells included
 _MAX_CELL = 32_767  # code points of a cell; the limit of spreadsheet programs
 _MAX_HEADERS = 2_000  # code points of a line of headers that is repeated on each page
-_BAR = "\u00a6"  # instead of "|" in a cell
+_BAR = "\u00a6"  # replaces "|" in a cell
 _IMAGES = "the slide has no text; the text of images on slides is not read"
 
 
@@ -47,8 +47,8 @@ class GridPages:
 
     def add(self, name: str, rows: Iterable[Row]) -> None:
         """Add a sheet. Each row is a list of cells, or a dictionary of cells by the numbers of their columns. A row
-        without text is a blank row. A sheet without text has one page without text. Raises `DocumentTooLarge` at a
-        limit."""
+        without text is a blank row. A sheet without text has one page without text. Raises `DocumentTooLarge` if a
+        limit is exceeded."""
         text = ""
         first = True
         for part in self._parts(rows):

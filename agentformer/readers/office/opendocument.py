@@ -25,12 +25,13 @@ _ENCRYPTION = b"encryption-data"
 _SKIPPED = frozenset({f"{_TEXT}tracked-changes", f"{_OFFICE}annotation", f"{_OFFICE}forms", f"{_TEXT}note-citation"})
 _SKIPPED |= {f"{_TEXT}page-number"}
 _MAX_DEPTH = 100
-_MAX_REPEATED = 1_000  # equal rows, and equal cells; more are the rest of an empty sheet
+_MAX_REPEATED = 1_000  # equal rows or cells in a row; more are the empty rest of a sheet
 _DIGITS = re.compile(r"\d{1,7}")
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Raises `EncryptedDocument` if it has a password, `CorruptDocument` if it has no content."""
+    """Yield the document. Raises `EncryptedDocument` if it has a password, and `CorruptDocument` if it has no
+    content."""
     parts = ZipParts(data, _KIND)
     if _MANIFEST in parts and _ENCRYPTION in parts.read(_MANIFEST):  # not parsed: some manifests are not valid XML
         raise parts.encrypted()
@@ -113,8 +114,8 @@ def _paragraphs(parent: etree._Element) -> str:
 
 
 def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
-    """Return whether an element is left out: between it and its ancestor `below`, there is a comment, or a paragraph
-    whose text already contains the element."""
+    """Return whether an element is left out, because a comment, or a paragraph whose text already contains the element,
+    is between the element and its ancestor `below`."""
     for above in element.iterancestors():
         if above is below:
             return False

@@ -27,7 +27,7 @@ _MAX_DEPTH = 60
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Its slides are in the order of the presentation, hidden ones included."""
+    """Yield the document. Its slides, including hidden slides, are in the order of the presentation."""
     parts = ZipParts(data, _KIND)
     links = parts.relations(_PRESENTATION)
     slides = (links.get(each.get(_ID, "")) for each in parts.xml(_PRESENTATION).iter(f"{_P}sldId"))
@@ -54,7 +54,7 @@ def _page(number: int, parts: ZipParts, name: str) -> Page:
 
 
 def _shapes(parent: etree._Element, depth: int) -> Iterator[etree._Element]:
-    """Yield the shapes and the tables of a slide, also those in groups."""
+    """Yield the shapes and the tables of a slide, including those in groups."""
     for child in parent if depth <= _MAX_DEPTH else ():
         if child.tag in (f"{_P}sp", f"{_P}graphicFrame"):
             yield child

@@ -23,7 +23,8 @@ _ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 _KIND = DocumentKind("Excel workbook", "Excel")
 _BOOK, _STYLES = "xl/workbook.xml", "xl/styles.xml"
 _MOST = 1 << 30  # bytes of all parts: a million rows of numbers have about 300 MB of XML
-_QUOTED = re.compile(r'"[^"]*"|\\.|\[(?!h+\]|m+\]|s+\])[^\]]*\]|[_*].')  # of a number format: not a part of a date
+# Parts of a number format that are no date or time.
+_QUOTED = re.compile(r'"[^"]*"|\\.|\[(?!h+\]|m+\]|s+\])[^\]]*\]|[_*].')
 _TIME = re.compile(r"[hs]|\[m+\]")
 _DATE = re.compile(r"[yd]|mmm|^[^hs\[]*m[^hs\[]*$")
 _BUILT_IN = {
@@ -37,7 +38,8 @@ _NO_VALUE = "{} formulas have no stored value; open the file in a spreadsheet pr
 
 
 class _Book(NamedTuple):
-    """The shared parts of a workbook: texts, a number format ("d", "%", ...) for each style, and the first day."""
+    """The shared parts of a workbook: texts, a number format ("d", "%", ...) for each style, and the day with the
+    number 0."""
 
     texts: Sequence[str]
     formats: Sequence[str]
@@ -45,7 +47,7 @@ class _Book(NamedTuple):
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
-    """Yield the document. Its sheets are in the order of the workbook, hidden ones included."""
+    """Yield the document. Its sheets, including hidden sheets, are in the order of the workbook."""
     parts = ZipParts(data, _KIND, _MOST)
     workbook, links = parts.xml(_BOOK), parts.relations(_BOOK)
     shared = next((link.target for link in links.values() if link.kind == "sharedStrings"), "")
@@ -134,7 +136,8 @@ def _value(cell: etree._Element, book: _Book) -> str:
 
 
 def _number(stored: str, kind: str, epoch: datetime) -> str:
-    """Return a number as a reader sees it: 0.1 and not 0.10000000000000001, a date, a time, or a percentage."""
+    """Return a stored number as a spreadsheet program shows it: as a date, a time, a percentage, or a number such as
+    0.1 instead of 0.10000000000000001. `kind` is the number format (see `_formats`)."""
     try:
         value = float(stored)
         if kind.startswith("%"):

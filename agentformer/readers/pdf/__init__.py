@@ -58,7 +58,7 @@ class _Draft:
     failed: bool = False
     blank: bool = False
     recognised: bool = False  # tried by OCR
-    titles: Sequence[Title] = ()  # that PDFium found
+    titles: Sequence[Title] = ()  # found by PDFium
     tables: Sequence[DraftTable] = ()
 
 
@@ -180,7 +180,7 @@ def _better(first: _Draft, second: _Draft) -> _Draft:
     if first.quality.verdict == "empty":
         enough = second.quality.is_usable and second.quality.letters >= MIN_HIDDEN_LETTERS
         return second if enough else first
-    if second.quality.letters * 2 < first.quality.letters:  # a higher score because most text is missing
+    if second.quality.letters * 2 < first.quality.letters:  # a higher score may only mean that most text is missing
         return first
     return second if second.quality.score > first.quality.score + 0.02 else first
 
@@ -233,7 +233,7 @@ def _page(
 
 
 def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
-    """Return the filled form fields of a page as lines, without those whose value is in the text of the page."""
+    """Return the filled form fields of a page as lines. A field is left out if its value is in the text of the page."""
     values: list[tuple[str, str]] = []
     with suppress(Unreadable):
         values = fast.form_values(number) if fast is not None else []
@@ -263,7 +263,7 @@ def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str
 
 def recognise(document: PdfiumDocument, number: int) -> str:
     """Return the text that OCR finds in the image of a page. Return "" if the page is too large, if tesseract fails, or
-    if tesseract is too uncertain about the text."""
+    if its confidence in the text is too low."""
     scale = scale_for(*document.size(number))
     if not scale or document.largest_image(number) > MAX_IMAGE_PIXELS:
         return ""

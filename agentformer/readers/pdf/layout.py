@@ -1,7 +1,7 @@
 """Analyze the layout of PDF pages: paragraphs, running headers and footers, and the titles of sections.
 
-The outline of the file names titles. Other titles are found by their type: a title is bold, larger than the text of the
-page, or in capitals in the center of the page. It stands alone in its row, at the left margin or in the center."""
+The outline of the file names titles. Other titles are found by their style: a title is bold, larger than the text of
+the page, or in capitals in the center of the page. It is alone in its row, at the left margin or in the center."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from agentformer.text.normalize import clean
 from agentformer.types import Heading, Page, Span
 
-GAP = 1.35  # a larger distance, in usual line distances, separates paragraphs; their spacing is 1.5 or more
+GAP = 1.35  # usual line distances; lines further apart are in different paragraphs, whose distance is 1.5 or more
 _INDENT = (0.7, 5.0)  # indent of a paragraph in letter heights: less is noise, more is another column
 _SENTENCE_ENDS = frozenset('.!?:;…"”’»)。！？')
 
@@ -31,8 +31,8 @@ class Line(NamedTuple):
     height: float = 0.0
     right: float = 0.0  # the x position at which its last character ends
     last_y: float = 0.0  # the y position of its last row, if a hyphen joined two rows
-    bold: bool = False  # its first and its last letter
-    italic: bool = False
+    bold: bool = False  # True if its first and its last letter are bold
+    italic: bool = False  # True if its first letter is italic
 
 
 def with_paragraphs(text: str, lines: Sequence[Line] | None) -> str:
@@ -94,14 +94,14 @@ _EDGE_LINES = 5  # a letterhead or report header of four lines and a rule
 _WINDOW = 6  # pages compared on each side; chapter headers change
 _LEAST = 3  # pages with the same line that make it a running line
 _NUMBER = re.compile(r"\d+|\b[ivxlc]+\b")
-_LETTERS = 12  # a line with so many letters is compared without its numbers; "Step 3" may be a slide's title
+_LETTERS = 12  # a line with at least this many letters is compared without its numbers; "Step 3" may be a slide's title
 _DATE = 6  # least length of a repeated line without letters, such as a date or a document number
 _MAX_LINE = 200
 
 
 def bodies(texts: Sequence[str]) -> list[Span | None]:
     """Return a span for each page: the text of the page without running headers and footers. The span is None if the
-    page has no running headers and footers. The span is also None if the page has no other text."""
+    page has no running header or footer, or if it has no other text."""
     lines = [[*re.finditer(r"\S[^\n]*", text)] for text in texts]
     tops = [[_line_keys(line[0], n) for line in page[:_EDGE_LINES]] for n, page in enumerate(lines)]
     ends = [[_line_keys(line[0], n) for line in page[::-1][:_EDGE_LINES]] for n, page in enumerate(lines)]
@@ -208,14 +208,14 @@ def line_pattern(title: str) -> str:
 
 MAX_TITLES = 20  # titles of a page; a page with more is a list or a table in bold type
 _LONGEST_TITLE = 150  # code points; a longer bold text is a sentence
-_SAME = 0.05  # share of the height: the largest difference of two lines in one style
-_LARGER = 1.15  # a line is larger if its height is so many times the usual height of the page
+_SAME = 0.05  # share of the height: the largest difference in height of two lines in one style
+_LARGER = 1.15  # a line is larger if its height is at least this many times the usual height of the page
 _MARGIN = 4.0  # times the height of the line: the largest distance of a title from the left margin
 _CENTER = 0.02  # times the width of the page: the largest distance of a centered title from the center of the page
 _MOSTLY = 0.5  # share of bold letters on a page, above which bold type is the usual type of the page
 _FULL = 0.75  # share of the width of the text: a longer line may continue in the next line
 _WRAP = 1.6  # times the height of the line: the largest distance of the next line of the same title
-_SUM = re.compile(r"\d[.,]\d|[$€£¥%]|\d\)|\d\s+\d|\d{4}\D+\d{4}")  # or two years, the heads of columns
+_SUM = re.compile(r"\d[.,]\d|[$€£¥%]|\d\)|\d\s+\d|\d{4}\D+\d{4}")  # an amount, or two years above columns
 _DATE_LINE = re.compile(r"(?:\w+\.? )?\d{1,2}[,.]? (?:\w+ )?\d{4}\b|(?:\w+\.? )?\d{1,2},$")
 
 
@@ -228,7 +228,8 @@ class Title(NamedTuple):
 
 
 class _Style(NamedTuple):
-    """The style of a title. The title with the greater style (compared by fields) has the outer section."""
+    """The style of a title. Styles are compared field by field. The title with the greater style begins an outer
+    section."""
 
     height: float  # in points
     centered: bool

@@ -1,9 +1,9 @@
 """Render a page of a PDF file as a PNG image, and find the boxes of a quotation on this page. Runs in the child
 process.
 
-The stored text of a page differs from the characters in the file: paragraphs are joined and hyphens are removed. So a
-quotation is found by its letters and digits only, without accents: some files draw the dots of an "ä" apart from its
-letter.
+The stored text of a page differs from the characters in the file: paragraphs are joined and hyphens are removed. A
+quotation is therefore found by its letters and digits only. Accents are ignored, because some files draw the dots of an
+"ä" apart from its letter.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def page_image(data: bytes, options: ReadOptions) -> PageImage:
     """Return the image of the page `options.page`, and the boxes of `options.quote` on the page.
 
     A box is (left, top, right, bottom) as shares (0..1) of the width and the height. There are no boxes if the
-    characters of the page do not contain the quotation, as on a scanned page. Raises `DocumentError` if the page cannot
-    be shown.
+    characters of the page do not contain the quotation, for example on a scanned page. Raises `DocumentError` if the
+    page cannot be shown.
     """
     try:
         document = PdfiumDocument(data, options.password)
@@ -178,7 +178,8 @@ def _box(page: Any, text_page: Any, number: int) -> Box | None:
 
 
 def _lines(boxes: Iterable[Box]) -> Iterator[Box]:
-    """Join the boxes of neighbouring characters on the same line, in any direction of writing."""
+    """Yield boxes for lines: the boxes of neighbouring characters on the same line are joined. The direction of writing
+    does not matter."""
     line: Box | None = None
     for box in boxes:
         near = _NEAR * (box[3] - box[1])

@@ -38,12 +38,12 @@ _FILLED_FIELDS = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw
 MAX_OUTLINE = 20_000
 SHORT = 400  # characters; shorter pages are checked for visible text
 SAMPLE = 100  # characters of a page whose Unicode mapping is checked
-STRAY = 60  # letters outside the visible page that are not text: printers' marks, names of layers
+STRAY = 60  # fewer letters outside the visible page are not text, but printers' marks or names of layers
 PAGE_SECONDS = 8.0  # time limit of pypdf for a page; usual pages take 0.03 s, and a drawing of 40,000 paths 4 s
 # Errors of a Python parser on hostile input, in addition to pypdf's own. Only the page is lost.
 _PAGE_ERRORS = (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, RecursionError,
                 NotImplementedError, OSError, AssertionError, ImportError, TimeoutError)  # fmt: skip
-logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings concern authors of PDFs
+logging.getLogger("pypdf").setLevel(logging.CRITICAL)  # its warnings are for authors of PDF files
 _UNTITLED = re.compile(r"untitled|unbenannt|nimetön|namnlös|document\d*|microsoft (?:word|powerpoint)|slide \d+", re.I)
 _PROGRAM = re.compile(r"Microsoft (?:Word|PowerPoint) - (.+?)(?:\.(?:docx?|pptx?|rtf))?$", re.I)
 _FONT_NAME = 256  # bytes
@@ -114,13 +114,13 @@ class PdfiumDocument:
             return list(_form_values(self._document.formenv.raw, page.raw))
 
     def label(self, number: int) -> str:
-        """Return the label of a page: its printed page number, such as "iv", or "" if it has none."""
+        """Return the label of a page: its printed page number, such as "iv", or "" if the page has no label."""
         with suppress(pdfium.PdfiumError):
             return str(self._document.get_page_label(number) or "").strip("\x00 ")
         return ""
 
     def outline(self) -> Iterator[OutlineEntry]:
-        """Yield those of the first `MAX_OUTLINE` entries of the outline that point to a page."""
+        """Yield the entries of the outline that point to a page. Only the first `MAX_OUTLINE` entries are read."""
         with suppress(pdfium.PdfiumError, RecursionError):
             for count, mark in enumerate(self._document.get_toc()):
                 if count >= MAX_OUTLINE:
@@ -183,8 +183,8 @@ def _unmapped(text_page: Any) -> float:
 
 
 def _lines(text_page: Any, text: str) -> list[Line] | None:
-    """Return the text and the position of each line. Return None if PDFium counts the characters of the text in another
-    way than Python, because positions cannot be found in such a text."""
+    """Return the text and the position of each line. Return None if PDFium and Python count the characters of the text
+    in different ways, because positions cannot be found in such a text."""
     if not text.isascii() and any(c > "\uffff" for c in text):
         return None
     contents = text.split("\r\n")
@@ -220,7 +220,8 @@ def _line(text_page: Any, content: str, at: int) -> Line:
 
 
 def _font(text_page: Any, index: int) -> tuple[bool, bool]:
-    """Return whether the font of a character is bold, and italic. PDFium only estimates its weight."""
+    """Return whether the font of a character is bold, and whether it is italic. The name and the flags of the font are
+    used, because PDFium only estimates the weight."""
     name, flags = ctypes.create_string_buffer(_FONT_NAME), ctypes.c_int()
     if not 0 < raw.FPDFText_GetFontInfo(text_page, index, name, _FONT_NAME, flags) <= _FONT_NAME:
         return False, False
@@ -295,7 +296,7 @@ class PypdfDocument:
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
-    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: any time)."""
+    """Return the result of `read`, or None if pypdf fails or takes longer than `seconds` (0: no limit)."""
     from pypdf.errors import PyPdfError
 
     with suppress(PyPdfError, *_PAGE_ERRORS), warnings.catch_warnings(), _time_limit(seconds):

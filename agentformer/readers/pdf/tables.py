@@ -1,6 +1,6 @@
-"""Read the positions of words with PDFium, find the tables of numbers of a page, and locate them in its text. A table
-needs no drawn lines: numbers of one column have overlapping horizontal extents, and the words above a column are its
-header."""
+"""Read the positions of words with PDFium, find the tables of numbers on a page, and locate them in the text of the
+page. A table needs no drawn lines: numbers of one column have overlapping horizontal extents, and the words above a
+column are its header."""
 
 from __future__ import annotations
 
@@ -154,7 +154,8 @@ def _find(text: str, line: str, span: Span) -> Span | None:
 
 
 def _words(text_page: Any, lines: Sequence[str]) -> Iterator[Word]:
-    """Yield the words of a page with their positions: at most `MAX_WORDS` + 1, to show that a page has too many."""
+    """Yield the words of a page with their positions. Stop after `MAX_WORDS` + 1 words, because a page with more than
+    `MAX_WORDS` words is not searched."""
     box = raw.FS_RECTF()
     x, y = ctypes.c_double(), ctypes.c_double()
     start = count = 0
@@ -259,8 +260,8 @@ def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell])
         if not row.has_data:
             label = [] if row.values else [word.text for word in row.words]
             continue
-        aside, values = _placed(row, columns)
-        own = [*(word.text for word in row.label), *aside]
+        unplaced, values = _placed(row, columns)
+        own = [*(word.text for word in row.label), *unplaced]
         wrapped = bool(label) and bool(own) and own[0][:1].islower()  # a label of two lines
         text = " ".join([*label, *own] if wrapped else own)
         found.append(FoundRow(row.words[0].line, row.words[-1].line, text, values))
@@ -271,9 +272,9 @@ def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell])
 
 
 def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
-    """Return the columns of a table. Values with overlapping horizontal extents are in the same column, whose extent is
-    the union of theirs. A column with a single value is left out, because the value is a part of a label. Return [] if
-    there are more than `_MAX_COLUMNS` columns."""
+    """Return the columns of a table. Values with overlapping horizontal extents are in the same column. The extent of a
+    column is the union of the extents of its values. A column with a single value is left out, because the value is a
+    part of a label. Return [] if there are more than `_MAX_COLUMNS` columns."""
     columns: list[_Cell] = []
     counts: list[int] = []
     for cell in sorted((cell for row in rows for cell in row), key=lambda cell: cell.left):
@@ -297,19 +298,20 @@ def _are_same(columns: Sequence[_Cell], others: Sequence[_Cell]) -> bool:
 def _placed(row: _Row, columns: Sequence[_Cell]) -> tuple[list[str], tuple[str, ...]]:
     """Return the numbers of the row that are in no column, and the value of the row in each column."""
     lefts = [column.left for column in columns]
-    aside: list[str] = []
+    unplaced: list[str] = []
     values = [""] * len(columns)
     for cell in row.values:
         n = bisect_right(lefts, cell.left) - 1
         if n < 0 or cell.left >= columns[n].right:
-            aside.append(cell.text)
+            unplaced.append(cell.text)
         else:
             values[n] = cell.text
-    return aside, tuple(values)
+    return unplaced, tuple(values)
 
 
 def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tuple[str, ...]:
-    """Return the words above each column, skipping lines without such words, below a title, prose or another table."""
+    """Return the words above each column. The lines above the table are read upwards. Lines without words above a
+    column are skipped, and a title, prose or another table ends the headers."""
     parts: list[list[str]] = [[] for _ in columns]
     for row in reversed(rows[max(0, start - _HEADER_LINES) : start] if columns else []):
         if row.has_data or len(row.words) > _MAX_HEADER_WORDS:
@@ -325,7 +327,8 @@ def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tupl
 
 
 def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
-    """Return the cells of a row that may be headers: no notes in parentheses, and none left of the columns."""
+    """Return the cells of a row that may be headers. Notes in parentheses, and cells left of the columns, are left
+    out."""
     cells: list[_Cell] = []
     for word in row.words:
         if cells and word.left - cells[-1].right < _CELL_GAP * word.height:
@@ -337,8 +340,9 @@ def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
 
 def _spread(cells: Sequence[_Cell], columns: Sequence[_Cell]) -> list[str]:
     """Return the header of each column from the cells of a row above the columns. If every cell is centered above the
-    same number of columns, it is the header of these columns. Otherwise, it is the header of the column that it
-    overlaps. Return [] if a cell is not a header, because it begins left of the columns or overlaps several."""
+    same number of columns, each cell is the header of its columns. Otherwise, each cell is the header of the column
+    that it overlaps. Return [] if a cell begins left of the columns or overlaps several columns, because the row is
+    then no row of headers."""
     size, rest = divmod(len(columns), len(cells))
     pitch = (columns[-1].right - columns[0].left) / len(columns)
     if size and not rest:

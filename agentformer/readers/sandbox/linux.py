@@ -17,13 +17,14 @@ _VERSION, _PATH_BENEATH, _PR_SET_NO_NEW_PRIVS = 1, 1, 38
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
 _FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | 1 << 14 | 1 << 15  # rights that apply to a file
-_ALL_SIGNALS_AND_SOCKETS = 3  # no signals to, and no abstract sockets of, other processes
+_ALL_SIGNALS_AND_SOCKETS = 3  # refuses signals to other processes, and their abstract sockets
 
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
-    """Restrict this process and its children to the given files and folders (Landlock) until they end. Files in
-    `readable` can be read and run, and those in `writable` also changed. In the `listed` folders, only the names of
-    files can be read. Open files stay usable. Return False if the system does not support Landlock."""
+    """Restrict this process and its children to the given files and folders (Landlock). The restriction cannot be
+    removed. Files in `readable` can be read and run, and those in `writable` also changed. In the `listed` folders,
+    only the names of files can be read. Open files stay usable. Return False if the system does not support
+    Landlock."""
     version = _call(_CREATE, None, 0, _VERSION)
     if version < 1:
         return False
@@ -46,14 +47,14 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: It
 
 def _allow(rules: int, path: Path, rights: int) -> None:
     try:
-        there = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
         rights &= ~0 if path.is_dir() else _FILES
-        _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", rights, there), 0)
+        _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
-        os.close(there)
+        os.close(descriptor)
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
@@ -76,7 +77,7 @@ _PR_SET_PDEATHSIG = 1
 # Refused system calls: name, number on x86-64 and on arm64 (-1: does not exist). A list of allowed calls would break
 # with each new C library.
 _TABLE = """
-The network, and io_uring, which could use it unseen:
+The network, and io_uring, which could use the network without further system calls:
     socket 41 198, socketpair 53 199, connect 42 203, bind 49 200, listen 50 201, accept 43 202, accept4 288 242,
     sendto 44 206, sendmsg 46 211, sendmmsg 307 269,
     io_uring_setup 425 425, io_uring_enter 426 426, io_uring_register 427 427,
@@ -149,10 +150,11 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
         yield from _unless(
             _CLONE[column], _step(_JUMP_BITS, _NEW_NAMESPACES, 2, 0), _step(_JUMP_BITS, _NEW_THREAD, 0, 1)
         )
-    for call in (_KILL_CALL, _TGKILL):  # abort() signals itself
+    for call in (_KILL_CALL, _TGKILL):  # abort() sends a signal to its own process
         yield from _unless(call[column], _step(_JUMP_EQUAL, os.getpid(), 0, 1))
-    yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # only for this process
-    yield from _unless(_PRCTL[column], _step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 1, 0))  # so that it ends with its parent
+    yield from _unless(_PRLIMIT[column], _step(_JUMP_EQUAL, 0, 0, 1))  # only for its own process
+    # This call makes the process end with its parent.
+    yield from _unless(_PRCTL[column], _step(_JUMP_EQUAL, _PR_SET_PDEATHSIG, 1, 0))
     yield _step(_RETURN, _ALLOW)
 
 

@@ -31,14 +31,14 @@ def exchange(
     process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
 ) -> bool:
     """Send the bytes in `given` to the process, and pass its output to `frames`. At the end, kill the process with its
-    process group. Return whether it ran out of time: it has `start` seconds until it is ready, and then `seconds` for
-    its work. Raises `Overrun` if the output is too large, and `NoFrame` if it is invalid. The process is not trusted:
-    it may never read or end, close its output, or start another process that keeps the output open."""
+    process group. Return whether the process ran out of time: it has `start` seconds until it is ready, and then
+    `seconds` for its work. Raises `Overrun` if the output is too large, and `NoFrame` if it is invalid. The process is
+    not trusted: it may never read or end, close its output, or start another process that keeps the output open."""
     try:
         if sys.platform == "win32":
             return _communicate(process, given, frames, start + seconds)
-        timed_out = _talk(process, given, frames, start, seconds)
-        if not frames.done and not timed_out:  # it is about to end; its exit status gives the reason
+        timed_out = _transfer(process, given, frames, start, seconds)
+        if not frames.done and not timed_out:  # the process is about to end, and its exit status shows the reason
             last = time.monotonic() + _LAST_SECONDS
             while not (exited := _has_exited(process)) and time.monotonic() < last:
                 time.sleep(0.005)
@@ -48,7 +48,7 @@ def exchange(
         end_process(process)
 
 
-def _talk(
+def _transfer(
     process: subprocess.Popen[bytes],
     given: Sequence[bytes],
     frames: protocol.Frames,
@@ -74,7 +74,7 @@ def _talk(
                 return True
             exited = _has_exited(process)
             ready = [key.fileobj for key, _ in selector.select(0 if exited else min(left, _POLL_SECONDS))]
-            if process.stdin in ready and not _give(process.stdin.fileno(), todo):
+            if process.stdin in ready and not _write_some(process.stdin.fileno(), todo):
                 selector.unregister(process.stdin)
                 if not lasting:
                     process.stdin.close()
@@ -83,13 +83,13 @@ def _talk(
                 if not data:
                     return False
                 frames.feed(data)
-            elif exited:  # a process that it left behind may hold the pipe open
+            elif exited:  # another process that the child started may keep the pipe open
                 return False
     return False
 
 
-def _give(pipe: int, todo: list[memoryview]) -> bool:
-    """Write as many bytes as the pipe accepts now. Return whether some remain and the pipe is open."""
+def _write_some(pipe: int, todo: list[memoryview]) -> bool:
+    """Write as many bytes as the pipe accepts now. Return whether bytes remain and the pipe is open."""
     try:
         while todo:
             todo[0] = todo[0][os.write(pipe, todo[0][: 16 * _PIECE]) :]
@@ -157,7 +157,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 _STARTUP_SECONDS = 20.0  # imports from a cold disk
 # Threads of numeric libraries reserve address space, which counts against the child's limit.
 _ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "OMP_THREAD_LIMIT": "1", "MKL_NUM_THREADS": "1"}
-# The only environment variables that a reader gets: others may hold keys.
+# The only environment variables that a reader gets, because other variables may contain keys.
 _PASSED_ENVIRONMENT = (
     *("PATH", "LANG", "LC_ALL", "LC_CTYPE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "TESSDATA_PREFIX", "SYSTEMROOT"),
 )
@@ -218,10 +218,11 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """Yield a temporary folder for the files of tesseract, or "" if there is no need or no room for one."""
+    """Yield a temporary folder for the files of tesseract, or "" if OCR is not needed or the folder cannot be
+    created."""
     folder = ""
     if options.ocr and options.media_type in RECOGNISED and shutil.which("tesseract"):
-        with suppress(OSError):  # a full disk: pages without text stay without
+        with suppress(OSError):  # the disk may be full; scanned pages then have no text
             folder = tempfile.mkdtemp(prefix="agentformer-read-")
     try:
         yield folder
@@ -264,7 +265,7 @@ class LastingWorker:
     def exchange(self, request: bytes, frames: protocol.Frames, *, seconds: float) -> None:
         """Send a request, and pass the answer to `frames`. Return early if the child process ends, or if it needs more
         than `seconds`. Raises `Overrun` if the answer is too large, and `NoFrame` if it is invalid."""
-        _talk(self._process, [request], frames, 0.0 if self._ready else _STARTUP_SECONDS, seconds, lasting=True)
+        _transfer(self._process, [request], frames, 0.0 if self._ready else _STARTUP_SECONDS, seconds, lasting=True)
         self._ready = self._ready or frames.ready
 
     def end(self) -> None:
@@ -273,8 +274,9 @@ class LastingWorker:
 
 
 def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
-    """Start a child process with the program `boot`, and return the process. Its working folder is `folder`, if this is
-    not "". The caller writes the file to its standard input."""
+    """Start a child process, and return it. `boot` is its Python program. `folder` is its working folder; if `folder`
+    is "", the child process has the working folder of this process. The caller writes the file to its standard
+    input."""
     return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
         [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
         stdin=subprocess.PIPE,

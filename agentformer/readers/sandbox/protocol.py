@@ -25,7 +25,7 @@ _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
 _INVALID = "the parser returned invalid output because the file is damaged or malicious; download the file again"
 NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
-_LINE_BYTES = 4 << 20  # brackets alone unpack to 90 MB; a page with 10,000 headings has 1 MB
+_LINE_BYTES = 4 << 20  # so many brackets take 90 MB of memory when parsed; 10,000 headings of a page have 1 MB
 _LONGEST_NAME = 2_000  # code points of a title, label or heading
 _LONGEST_REASON = 1_000
 _MOST_BOXES = 2_000  # boxes of a quotation on a page
@@ -57,15 +57,15 @@ class NoFrame(Exception):
 
 
 class Frames:
-    """The frames that a child process has sent. `most` is the maximum number of bytes in all frames together. If the
-    child process sends several drafts of the document, only the last draft is kept."""
+    """The frames that a child process has sent. `max_bytes` is the maximum size of all frames together. If the child
+    process sends several drafts of the document, only the last draft is kept."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self.draft = b""
         self.error = b""
-        self.ready = False  # its parser is loaded and the file's time begins
+        self.ready = False  # True if the parser is loaded, so that the time for the file begins
         self.done = False
-        self._left = most
+        self._left = max_bytes
         self._unread = bytearray()
 
     def feed(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ def draft_frame(document: DocumentText) -> bytes:
 
 def _page_line(page: Page, size: int) -> bytes:
     about = {"bytes": size, **_fields(page)}
-    del about["text"], about["symbols"]  # this process finds the symbols of a text itself
+    del about["text"], about["symbols"]  # the parent finds the symbols in the text
     headings, tables = (list(map(dataclasses.astuple, values)) for values in (page.headings, page.tables))
     line = to_line({**about, "headings": headings, "tables": tables})
     return line if len(line) <= _LINE_BYTES else to_line({**about, "headings": [], "tables": []})

@@ -107,7 +107,8 @@ def _of_tesseract() -> Iterator[Path]:
 
 
 def _is_narrow(folder: str) -> bool:
-    """Return whether a reader may access a folder of the environment: absolute, and not around the user's home."""
+    """Return whether a reader may access `folder`, which comes from an environment variable. The path must be absolute,
+    and the folder must not contain the user's home folder."""
     home = os.path.realpath(os.path.expanduser("~"))  # noqa: PTH111 (there may be none)
     return os.path.isabs(folder) and not Path(home).is_relative_to(os.path.realpath(folder))  # noqa: PTH117
 
@@ -120,7 +121,7 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _REFUSED = re.compile(r"socket\.|ctypes\.dlopen|os\.(?:system|fork|exec|spawn|startfile)|pty\.|winreg\.")
 _STARTING = frozenset({"subprocess.Popen", "os.posix_spawn"})
 _CHANGES = ("remove", "mkdir", "rmdir", "chmod", "chown", "truncate", "utime", "setxattr", "removexattr")
-# The arguments that name the changed files; for a symbolic link, only the link.
+# The arguments that name the changed files. For a symbolic link, only the link is changed, not its target.
 _CHANGING = {"os.rename": slice(2), "os.link": slice(2), "os.symlink": slice(1, 2)}
 _CHANGING |= {f"os.{name}": slice(1) for name in _CHANGES}
 
@@ -159,7 +160,7 @@ def _within(path: Any, places: Iterable[str]) -> bool:
     return any(real == place or real.startswith(place + os.sep) for place in places)
 
 
-if sys.platform != "win32":  # there the parent's wall clock is the only limit
+if sys.platform != "win32":  # on Windows, the time limit of the parent is the only limit
     import resource
 if sys.platform == "linux":
     import ctypes
@@ -228,7 +229,7 @@ def restrict(options: ReadOptions) -> None:
         return
     _limit_resources(options)
     if sys.platform == "linux":
-        # Sent when the parent's thread ends; that thread waits for this process, so it ends with the parent.
+        # The signal is sent when the thread of the parent ends. This thread waits for the child until the parent ends.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         folder = (Path(options.folder),) if options.folder else ()
         readable, listed = programs()
