@@ -90,12 +90,12 @@ class Archive:
         return len(self.ids)
 
     def size(self, number: int) -> int:
-        """Return the number of bytes of the lines of the entry at this position, for the size of batches."""
+        """Return the number of bytes that the lines of the entry at this position have."""
         return self._lengths[number]
 
     def groups(self, numbers: Iterable[int]) -> list[list[int]]:
-        """Return these positions in groups that must be imported in one transaction: a document with its pages and
-        chunks, a summary with its originals, an entry with its successor."""
+        """Return these positions in groups. A group must be imported in one transaction: a document with its pages and
+        chunks, a summary with its originals, or an entry with its successor."""
         groups: dict[int, list[int]] = {}
         for number in numbers:
             groups.setdefault(self._joined_group(number), []).append(number)

@@ -37,8 +37,7 @@ class Outcome:
 
 def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
     """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
-    is asked. `options` are the options of the command `eval`, and `settings` are those with which the memory is
-    opened."""
+    is asked. `options` are the options of the command `eval`, and `settings` are the settings of the memory."""
     mode: Mode = options["mode"] or "hybrid"
     lines = lines_of(file, "FILE")
     with open_existing(**settings) as af:
@@ -63,7 +62,8 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
 
 
 def _ask(af: AgentFormer, question: DocumentQuestion, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """Search for a question, and return the outcome. With `top_k`, also answer from this number of passages."""
+    """Search for a question, and return the outcome. If `top_k` is given, also answer the question from this number of
+    passages."""
     started = time.perf_counter()
     # A direct search of the backend: salience does not influence the ranks, and uses are not counted.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))

@@ -158,7 +158,8 @@ class Described(click.Command):
         return sorted(super().get_params(ctx), key=_rank)  # a stable sort: the options of the command keep their order
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options into the help, in two sections: those of this command, and those of every command."""
+        """Write the options into the help, in two sections: the options of this command, and the options of every
+        command."""
         parts: dict[str, list[tuple[str, str]]] = {"Options": [], "In every command": []}
         for parameter in self.get_params(ctx):
             if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
@@ -186,7 +187,7 @@ class Group(Described, click.Group):
 
 class CommandLine(Group):
     """The root command `agentformer`. Its help lists the commands in sections. After Ctrl-C, or if the output is
-    closed, it ends the program without a traceback."""
+    closed, the program ends without a traceback."""
 
     group_class = Group
 
@@ -253,8 +254,9 @@ def main(on_start: Callable[[], None] | None) -> None:
 
 
 def _open_closed_streams() -> None:
-    """Open the null device for each closed standard stream (input, output, errors). Otherwise a file that is opened
-    later, such as the database, could get the number of a standard stream, and with it the printed text."""
+    """Open the null device for each closed standard stream (input, output, errors). Otherwise, a file that is opened
+    later, such as the database, could get the number of a standard stream, and printed text would be written into this
+    file."""
     for number in range(3):
         try:
             os.fstat(number)

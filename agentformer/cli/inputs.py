@@ -1,4 +1,4 @@
-"""Checks of the input of commands (texts, JSON, references, confirmations), and hints for an empty result."""
+"""Checks of the input of commands, such as texts, JSON and ids; confirmations; and hints for an empty result."""
 
 from __future__ import annotations
 
@@ -134,8 +134,8 @@ def _name(entry: MemoryEntry) -> str:
 
 
 def selection_of(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a search or a list that select its entries: those in `place`, and those from the options
-    --tier, --kind and --archived, which are removed from `given`."""
+    """Return the arguments that select the entries of a search or a list: the values of `place`, and of the options
+    --tier, --kind and --archived. These options are removed from `given`."""
     archived = given.pop("archived")
     flags = {"include_archived": archived, "or_nobody": True}
     return {"tiers": given.pop("tiers"), "kinds": given.pop("kinds"), **flags, **place}

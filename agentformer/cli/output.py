@@ -194,7 +194,8 @@ def entry_line(entry: MemoryEntry) -> str:
 
 
 def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return the cells of an entry: id, tier and kind, time, and its title, speaker and beginning of the text."""
+    """Return the cells of an entry: its id, its tier and kind, its time, and the beginning of its text with title and
+    speaker."""
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
@@ -259,8 +260,8 @@ def _print_nearest(answer: Answer) -> None:
 
 
 def place_of(entry: MemoryEntry) -> str:
-    """Return a text that tells people where to find the text of an entry: the document and the page of a passage, or
-    the id of an entry that is not from a document."""
+    """Return the place of the text of an entry, for people: the document and the page of a passage, or the id of an
+    entry that is not from a document."""
     if entry.source is None:
         return entry.id
     source = entry.source
@@ -283,9 +284,9 @@ def on_terminal() -> bool:
 @contextmanager
 def bar(label: str, noun: str = "", *, last_line: bool = False) -> Iterator[Progress]:
     """Show progress while the `with` block runs. Yield the function that reports progress. On a terminal, a progress
-    bar is shown. Otherwise, long work prints lines. `label` names the work. `noun` names the items, such as "files";
-    the lines then have the speed and the remaining time too. With `last_line`, a line is printed when the work is
-    complete, even if the work was short."""
+    bar is shown. Otherwise, long work prints lines. `label` names the work. `noun` names the items, such as "files". If
+    it is given, the lines also have the speed and the remaining time. With `last_line`, a line is printed when the work
+    is complete, even if the work was short."""
     if not on_terminal():
         yield _printed_progress(label, noun, last_line)
         return

@@ -23,7 +23,7 @@ _TOKEN = re.compile(r"\w{1,3}|[^\w\s]")
 @runtime_checkable
 class Served(Protocol):
     """An embedder whose model runs on a server. Such an embedder checks in its own calls that the server still runs the
-    same model, so that it need not be loaded again after a failure."""
+    same model, so the embedder need not be loaded again after a failure."""
 
     @property
     def tokens_read(self) -> int:

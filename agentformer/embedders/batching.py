@@ -90,7 +90,7 @@ class Batcher(Generic[Item, Result]):
 
     def _leave(self, waiter: _Waiter) -> None:
         """End a call, also one that was interrupted. If the call runs a batch, wake the other calls of this batch, put
-        those that have no result back into the queue, and let the next waiting call run a batch."""
+        the calls without a result back into the queue, and let the next waiting call run a batch."""
         with self._lock:
             if not waiter.leads:
                 if waiter in self._waiting:

@@ -18,8 +18,8 @@ class Likeness(NamedTuple):
     """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `alike` is the mean
     cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
     tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
-    `asked` shows whether the text has an answer to the interrogative ("who", "which year"): the mean cosine of its
-    tokens with the nearest token of the text that is not in the question."""
+    `asked` shows whether the text has an answer to the interrogative ("who", "which year"): the mean cosine of the
+    interrogative's tokens with the nearest token of the text that is not in the question."""
 
     alike: float = 0.0
     telling: float = 0.0

@@ -224,8 +224,9 @@ class RemoteEmbedder(ABC):
         return rows[: len(texts)]
 
     def _send(self, texts: list[str], count: int) -> Vectors:
-        """Send one request and return its vectors. `count` of the texts come from the caller; the others are the probe
-        text. After a timeout, raise `EmbedderUnavailable`, and the next requests contain fewer texts."""
+        """Send one request and return its vectors. `count` of the texts come from the caller. If there is one more
+        text, it is the probe text. After a timeout, raise `EmbedderUnavailable`, and the next requests contain fewer
+        texts."""
         start = time.monotonic()
         try:
             vectors = self._request(texts)
@@ -249,8 +250,8 @@ class RemoteEmbedder(ABC):
 
     def _checked(self, vectors: Vectors, count: int, dimension: int) -> Matrix:
         """Return the vectors of a response, scaled to the length 1. Raise `EmbedderUnavailable` unless the response has
-        `count` vectors of `dimension` finite numbers. If `dimension` is 0, the vectors may have any dimension, but all
-        vectors have the same dimension."""
+        `count` vectors of `dimension` finite numbers. If `dimension` is 0, the vectors may have any dimension, but it
+        must be the same for all vectors."""
         with self._lock:
             self.tokens_read += max(0, vectors.tokens)
         try:
@@ -263,7 +264,8 @@ class RemoteEmbedder(ABC):
 
 
 class _RequestSize:
-    """Chooses the number of texts in a request: halved after a timeout, doubled after eight fast responses in a row."""
+    """Chooses the number of texts in a request. It is halved after a timeout, and doubled after eight fast responses in
+    a row."""
 
     def __init__(self, largest: int, timeout: float) -> None:
         self.texts = largest

@@ -26,7 +26,7 @@ class GuardedReranker(Guarded[Reranker]):
     """A reranker that `load` creates at the first use. Thread-safe if the created reranker is thread-safe. After a
     failed call, the next calls raise `RerankerUnavailable` for `seconds` seconds, and longer after each further
     failure, so that a broken model does not slow down every search. Every error becomes `RerankerUnavailable`. The
-    scores are checked: one finite number for each text."""
+    reranker must return one finite number for each text."""
 
     unavailable = RerankerUnavailable
     expected = (RerankerUnavailable,)
@@ -45,7 +45,7 @@ class GuardedReranker(Guarded[Reranker]):
 
     def judged(self, query: str, texts: Sequence[str]) -> tuple[Vector, tuple[str, ...]]:
         """Return one score for each text, and warnings about texts that were not read completely, as
-        `BoundedReranker.judged` describes. There are no warnings if the reranker does not have the method `judged`."""
+        `BoundedReranker.judged` describes. A reranker without the method `judged` gives no warnings."""
         import numpy as np
 
         if not texts:
@@ -125,7 +125,7 @@ def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple
 
 
 def passage(entry: MemoryEntry, match: Span | None = None) -> str:
-    """Return the text of an entry that the reranker reads: the context line and the content. If the content is too
+    """Return the text that the reranker reads for an entry: the context line and the content. If the content is too
     long, only a part of it is returned: the text around `match`, or the beginning if `match` is None."""
     context = " ".join((entry.context or entry.title).split())[:_MAX_TEXT]
     middle = (match.start + match.end) // 2 if match else 0

@@ -50,8 +50,8 @@ _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The terms of a text or a query, for the three fields of the word index. A term is repeated as often as its word,
-    because the ranking (BM25) counts terms. A term contains no white space.
+    """The terms of a text or a query, for the three fields of the word index. A term is repeated for each occurrence of
+    its word, because the ranking (BM25) counts terms. A term contains no white space.
 
     `stems`: stems and codes, which are the strongest evidence of a match. `surface`: the casefolded words. A word with
     diacritics has more forms here: the word without diacritics, the word with two letters for a vowel ("muenchen"), and

@@ -51,7 +51,7 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The type of a question, and the words that ask (the interrogative and the noun after it). An answer need not
+    """The type of a question, and the words `asking`: the interrogative and the noun after it. An answer need not
     contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
     casefolded words of X if the question is only "What is X?" or "Who is X?", else "".
 

@@ -32,7 +32,8 @@ def core() -> None:
 
 
 def _owned(command: Command) -> Command:
-    """Add the options --agent and --user. The command gets them and --namespace as one mapping `owner`."""
+    """Add the options --agent and --user. The command gets their values and the value of --namespace as one mapping
+    `owner`."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:

@@ -277,8 +277,8 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """End the output of an incomplete answer without citations: print the mode of the answer (`llm`, `extractive` or
-    `none`) as the last line. For other answers, print nothing."""
+    """Print the mode of an incomplete answer without citations (`llm`, `extractive` or `none`) as the last line. For
+    other answers, print nothing."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 

@@ -226,7 +226,8 @@ def _check(folder: Path, as_json: bool) -> None:
 
 
 def _report_missing(document_ids: Sequence[str]) -> None:
-    """Print the ids of documents whose original file is missing or damaged. Exit with code 1 if there are any."""
+    """Print the ids of documents whose original file is missing or damaged. Exit with code 1 if there are such
+    documents."""
     print_warnings(f"the original file of document {document_id} is missing or damaged" for document_id in document_ids)
     if document_ids:
         sys.exit(1)

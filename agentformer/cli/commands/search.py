@@ -183,7 +183,8 @@ def _print_hits(
     hits: Hits, to_json: Callable[[Hit], Any], as_json: bool, nothing: str = "nothing found", *, explain: bool
 ) -> None:
     """Print hits, best first. With `as_json`, print the value that `to_json` returns for each hit. Otherwise, print
-    text lines. With `explain`, these also contain the ranks of each hit. Print the text `nothing` if there are no hits.
+    text lines. With `explain`, the lines also contain the ranks of each hit. Print the text `nothing` if there are no
+    hits.
     """
     if as_json:
         found = [to_json(hit) for hit in hits]

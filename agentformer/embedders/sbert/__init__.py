@@ -250,8 +250,8 @@ def _without_prefix(read: TokenRows, prefix: int) -> TokenVectors:
 
 
 def _split_precision(model: str) -> tuple[str, str]:
-    """Split the name of a model as it is written in the settings into the name and the precision: "int8" for
-    `NAME@int8`. If it names no precision, return the complete text and ""."""
+    """Split a model name of the settings into the name and the precision, which is "int8" for `NAME@int8`. If the name
+    has no precision, return the complete text and ""."""
     name, at, precision = model.rpartition("@")
     return (name, _INT8) if at and precision == _INT8 else (model, "")
 

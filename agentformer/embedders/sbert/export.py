@@ -131,9 +131,9 @@ def _hash(files: list[Path], model: Path) -> str:
 
 
 def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], replace: bool) -> None:
-    """Make the export under a lock. Nothing happens if another process has just made it, or if it is complete and
-    `replace` is False. `source` is stored with the export and identifies the model. Raise `NotExportable` if the model
-    cannot be exported."""
+    """Make the export under a lock. Do nothing if another process has just made the export, or if the export is
+    complete and `replace` is False. `source` is stored with the export and identifies the model. Raise `NotExportable`
+    if the model cannot be exported."""
     export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     before = _made_at(export)
     with FileLock(f"{export}.lock"):
@@ -232,8 +232,8 @@ def _versions() -> dict[str, str]:
 
 
 def export_in_process(model: Path, target: Path, precision: str) -> None:
-    """Run `export` in a child process, which ends with this process. If it fails, raise `OpenVinoUnavailable` with the
-    last line of its output, or `NotExportable` if another attempt would fail too."""
+    """Run `export` in a child process, which ends when this process ends. If it fails, raise `OpenVinoUnavailable` with
+    the last line of its output, or `NotExportable` if another attempt would fail too."""
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
@@ -346,7 +346,8 @@ def _export_tokenizer(model: SentenceTransformer, target: Path) -> FastTokenizer
 
 
 def _convert(model: SentenceTransformer) -> Any:
-    """Convert the model to one graph, which returns the vector of a text and, if the model has them, of its tokens."""
+    """Convert the model to one graph, which returns the vector of a text and, if the model has such vectors, the
+    vectors of its tokens."""
     import openvino as ov
     import torch
 

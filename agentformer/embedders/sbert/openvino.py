@@ -102,7 +102,7 @@ class FastTokenizer:
         return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
 
     def fitting(self, texts: Sequence[str], max_tokens: int) -> list[Tokenized]:
-        """Return the tokens of the texts with at most `max_tokens` tokens, special tokens included."""
+        """Return the tokens of each text that has at most `max_tokens` tokens, special tokens included."""
         return [item for item in self.tokenize(texts) if item.length <= max_tokens]
 
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
@@ -121,8 +121,8 @@ class FastTokenizer:
 
 
 class OpenVinoRuntime(FastTokenizer):
-    """A model that OpenVINO runs from the export in `folder`. The format bf16 is used if the processor supports it and
-    if the vectors of the probe texts do not change by it. Raises `BadExport` if the export is damaged or computes other
+    """A model that OpenVINO runs from the export in `folder`. The format bf16 is used if the processor supports it, and
+    if it does not change the vectors of the probe texts. Raises `BadExport` if the export is damaged or computes other
     vectors than the model. Raises `OpenVinoUnavailable` if a needed package is missing or broken."""
 
     def __init__(self, folder: Path, precision: str) -> None:
@@ -146,8 +146,8 @@ class OpenVinoRuntime(FastTokenizer):
         return self._infer(batch, 1)[0]
 
     def query_rows(self, batch: Sequence[Tokenized]) -> Matrix:
-        """Return the vectors of queries, as `rows` does. The vectors of their tokens are kept for a while, because an
-        answer to the query needs them after the search."""
+        """Return the vectors of queries, as `rows` does. The vectors of the last queries and of their tokens are
+        cached, because an answer to a query needs them after the search."""
         if not self._has_tokens:
             return self.rows(batch)
         vectors, tokens = self._infer(batch, 2)
@@ -201,7 +201,7 @@ class OpenVinoRuntime(FastTokenizer):
         self, batches: Sequence[Sequence[Tokenized]], count: int, requests: queue.SimpleQueue[Any]
     ) -> Iterator[list[Matrix]]:
         """Yield the first `count` outputs of the model (arrays) for each batch, in order. Several batches are computed
-        at the same time, each by one inference request of OpenVINO, as long as `requests` has free ones."""
+        at the same time, each by one inference request of OpenVINO, as long as `requests` has free requests."""
         running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
             for inputs in map(self._inputs, batches):
@@ -277,8 +277,9 @@ def _streams(dimension: int, processors: int) -> tuple[int, int]:
 
 
 def _free_request(requests: queue.SimpleQueue[Any], *, wait: bool) -> Any:
-    """Return an inference request that no thread uses. If all are in use, wait for one if `wait` is True, otherwise
-    return None. Do not wait in a thread that already has a request: two such threads would wait for each other."""
+    """Return an inference request that no thread uses. If all requests are in use, wait for a free one, or return None
+    if `wait` is False. Do not wait in a thread that already has a request: two such threads would wait for each
+    other."""
     try:
         return requests.get(block=wait)
     except queue.Empty:
