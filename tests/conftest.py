@@ -69,6 +69,7 @@ from agentformer.types import Embedder  # noqa: E402
 from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401
 from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
 from tests.faults.long_form import LONG  # noqa: E402
+from tests.forked_readers import forked_readers  # noqa: E402
 
 agentformer.settings.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
 
@@ -137,8 +138,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path.name != "test_typing.py", item.path not in long))
 
 
-# Files that share what takes seconds to start, by its name: the import of torch, the servers of databases.
+# Files that share what takes seconds to start, by its name: the syntax trees of the package, the import of torch, the
+# servers of databases.
 TOGETHER = {
+    "trees": ("tests/test_house", "tests/test_supply_chain"),
     "torch": ("tests/embedders/test_sbert", "tests/rerankers/test_cross_encoder", "tests/rerankers/test_searching"),
     "databases": (
         "tests/backends/test_cosmos",
@@ -212,6 +215,12 @@ def _unit_tests_start_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if _started and request.config.getoption("-m") == "unit":
         pytest.fail(f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _readers_are_forked() -> Iterator[None]:
+    with forked_readers():
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

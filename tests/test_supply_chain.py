@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pytest
@@ -98,22 +99,31 @@ BROUGHT = {
     "werkzeug": "flask",
 }
 Rule = Callable[[ast.Module, str], Iterator[str]]
+N = TypeVar("N", bound=ast.AST)
 
 
 @functools.cache
-def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    return tuple(ast.walk(tree))
+def _by_kind(tree: ast.Module) -> dict[type, list[Any]]:
+    found: dict[type, list[Any]] = {
+        kind: [] for kind in (ast.Import, ast.ImportFrom, ast.Call, ast.Attribute, ast.Expr, ast.Constant)
+    }
+    for node in ast.walk(tree):
+        if type(node) in found:
+            found[type(node)].append(node)
+    return found
+
+
+def nodes(tree: ast.Module, kind: type[N]) -> list[N]:
+    return _by_kind(tree)[kind]
 
 
 def imported(tree: ast.Module) -> Iterator[str]:
     """Modules that are imported anywhere, also late and by name."""
-    for node in nodes(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-        elif isinstance(node, ast.Call) and spelled(node.func).rpartition(".")[2] == "import_module":
-            yield from (each.value for each in node.args[:1] if isinstance(each, ast.Constant))
+    yield from (alias.name for node in nodes(tree, ast.Import) for alias in node.names)
+    yield from (node.module or "" for node in nodes(tree, ast.ImportFrom))
+    for call in nodes(tree, ast.Call):
+        if spelled(call.func).rpartition(".")[2] == "import_module":
+            yield from (each.value for each in call.args[:1] if isinstance(each, ast.Constant))
 
 
 def spelled(node: ast.expr) -> str:
@@ -123,42 +133,39 @@ def spelled(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def calls(tree: ast.Module) -> Iterator[ast.Call]:
-    return (node for node in nodes(tree) if isinstance(node, ast.Call))
-
-
 def loads_no_code_from_data(tree: ast.Module, where: str) -> Iterator[str]:
     yield from (name for name in imported(tree) if name.partition(".")[0] in LOADS_CODE)
-    for call in calls(tree):
+    for call in nodes(tree, ast.Call):
         given = {word.arg for word in call.keywords}
         if spelled(call.func).rpartition(".")[0].endswith("torch") and spelled(call.func).endswith(".load"):
             yield from [] if "weights_only" in given else ["torch.load without weights_only"]
 
 
 def runs_no_text(tree: ast.Module, where: str) -> Iterator[str]:
-    for call in calls(tree):
+    for call in nodes(tree, ast.Call):
         name = spelled(call.func)
         if name in RUNS_TEXT or name.removeprefix("builtins.") in RUNS_TEXT:
             yield name
 
 
 def starts_no_shell(tree: ast.Module, where: str) -> Iterator[str]:
-    yield from (spelled(call.func) for call in calls(tree) if RUNS_SHELL.fullmatch(spelled(call.func)))
-    for node in nodes(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "subprocess", "pty"):
+    yield from (spelled(call.func) for call in nodes(tree, ast.Call) if RUNS_SHELL.fullmatch(spelled(call.func)))
+    for node in nodes(tree, ast.ImportFrom):
+        if node.module in ("os", "subprocess", "pty"):
             names = (f"{node.module}.{alias.name}" for alias in node.names)
             yield from (name for name in names if RUNS_SHELL.fullmatch(name))
 
 
 def turns_no_safety_off(tree: ast.Module, where: str) -> Iterator[str]:
-    for call in calls(tree):
+    for call in nodes(tree, ast.Call):
         for word in call.keywords:
             if word.arg in SWITCHES and isinstance(word.value, ast.Constant) and word.value.value is SWITCHES[word.arg]:
                 yield f"{word.arg}={word.value.value}"
-    for node in nodes(tree):
-        if isinstance(node, ast.Attribute) and node.attr in ("CERT_NONE", "_create_unverified_context", "mktemp"):
+    for node in nodes(tree, ast.Attribute):
+        if node.attr in ("CERT_NONE", "_create_unverified_context", "mktemp"):
             yield node.attr
-        if isinstance(node, ast.ImportFrom) and node.module == "tempfile":
+    for node in nodes(tree, ast.ImportFrom):
+        if node.module == "tempfile":
             yield from (alias.name for alias in node.names if alias.name == "mktemp")
 
 
@@ -168,9 +175,9 @@ def starts_programs_only_where_it_is_known(tree: ast.Module, where: str) -> Iter
 
 
 def names_no_address_that_is_not_documented(tree: ast.Module, where: str) -> Iterator[str]:
-    told = {id(node.value) for node in nodes(tree) if isinstance(node, ast.Expr)}  # docstrings
-    for node in nodes(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+    told = {id(node.value) for node in nodes(tree, ast.Expr)}  # docstrings
+    for node in nodes(tree, ast.Constant):
+        if isinstance(node.value, str) and id(node) not in told:
             for address in _ADDRESS.findall(node.value):
                 if urlsplit(address).hostname not in ADDRESSES:
                     yield address

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from typing import Any
 
 import pytest
 
+from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.factory import trial
 from agentformer.settings import Settings
@@ -24,3 +26,15 @@ def opens() -> Iterator[Opens]:
             return open_ones.enter_context(trial(Settings(embedder="hashing", **settings)))
 
         yield opened
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _each_text_is_hashed_once() -> Iterator[None]:
+    """An optimization embeds the same long texts for many settings, and these tests run a hundred of them."""
+    spans, vector = HashingEmbedder.token_spans, HashingEmbedder.embed_query
+    kept_spans = cache(lambda text: tuple(spans(HashingEmbedder(), text)))
+    kept_vector = cache(lambda dimension, text: vector(HashingEmbedder(dimension), text))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(HashingEmbedder, "token_spans", lambda self, text: list(kept_spans(text)))
+        patch.setattr(HashingEmbedder, "embed_query", lambda self, text: kept_vector(self.space.dimension, text).copy())
+        yield

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from agentformer.readers import read
+from agentformer.readers.sandbox import process as sandbox
 
+from .conftest import make_docx
 from .takeover import LINUX, PDF, confines_files, taken_over, told, with_tesseract
 
 pytestmark = pytest.mark.process
@@ -112,3 +114,21 @@ def test_parsers_are_read_where_they_are_installed(
         body = f"import pypdfium2\nyield attempt(lambda: pypdfium2.__file__, lambda: open({str(site / '.env')!r}))"
         taken_over(monkeypatch, body, LAYERS["system"])
         assert told() == f"{site / 'pypdfium2' / '__init__.py'} PermissionError"
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.docx", make_docx("<w:p><w:r><w:t>Ships lie here.</w:t></w:r></w:p>")),
+        ("a.rtf", b"{\\rtf1 Ships lie here.}"),
+        ("a.html", b"<html><body><p>Ships lie here.</p></body></html>"),
+        ("a.eml", b"From: a@example.org\nSubject: Ships\n\nShips lie here.\n"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_new_process_imports_its_parser_while_it_is_confined(
+    monkeypatch: pytest.MonkeyPatch, name: str, data: bytes
+) -> None:
+    """In most tests, a reader is the fork of a process that has imported the parsers without any limits."""
+    monkeypatch.setattr(sandbox, "_BOOT", f"{sandbox._BOOT}\n")
+    assert "Ships lie here." in read(data, name).pages[0].text
