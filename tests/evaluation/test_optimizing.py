@@ -225,7 +225,7 @@ def test_a_line_that_was_cut_off_is_measured_again(optimized: Opened) -> None:
 
 def test_without_an_embedder_words_alone_are_searched(tmp_path: Path) -> None:
     optimized = Opened(FlakyEmbedder(down=True), tmp_path / "work")
-    options: dict[str, Any] = {"level": "full", "only": ["chunk_tokens", "window_tokens", "fusion"]}
+    options: dict[str, Any] = {"level": "quick", "only": ["chunk_tokens", "window_tokens", "fusion"]}
     found = optimized(far_apart(filler=9), dataclasses.replace(SETTINGS, chunk_tokens=800), **options)
     assert found.chosen["chunk_tokens"] < 800 and found.gain["development"].low > 0
     assert {name for each in found.tried for name in each.changed} == {"chunk_tokens", "chunk_overlap"}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import socket
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +17,11 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.rag import file_stores
 from agentformer.rag.file_stores import S3Files
 
-boto3 = pytest.importorskip("boto3")
-server = pytest.importorskip("moto.server", reason="moto is not installed")
-pytestmark = pytest.mark.process
+# The libraries are only looked for, because the import takes half a second that other runs need not wait for.
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.skipif(not (find_spec("boto3") and find_spec("moto")), reason="boto3 or moto is not installed"),
+]
 
 TEXT = b"The numbat sleeps in a log. " * 5
 OTHER = b"The quokka smiles. " * 5
@@ -26,6 +31,7 @@ SECRET = "wJalrXUtnFEMI"
 @pytest.fixture(scope="module")
 def store() -> Iterator[str]:
     """Start a server of the S3 protocol on a free port, and return its address."""
+    server = pytest.importorskip("moto.server", reason="moto is not installed")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
@@ -41,7 +47,7 @@ def bucket(store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     for name in ("CONFIG_FILE", "SHARED_CREDENTIALS_FILE"):
         monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
     name = f"b{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:20]}"
-    boto3.client("s3").create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-north-1"})
+    client().create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": "eu-north-1"})
     return name
 
 
@@ -56,8 +62,12 @@ def opened(bucket: str, folder: Path) -> AgentFormer:
     return connect(**places, embedder="hashing", embed_retry_seconds=0)  # type: ignore[arg-type]
 
 
+def client() -> Any:
+    return importlib.import_module("boto3").client("s3")
+
+
 def keys(bucket: str) -> list[str]:
-    return sorted(item["Key"] for item in boto3.client("s3").list_objects_v2(Bucket=bucket).get("Contents", []))
+    return sorted(item["Key"] for item in client().list_objects_v2(Bucket=bucket).get("Contents", []))
 
 
 def key_of(data: bytes) -> str:
@@ -88,15 +98,15 @@ def test_an_upload_that_was_killed_leaves_no_file(af: AgentFormer, bucket: str, 
 
 def test_a_missing_and_a_damaged_file_are_found_and_restored(af: AgentFormer, bucket: str) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
-    client = boto3.client("s3")
-    client.put_object(Bucket=bucket, Key=key_of(TEXT), Body=TEXT.swapcase())
-    client.put_object(Bucket=bucket, Key="agent/files/mine.txt", Body=b"mine")
+    s3 = client()
+    s3.put_object(Bucket=bucket, Key=key_of(TEXT), Body=TEXT.swapcase())
+    s3.put_object(Bucket=bucket, Key="agent/files/mine.txt", Body=b"mine")
     found = {check.name: check for check in af.verify()}
     assert found["originals"].found == 1 and "was changed" in found["originals"].findings[0]
     assert "1 file (4 bytes)" in " ".join(found["uploads"].findings)
     af.rag.upload(TEXT, name="numbat.txt")
     assert af.rag.original(stored.id) == TEXT
-    client.delete_object(Bucket=bucket, Key=key_of(TEXT))
+    s3.delete_object(Bucket=bucket, Key=key_of(TEXT))
     with pytest.raises(NotFound, match="ingest the file again"):
         af.rag.original(stored.id)
     af.rag.upload(TEXT, name="numbat.txt")

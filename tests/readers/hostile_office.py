@@ -144,7 +144,7 @@ OFFICE: dict[str, tuple[str, Make]] = {
         lambda url: make_mail(SHIPS, [("a.pdf", base64.b64encode(bytes(300)))]).replace(b"base64", b"uuencode"),
     ),
     "rtf-fields": ("a.rtf", lambda url: b"{\\rtf1 " + b"{\\field{\\*\\fldinst{" * 20_000 + b"}" * 60_001),
-    "rtf-deep": ("a.rtf", lambda url: b"{\\rtf1 " + b"{" * 1_000_000 + SHIPS.encode() + b"}" * 1_000_001),
+    "rtf-deep": ("a.rtf", lambda url: b"{\\rtf1 " + b"{" * 200_000 + SHIPS.encode() + b"}" * 200_001),
     "rtf-numbers": ("a.rtf", lambda url: b"{\\rtf1 \\u9999999999? \\uc99999999 \\bin99999999 \\'zz " + SHIPS.encode()),
     "csv-one_cell": ("a.csv", lambda url: b"a,b\n1,2\n" + b"x" * 10_000_000),
     "csv-quotes": ("a.csv", lambda url: b"a,b\n1,2\n" + b'"' * 3_000_001),

@@ -34,7 +34,7 @@ QUICK = (
     *("docx-overlapping", "docx-quadratic", "docx-entity_net", "docx-sizes_lie", "html-active", "html-doctype"),
     *("html-deep_divs", "html-numbers", "pptx-bomb", "pptx-entities", "xlsx-cells_far_away", "xlsx-entities"),
     *("ods-repeated", "epub-entities", "eml-deep", "eml-bomb", "eml-image", "rtf-deep", "csv-columns", "png-lies"),
-    *("tiff-loop", "txt-tricks", "txt-surrogate_utf16", "txt-line_of_10_million", "txt-nuls", "md-brackets"),
+    *("tiff-loop", "txt-tricks", "txt-surrogate_utf16", "txt-nuls", "md-brackets"),
 )
 # Each is refused for the very reason for which it was made, or read as what it honestly is.
 REFUSED: dict[str, tuple[type[DocumentError], str]] = {

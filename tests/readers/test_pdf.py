@@ -334,12 +334,12 @@ def test_one_bad_page_does_not_cost_the_others() -> None:
 
 
 def test_hundreds_of_pages_are_read_and_bounded() -> None:
-    data = make_pdf([[f"Entry {n} of the harbour book", *PROSE] for n in range(600)])
+    data = make_pdf([[f"Entry {n} of the harbour book", *PROSE] for n in range(200)])
     document = read(data, "a.pdf")
 
-    assert len(document.pages) == 600
-    assert "Entry 599 of the harbour book" in document.pages[-1].text
-    with pytest.raises(DocumentTooLarge, match="600 pages"):
+    assert len(document.pages) == 200
+    assert "Entry 199 of the harbour book" in document.pages[-1].text
+    with pytest.raises(DocumentTooLarge, match="200 pages"):
         read(data, "a.pdf", limits=ReadLimits(max_pages=100))
     with pytest.raises(DocumentTooLarge, match="characters"):
         read(data, "a.pdf", limits=ReadLimits(max_chars=10_000))

@@ -36,9 +36,9 @@ TEXTS = ["the harbour master keeps the keys", "teapot", "of the volcano"]
 class TestCrossEncoder(RerankerConformance):
     understands = False
 
-    @pytest.fixture(autouse=True)
-    def _load(self, model: Path) -> None:
-        self._reranker = CrossEncoderReranker(str(model))
+    @pytest.fixture(autouse=True, scope="class")
+    def _load(self, request: pytest.FixtureRequest, model: Path) -> None:
+        request.cls._reranker = CrossEncoderReranker(str(model))
 
     def make(self) -> Reranker:
         return self._reranker
@@ -92,7 +92,7 @@ def test_work_is_bounded_and_what_is_passed_over_is_told(model: Path, monkeypatc
     predicted, spans = reranker._predict, reranker._spans
     monkeypatch.setattr(reranker, "_predict", lambda pairs: (seen.extend(pairs), predicted(pairs))[1])
     monkeypatch.setattr(reranker, "_spans", lambda text: (read.append(text), spans(text))[1])
-    huge = "bakery " + "filler " * 20_000 + "tea"
+    huge = "bakery " + "filler " * 5_000 + "tea"
     asked = "keys " + "harbour " * 1_000 + "teapot"
     scores, warnings = reranker.judged(asked, [huge, *TEXTS, huge + " of"])
     assert len(seen) == 4 * (16 + len(TEXTS) + 16) and np.isfinite(scores).all()
