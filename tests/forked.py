@@ -89,6 +89,21 @@ def ended(process: subprocess.Popen[str] | Forked, seconds: float = 120) -> subp
     return subprocess.CompletedProcess([], process.returncode or 0, out, errors)
 
 
+def on_terminal(terminal: int) -> str:
+    """Return code that makes this terminal the input and output of its process."""
+    return (
+        "import os, sys\n"
+        "os.setsid()\n"
+        f"terminal = os.open({os.ttyname(terminal)!r}, os.O_RDWR | os.O_NOCTTY)\n"
+        "for number in range(3):\n"
+        "    os.dup2(terminal, number)\n"
+        "sys.stdin, sys.stdout, sys.stderr = (\n"
+        "    open(number, mode, encoding='utf-8', closefd=False) for number, mode in enumerate('rww')\n"
+        ")\n"
+        "os.close(terminal)\n"
+    )
+
+
 class Forked:
     """A process that imports `imports` before it is forked and then runs `code`, with those methods of
     `subprocess.Popen` that tests use. `stdin` is empty or a pipe; `stderr` is a file or a pipe."""

@@ -16,6 +16,7 @@ import pytest
 from click.testing import CliRunner
 
 from agentformer.cli import main
+from tests import forked
 from tests.readers.conftest import make_pdf
 
 pytestmark = pytest.mark.process
@@ -31,17 +32,11 @@ def folders_of(tmp_path: Path) -> tuple[str, ...]:
 
 @pytest.fixture
 def start(tmp_path: Path) -> Run:
-    """Runs a command as a process."""
+    """Runs a command in a process of its own."""
 
     def start(*arguments: str, folders: bool = True) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "agentformer.cli", *arguments, *(folders_of(tmp_path) if folders else ())],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONUTF8": "1"},
-        )
+        command = [*arguments, *(folders_of(tmp_path) if folders else ())]
+        return forked.ended(forked.command(*command, cwd=tmp_path))
 
     return start
 

@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from tests.edges.conftest import Invoke, Shown
-from tests.forked import SERVE, start
+from tests.forked import SERVE, on_terminal, start
 from tests.llms.hostile import Hostile, Request, completion, refuses
 from tests.readers.conftest import make_pdf
 
@@ -298,18 +298,9 @@ class Terminal:
 
     def __init__(self, folder: Path) -> None:
         self.own, other = pty.openpty()
-        on_it = (
-            "import os, sys\n"
-            "os.setsid()\n"
-            f"terminal = os.open({os.ttyname(other)!r}, os.O_RDWR | os.O_NOCTTY)\n"
-            "for number, mode in enumerate('rww'):\n"
-            "    os.dup2(terminal, number)\n"
-            "sys.stdin, sys.stdout, sys.stderr = (open(n, mode, closefd=False) for n, mode in enumerate('rww'))\n"
-            "os.close(terminal)\n"
-        )
         environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "AGENTFORMER_CLEAN_EVERY": "0"}
         with (folder / "errors.txt").open("w") as errors:
-            self.process = start(on_it + command(folder), CHAT, cwd=folder, env=environment, stderr=errors)
+            self.process = start(on_terminal(other) + command(folder), CHAT, cwd=folder, env=environment, stderr=errors)
         assert select.select([self.own], [], [], BOUND)[0]  # it has opened the terminal
         os.close(other)
         self.seen = ""

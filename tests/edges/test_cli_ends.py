@@ -19,7 +19,7 @@ from agentformer.cli import main
 from agentformer.cli.group import EXIT_CODES
 from agentformer.factory import connect
 from tests.edges.conftest import Invoke, folders_of
-from tests.forked import SERVE, start
+from tests.forked import MCP, SERVE, command, ended, program, start
 
 pytestmark = pytest.mark.process
 PROGRAM = [sys.executable, "-m", "agentformer.cli"]
@@ -89,7 +89,8 @@ def test_a_closed_output_is_told_in_one_line(where: tuple[str, ...], command: st
 def test_mcp_without_an_input_or_output_says_so(
     where: tuple[str, ...], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    done = shell('af mcp "${W[@]}" <&-', where)
+    closed = "import os, sys\nos.close(0)\nsys.stdin = None"
+    done = ended(command("mcp", *where, before=closed, imports=MCP))
     monkeypatch.setattr(importlib.import_module("agentformer.cli.commands.serve"), "lookup", lambda *_: None)
     monkeypatch.setattr(sys, "stdout", None)
     with pytest.raises(SystemExit) as end:
@@ -101,16 +102,16 @@ def test_mcp_without_an_input_or_output_says_so(
 
 def test_serving_without_a_server_names_the_extra(where: tuple[str, ...]) -> None:
     without = (
-        "import sys; sys.modules['gunicorn'] = sys.modules['waitress'] = None\n"
+        "for name in [name for name in sys.modules if name.startswith(('gunicorn', 'agentformer.api.serving.'))]:\n"
+        "    del sys.modules[name]  # of the process that it is a fork of\n"
+        "sys.modules['gunicorn'] = sys.modules['waitress'] = None\n"
         "from click.testing import CliRunner; from agentformer.cli import main\n"
         "for server in ('auto', 'gunicorn', 'waitress'):\n"
         "    done = CliRunner().invoke(main, ['serve', '--port', '0', '--server', server, *sys.argv[1:]])\n"
         "    print(done.exit_code, 'agentformer[server]' in done.stderr, 'Traceback' in done.stderr)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", without, *where], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert done.stdout.splitlines() == ["2 True False"] * 3
+    done = ended(program(without, *where))
+    assert (done.returncode, done.stdout.splitlines()) == (0, ["2 True False"] * 3), done.stderr
 
 
 @pytest.mark.usefixtures("empty_memory")

@@ -37,11 +37,14 @@ def process(*arguments: str, **options: Any) -> subprocess.CompletedProcess[byte
     )
 
 
-def conversation(shown: Callable[..., Any], count: int = 12, session: str = "s1") -> list[dict[str, Any]]:
-    return [
-        shown("remember", f"The boat number {n} is blue.", "--session", session, "--role", "user", "--speaker", "Aino")
-        for n in range(count)
-    ]
+def conversation(where: tuple[str, ...], *said: str) -> list[str]:
+    """Store the messages of the session s1, and return their ids."""
+    with agentformer.connect(index_dir=where[1], upload_dir=where[3], embedder="hashing", clean_every=0) as af:
+        return [af.memory.add_message("s1", "user", text, speaker="Aino").id for text in said]
+
+
+def boats(count: int) -> list[str]:
+    return [f"The boat number {n} is blue." for n in range(count)]
 
 
 def test_remember_keeps_every_detail_and_memories_lists_it(shown: Callable[..., Any]) -> None:
@@ -164,9 +167,10 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     assert TEA in run("recall", "tea", "--archived").stdout
 
 
-def test_a_recall_leads_to_what_summaries_stand_for(run: Invoke, shown: Callable[..., Any]) -> None:
-    for n, name in enumerate(BOATS):
-        shown("remember", f"The boat {name} lies at berth {n}.", "--session", "s1", "--role", "user")
+def test_a_recall_leads_to_what_summaries_stand_for(
+    run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]
+) -> None:
+    conversation(where, *(f"The boat {name} lies at berth {n}." for n, name in enumerate(BOATS)))
     shown("clean", "--session", "s1")
     found = run("recall", "Lokki", "--kind", "message").stdout
     assert found == "nothing relevant found; --archived shows the originals of summaries\n"
@@ -209,8 +213,10 @@ def test_forget_by_id(run: Invoke, shown: Callable[..., Any], tmp_path: Path) ->
     assert run("history", gone["id"]).exit_code == 2
 
 
-def test_forget_a_scope_asks_first_and_tells_how_many(run: Invoke, shown: Callable[..., Any]) -> None:
-    conversation(shown, 3)
+def test_forget_a_scope_asks_first_and_tells_how_many(
+    run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]
+) -> None:
+    conversation(where, *boats(3))
     kept = shown("remember", TEA, "--user", "aino")
     asked = run("forget", "--session", "s1", said="n\n")
     assert asked.exit_code == 2 and "3 entries" in asked.stderr
@@ -235,10 +241,10 @@ def test_forgetting_a_namespace_takes_documents_and_leaves_other_namespaces(
     assert shown("memories", "--namespace", "other")["entries"] == [other]
 
 
-def test_context_stays_within_its_tokens(run: Invoke, shown: Callable[..., Any]) -> None:
+def test_context_stays_within_its_tokens(run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]) -> None:
     shown("remember", "You are the harbour's helper.", "--tier", "core", "--title", "persona")
     shown("remember", TEA)
-    conversation(shown, 4)
+    conversation(where, *boats(4))
     built = shown("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "300")
     texts = "\n".join(message["content"] for message in built["messages"])
     assert "harbour's helper" in texts and TEA in texts and "boat number 3" in texts
@@ -248,8 +254,10 @@ def test_context_stays_within_its_tokens(run: Invoke, shown: Callable[..., Any])
     assert "max_tokens" in run("context", "What tea?", "--max-tokens", "1").stderr
 
 
-def test_context_tells_what_was_left_out_and_why(run: Invoke, shown: Callable[..., Any]) -> None:
-    conversation(shown, 12)
+def test_context_tells_what_was_left_out_and_why(
+    run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]
+) -> None:
+    conversation(where, *boats(12))
     done = run("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "40")
     report = shown("context", "What tea does Aino like?", "--session", "s1", "--max-tokens", "40")["report"]
     assert done.exit_code == 0 and "does not fit into" not in done.stderr
@@ -264,7 +272,8 @@ def test_context_tells_what_was_left_out_and_why(run: Invoke, shown: Callable[..
 def test_a_task_that_does_not_fit_is_told_first(run: Invoke, shown: Callable[..., Any], last: str) -> None:
     task = "Write a long letter about the boats in the harbour, please. " * 3
     if last == "stored":  # what the user said last in the session is the task
-        shown("remember", task, "--session", "s1", "--role", "user")
+        kept = shown("remember", task, "--session", "s1", "--role", "user", "--speaker", "Aino")
+        assert (kept["role"], kept["speaker"]) == ("user", "Aino")
     for options in ((), ("--json",)):
         done = run("context", task, "--session", "s1", "--max-tokens", "12", *options)
         note = "note: the task does not fit into 12 tokens; raise --max-tokens, or shorten the task"
@@ -272,8 +281,8 @@ def test_a_task_that_does_not_fit_is_told_first(run: Invoke, shown: Callable[...
         assert run("context", task, "--session", "s1", *options).exit_code == 0
 
 
-def test_clean_restore_and_history(run: Invoke, shown: Callable[..., Any]) -> None:
-    said = [entry["id"] for entry in conversation(shown, 10)]
+def test_clean_restore_and_history(run: Invoke, shown: Callable[..., Any], where: tuple[str, ...]) -> None:
+    said = conversation(where, *boats(10))
     report = shown("clean", "--session", "s1")
     (summary,) = shown("memories", "--kind", "summary")["entries"]
     assert (report["summaries"], report["archived"]) == ([summary["id"]], 5)

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 
 from agentformer.cli import main
 from agentformer.cli.group import SECTIONS, first_sentence
+from tests import forked
 
 ROOT = Path(__file__).parent.parent.parent
 COMMON = ["--json", "--embedder", "--index-dir", "--upload-dir", "--help"]
@@ -85,16 +86,17 @@ def test_the_list_of_commands_has_each_in_one_section_and_in_short() -> None:
 @pytest.mark.process
 def test_the_reference_in_docs_is_up_to_date_and_one_that_is_not_is_noticed(tmp_path: Path) -> None:
     def script(root: Path, *arguments: str, columns: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, str(root / "scripts" / "cli_reference.py"), *arguments],
-            cwd=ROOT,
-            env={**os.environ, "COLUMNS": columns, "LC_ALL": "C", "PYTHONUTF8": "1"},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
+        path = root / "scripts" / "cli_reference.py"
+        return forked.ended(forked.script(path, *arguments, cwd=ROOT, env={"COLUMNS": columns}))
 
-    done = script(ROOT, "--check", columns="40")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "cli_reference.py"), "--check"],
+        cwd=ROOT,
+        env={**os.environ, "COLUMNS": "40", "LC_ALL": "C", "PYTHONUTF8": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     (tmp_path / "scripts").mkdir()
     (tmp_path / "docs").mkdir()

@@ -7,8 +7,8 @@ import io
 import os
 import pty
 import re
+import select
 import struct
-import subprocess
 import sys
 import termios
 import time
@@ -30,6 +30,7 @@ from agentformer.cli.output import clip, duration, entry_cells, excerpt, moment,
 from agentformer.memory.summaries import OUTCOMES
 from agentformer.testing import make_entry
 from agentformer.types import Check, ToolCall
+from tests import forked
 from tests.edges.conftest import Invoke
 
 FAMILY = "\U0001f468\u200d\U0001f469\u200d\U0001f467"  # man, woman, girl, joined
@@ -215,20 +216,18 @@ def test_no_rows_are_no_table() -> None:
 
 
 @pytest.fixture
-def on_terminal(where: tuple[str, ...]) -> Callable[..., str]:
+def on_terminal(where: tuple[str, ...], tmp_path: Path) -> Callable[..., str]:
     """What a command shows on a terminal of so many columns."""
 
     def shown(columns: int, *arguments: str) -> str:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         environment = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "agentformer.cli", *arguments, *where],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**environment, "TERM": "xterm", "PYTHONUTF8": "1"},
-        )
+        code = f"from agentformer.cli import main\nmain({[*arguments, *where]})"
+        with Path(os.devnull).open("w") as nowhere:
+            options: Any = {"cwd": tmp_path, "env": {**environment, "TERM": "xterm"}, "stderr": nowhere}
+            child = forked.start(forked.on_terminal(theirs) + code, forked.STORE, **options)
+        assert select.select([ours], [], [], 60)[0]  # it has opened the terminal
         os.close(theirs)
         said = b""
         while True:

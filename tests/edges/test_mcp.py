@@ -30,7 +30,7 @@ from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.running import wait_until
 from tests.edges.talking import Talker
-from tests.forked import MCP, start
+from tests.forked import MCP, command, ended, start
 
 pytestmark = pytest.mark.process
 T = TypeVar("T")
@@ -429,8 +429,12 @@ def test_documents_are_resources_read_by_page(open_talk: tuple[Conversation, Tal
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['mcp'] = None\nfrom agentformer.cli import main\nmain(['mcp'])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=BOUND)
+    without = (
+        "for name in [name for name in sys.modules if name.startswith(('mcp', 'agentformer.mcp_server'))]:\n"
+        "    del sys.modules[name]  # of the process that it is a fork of\n"
+        "sys.modules['mcp'] = None"
+    )
+    done = ended(command("mcp", before=without, cwd=tmp_path))
     assert done.returncode == 2
     assert "pip install 'agentformer[mcp]'" in done.stderr
 
@@ -462,17 +466,12 @@ def test_wrong_options_are_told_before_anything_is_served(tmp_path: Path, argume
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals")
 def test_a_person_at_a_terminal_is_told_what_this_is(tmp_path: Path) -> None:
     person, terminal = os.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "agentformer.cli", "mcp", *options(tmp_path)],
-        stdin=terminal,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **ENVIRONMENT},
-    )
-    os.close(terminal)
+    on_it = f"import os\nos.dup2(os.open({os.ttyname(terminal)!r}, os.O_RDWR | os.O_NOCTTY), 0)"
+    process = command("mcp", *options(tmp_path), before=on_it, imports=MCP, env=ENVIRONMENT)
     assert process.stderr is not None
-    assert b"press Ctrl-D to end" in process.stderr.readline()
+    assert "press Ctrl-D to end" in process.stderr.readline()
+    os.close(terminal)
     os.write(person, b"\x04")
     said, _ = process.communicate(timeout=BOUND)
     os.close(person)
-    assert (process.returncode, said) == (0, b"")
+    assert (process.returncode, said) == (0, "")

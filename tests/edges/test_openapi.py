@@ -51,7 +51,7 @@ expected-statuses = [400, 404, 405, 409, 412, 415, 422, 429]
 """
 REFUSED = """
 [[operations]]
-include-name = "{}"
+include-name = {}
 [operations.checks.positive_data_acceptance]
 enabled = false
 """
@@ -134,7 +134,7 @@ class _Quiet(WSGIRequestHandler):
 def test_the_document_is_valid_and_every_endpoint_does_what_it_says(
     served: Served, document: dict[str, Any], address: str, tmp_path: Path
 ) -> None:
-    particular = "".join(REFUSED.format(name) for name in PARTICULAR)
+    particular = REFUSED.format(json.dumps(PARTICULAR))  # one entry: each is merged with the others for each request
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     (tmp_path / "schemathesis.toml").write_text(CHECKS + particular)
     phases = "examples,coverage,fuzzing,stateful" if EXAMPLES else "examples,fuzzing"
@@ -265,6 +265,13 @@ def test_the_page_fetches_nothing_and_runs_nothing(page: Any) -> None:
     policy = page.headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; style-src 'sha256-")
     assert "unsafe" not in policy
+
+
+def test_the_page_has_the_headers_of_every_response(served: Served, page: Any) -> None:
+    others = served.app.test_client().get("/openapi.json").headers
+    for name in ("X-Content-Type-Options", "X-Frame-Options", "Referrer-Policy", "Cross-Origin-Resource-Policy"):
+        assert page.headers[name] == others[name]
+    assert page.headers["Cache-Control"] == others["Cache-Control"] == "no-store"
 
 
 def test_the_page_tells_parameters_bodies_answers_and_examples(page: Any) -> None:

@@ -179,18 +179,17 @@ def test_an_id_shows_and_changes_only_what_the_model_allows(world: World, name: 
         for thing in world.things:
             answer = say(thing)
             what = (name, user, operation, thing.secret, answer)
-            after = world.state()
-            allowed = changes(caller, thing) if is_change else sees(caller, thing)
-            if not allowed:
-                assert after == before, what
+            if not (changes(caller, thing) if is_change else sees(caller, thing)):
                 assert answer == missing or sees(caller, thing), what
             if not sees(caller, thing):
                 assert thing.secret not in str(answer), what
-            others = before.keys() - {thing.id}
-            assert {i: after.get(i) for i in others} == {i: before[i] for i in others}, what
-            if after != before:
+            if is_change and changes(caller, thing):
+                after = world.state()
+                others = before.keys() - {thing.id}
+                assert {i: after.get(i) for i in others} == {i: before[i] for i in others}, what
                 world.restore(thing)
                 before = world.state()
+        assert world.state() == before, (name, user, operation)
     assert sum(changes(caller, thing) for thing in world.things) > 0 or not caller.grant.may("change")
 
 
@@ -228,6 +227,7 @@ def test_a_namespace_shows_and_changes_only_what_the_model_allows(world: World, 
     assert TOOL_SEARCHES.keys() | {"memory_get", "memory_update", "memory_delete", "memory_add", "rag_upload"} == {
         *HINTS
     } - {"rag_sync"}
+    before = world.state()
     for space in SPACES:
         asked: dict[str, Callable[[], Any]] = {
             tool: partial(world.af.toolbox.call, tool, {**more, "namespace": space}, caller)
@@ -239,18 +239,20 @@ def test_a_namespace_shows_and_changes_only_what_the_model_allows(world: World, 
                 world.host.ask, method, path.replace("SPACE", space), caller.grant, **sent
             )
         for operation, ask in asked.items():
-            before, answer = world.state(), ""
+            answer = ""
             with suppress(AgentFormerError):
                 result = ask()
                 answer = str(getattr(result, "text", result))
             after = world.state()
+            changed = [thing for thing in world.things if after.get(thing.id) != before[thing.id]]
             for thing in world.things:
                 what = (name, user, operation, thing.secret, answer[:500])
                 assert sees(caller, thing) or thing.secret not in answer, what
-                if after.get(thing.id) != before[thing.id]:
+                if thing in changed:
                     assert changes(caller, thing) and thing.namespace == space, what
                     world.restore(thing)
             assert caller.grant.may("change") or after == before, (name, operation)
+            before = world.state() if changed else after
 
 
 ADDITIONS: list[tuple[str, str, dict[str, Any]]] = [

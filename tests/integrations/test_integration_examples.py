@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from tests.forked import SERVE, ended, script
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "integrations"
 PRINTED = {
@@ -39,12 +38,11 @@ PRINTED = {
 }
 # The audit hook refuses every connection to another address than this machine's.
 OFFLINE = """
-import runpy, sys
+import sys
 def refuse(event, arguments):
     if event == "socket.connect" and isinstance(arguments[1], tuple) and arguments[1][0] != "127.0.0.1":
         raise RuntimeError(f"an example may not connect to {arguments[1]}")
 sys.addaudithook(refuse)
-runpy.run_path(sys.argv[1], run_name="__main__")
 """
 
 
@@ -60,12 +58,8 @@ def test_the_example_runs_without_a_network(name: str) -> None:
     package, lines = PRINTED[name]
     if not all(find_spec(".".join(package.split(".")[: n + 1])) for n in range(package.count(".") + 1)):
         pytest.skip(f"{package} is not installed; run `make test-integrations`")
-    done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(FOLDER / f"{name}.py")],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false"},
-    )
+    quiet = {"OPENAI_AGENTS_DISABLE_TRACING": "1", "LANGSMITH_TRACING": "false"}
+    imports = (*SERVE, "agentformer.api", "flask")
+    done = ended(script(FOLDER / f"{name}.py", before=OFFLINE, imports=imports, env=quiet))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == lines

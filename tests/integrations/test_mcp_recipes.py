@@ -99,17 +99,26 @@ def listed(server: dict[str, Any]) -> dict[str, bool]:
     return found
 
 
-@pytest.mark.parametrize("title", ["Claude Code", "Cursor", "VS Code"])
+def configured(title: str, places: dict[str, str]) -> dict[str, Any]:
+    """The server of a client's configuration."""
+    (servers,) = json.loads(placed(BLOCKS[title, "json"], places)).values()
+    server: dict[str, Any] = servers["agentformer"]
+    return server
+
+
+@pytest.mark.parametrize("title", ["Cursor", "VS Code"])
 def test_a_configuration_starts_a_server_with_its_tools(title: str, places: dict[str, str]) -> None:
-    configuration = json.loads(placed(BLOCKS[title, "json"], places))
-    (servers,) = configuration.values()
-    tools = listed(servers["agentformer"])
+    tools = listed(configured(title, places))
     assert "memory_search" in tools
     assert all(tools.values()) == (title == "Cursor")
-    if title == "Claude Code":  # the command is the same server
-        _, _, command = BLOCKS[title, "sh"].partition(" -- ")
-        server = json.loads(BLOCKS[title, "json"])["mcpServers"]["agentformer"]
-        assert shlex.split(command) == [server["command"], *server["args"]]
+
+
+def test_claude_code_starts_the_server_of_vs_code_without_the_folder_of_a_workspace(places: dict[str, str]) -> None:
+    server, other = (configured(title, places) for title in ("Claude Code", "VS Code"))
+    assert (server["command"], server["args"]) == (other["command"], other["args"][:-2])
+    assert other["args"][-2:] == ["--folder", places["${workspaceFolder}"]]
+    _, _, command = placed(BLOCKS["Claude Code", "sh"], places).partition(" -- ")
+    assert shlex.split(command) == [server["command"], *server["args"]]
 
 
 @pytest.mark.parametrize("title", PACKAGES)
