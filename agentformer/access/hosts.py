@@ -94,7 +94,7 @@ def is_local(name: str | None) -> bool:
 
 
 def hosts_in(text: str) -> frozenset[str]:
-    """Return the host names in the setting `allowed_hosts`. Raises `InvalidInput` if one is not valid."""
+    """Return the host names in the setting `allowed_hosts`. Raises `InvalidInput` if a name is not valid."""
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
         if _address(host) is None and not _NAME.fullmatch(host):

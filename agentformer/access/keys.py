@@ -38,7 +38,7 @@ from agentformer.records.integrity.files import read_file, write_atomically
 
 PREFIX = "af_"
 _VERSION = 1
-_LOCAL = "local_access"  # field of the file: programs on this machine need no key
+_LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
@@ -112,9 +112,9 @@ class KeyStore:
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
         """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
-        empty, the key may use all namespaces. `without` names tools that are switched off for the key. From the time
-        `expires` on, the key is refused; None means never. Raises `InvalidInput` for an invalid value, `StoreFull` if
-        the key cannot be written, and `Busy` if another process holds the lock."""
+        empty, the key may use all namespaces. `without` names tools that are switched off for the key. The key is
+        refused from the time `expires` on; if `expires` is None, the key does not expire. Raises `InvalidInput` for an
+        invalid value, `StoreFull` if the key cannot be written, and `Busy` if another process holds the lock."""
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -159,27 +159,28 @@ class KeyStore:
             changes["namespaces"] = tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
         if without is not None:
             changes["without"] = frozenset(fields.names("without", without))
-        with self._found(key_id) as (keys, place):
-            keys[place] = key = replace(keys[place], **changes)
+        with self._changing_key(key_id) as (keys, index):
+            keys[index] = key = replace(keys[index], **changes)
         return key
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key, and return its description. Later requests with the key are refused. Raises `NotFound`."""
-        with self._found(key_id) as (keys, place):
-            return keys.pop(place)
+        """Delete a key, and return its description. Later requests with the key are refused. Raises `NotFound` if there
+        is no such key."""
+        with self._changing_key(key_id) as (keys, index):
+            return keys.pop(index)
 
     @contextmanager
-    def _found(self, key_id: str) -> Iterator[tuple[list[Key], int]]:
+    def _changing_key(self, key_id: str) -> Iterator[tuple[list[Key], int]]:
         """Yield the list of all keys, which the caller may change, and the index of the key with this id. Raises
         `NotFound` if there is no such key."""
         unknown = NotFound(f"there is no key with the id {key_id[:80]}; list the keys with: agentformer keys list")
         if all(key.id != key_id for key in self.all()):
             raise unknown  # before the lock creates its file and its folder
         with self._changing() as keys:
-            place = next((place for place, key in enumerate(keys) if key.id == key_id), None)
-            if place is None:
+            index = next((index for index, key in enumerate(keys) if key.id == key_id), None)
+            if index is None:
                 raise unknown
-            yield keys, place
+            yield keys, index
 
     def reset(self) -> None:
         """Allow programs on this machine to send requests without a key again, as before the first key was made. In

@@ -68,7 +68,7 @@ class Grant:
 
     def limited_to(self, other: Grant) -> Grant:
         """Return a grant that allows only what both grants allow, such as the rights of a key at a server with fewer
-        rights. Its key is that of this grant."""
+        rights. The returned grant has the key of this grant."""
         if self.namespaces and other.namespaces:
             namespaces = tuple(name for name in self.namespaces if name in other.namespaces)
             if not namespaces:  # an empty tuple would mean every namespace
@@ -81,13 +81,13 @@ class Grant:
     @property
     def stored_metadata(self) -> dict[str, Any]:
         """The metadata that are added to each entry that the caller stores. If the API key has no right to read, they
-        contain the id of the key, so that these entries can be told apart from those of other callers."""
+        contain the id of the key, so that these entries can be distinguished from the entries of other callers."""
         return {} if self.may("read") else {fields.STORED_BY_KEY: self.key_id}
 
     def session(self, requested: str) -> str:
-        """Return the id under which the session `requested` of the caller is stored. For a key without the right to
-        read, this id begins with the id of the key, so that it can neither add to a session of another caller, nor
-        learn whether it exists."""
+        """Return the id under which the session `requested` of the caller is stored. If the caller has no right to
+        read, this id begins with the id of the caller's key. So the caller cannot add to a session of another caller,
+        and cannot learn whether such a session exists."""
         return requested if self.may("read") else f"{self.key_id or _NO_KEY}/{requested}"
 
     def require_all_namespaces(self) -> None:
@@ -156,7 +156,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "memory_add a core block": Permission("change", ("memory_add", "core_memory_append")),
     "memory_add a record": Permission("change", ("memory_add", "memory_delete"), destructive=True),  # replaces entries
     "memory_update a core block": Permission("change", ("memory_update", "core_memory_replace")),
-    "rag_upload unless stored": Permission("change", ("rag_upload",)),  # the answer says whether it is stored
+    "rag_upload unless stored": Permission("change", ("rag_upload",)),  # the answer shows whether the file is stored
     "rag_query from memories": Permission("read", ("rag_query", "memory_search")),
     "rag_query from messages": Permission("read", ("rag_query", "memory_search", "conversation_search")),
     # Operations without a tool.

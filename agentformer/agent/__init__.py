@@ -66,7 +66,7 @@ class AgentOptions(TypedDict, total=False):
     """The options of an `Agent`. Every option has a default. In the comments of the options, a name in square brackets
     is the setting that provides the default."""
 
-    user_id: str | None  # owner of the memories; if given, the agent reads only messages of this user and their answers
+    user_id: str | None  # owner of the memories; if given, the agent reads only the conversations of this user
     agent_id: str | None
     project: str | None
     namespace: str | None  # if given, tools use only this namespace
@@ -187,7 +187,8 @@ class Agent:
             return brief(message, None, self._af.backend)
 
     def _messages(self, session: str) -> list[Any]:
-        """Return the last messages of the session, oldest first. An agent of a user gets only those of this user."""
+        """Return the last messages of the session, oldest first. If the agent has a user, return only messages of this
+        user."""
         scope = Scope(self._namespace, kinds=("message",), session_id=session, user_id=self._owner["user_id"])
         stored = self._af.backend.latest(scope, limit=_MESSAGES)
         with self._lock:

@@ -255,11 +255,11 @@ def _wait(future: Future[tuple[ToolResult, float]], deadline: float) -> tuple[To
 
 
 class OutOfTime(Exception):
-    """Raised if a task has no result when the time for it is over."""
+    """Raised if a task has no result when its time is over."""
 
 
 class Workers:
-    """Starts daemon threads, so Ctrl-C and the end of the process do not wait for running tasks. Thread-safe."""
+    """Runs tasks in daemon threads, so that Ctrl-C and the end of the process do not wait for them. Thread-safe."""
 
     def __init__(self) -> None:
         self._open: set[Future[Any]] = set()
@@ -275,7 +275,8 @@ class Workers:
         return futures
 
     def close(self, seconds: float) -> bool:
-        """Cancel tasks that have not started, wait at most `seconds` for the others, and return whether all ended."""
+        """Cancel tasks that have not started, and wait at most `seconds` for the others. Return True if all tasks have
+        ended."""
         with self._lock:
             running = [future for future in self._open if not future.cancel()]
         return not wait(running, seconds).not_done

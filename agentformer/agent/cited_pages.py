@@ -14,7 +14,7 @@ from agentformer.types import MemoryEntry
 
 _QUOTE = 500  # characters
 _EXCERPT = 200  # characters
-_COMMON = 12  # letters and digits before a name that mark a copied sentence
+_COMMON = 12  # equal letters and digits before a name in two texts; then the sentence is copied
 _BEFORE = 100  # characters before a name in which these letters are searched
 _MOST_LINES = 10_000  # of one citation
 _MIN_NAME = 5  # characters of a name that counts without brackets
@@ -66,9 +66,9 @@ class Citations:
 def find_citations(
     answer: str, results: Iterable[Mapping[str, Any] | None], entries: Iterable[MemoryEntry]
 ) -> Citations:
-    """Return the citations in `answer` of documents that the model has read: in `results`, the values that tools have
-    returned, and in `entries`, the memories in the prompt. If the answer names a document without pages, each page of
-    it that the model has read is cited."""
+    """Return the citations in `answer`. The model has read `results`, the values that tools have returned, and
+    `entries`, the memories in the prompt. If the answer names a document without pages, each page of it that the model
+    has read is cited."""
     texts = [*_of_results(results), *_of_memories(entries)]
     quoted = [cited for cited, _ in texts if cited.document]
     copied: list[str] = []
@@ -107,7 +107,8 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:
-    """Return the page numbers and labels that the answer names for a document, or None if it does not name it."""
+    """Return the page numbers and labels that the answer names for a document. Return None if it does not name the
+    document."""
     patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
     bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
     if not bracketed and not (plain and len(name) >= _MIN_NAME):
@@ -128,7 +129,7 @@ def _of_results(results: Iterable[Mapping[str, Any] | None]) -> Iterator[tuple[C
     for result in results:
         for key, field in _LISTS.items():
             items = (result or {}).get(key)
-            for item in items if isinstance(items, list) else ():  # the status has counts under the same keys
+            for item in items if isinstance(items, list) else ():  # `memory_status` has counts under the same keys
                 yield _cited(item, item[field]), item[field]
 
 

@@ -185,7 +185,7 @@ class Conversation:
         return min(self._max_tokens // 2, left // long) if long else self._max_tokens // 2
 
     def _cut(self, text: str, limit: int) -> str:
-        """Return a text of at most `limit` tokens unchanged, and of a longer text the beginning, with a note."""
+        """Return the text. If it has more than `limit` tokens, return its beginning and a note."""
         tokens = self._count_tokens(text)
         if tokens <= limit:
             return text

@@ -130,7 +130,8 @@ class Loop:
         return Outcome(_STOPPED.format(reason=reason), finish, from_model=False)
 
     def _final_answer(self, finish: Finish, otherwise: Outcome) -> Outcome:
-        """Ask for an answer without tools, because the limit `finish` was reached. Without one, return `otherwise`."""
+        """Ask for an answer without tools, because the limit `finish` was reached. If there is no answer, return
+        `otherwise`."""
         if not self.meter.may_ask:
             return otherwise
         self.conversation.ask(FINAL_ANSWER)

@@ -35,7 +35,7 @@ class UsedMemory:
 
 @dataclass(frozen=True, slots=True)
 class ToolStart:
-    """The event that a tool call starts."""
+    """The event at the start of a tool call."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -43,7 +43,7 @@ class ToolStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolRun:
-    """The event that a tool call has ended. `text` is the beginning of the result. If the call was not run, `failed` is
+    """The event at the end of a tool call. `text` is the beginning of the result. If the call was not run, `failed` is
     True, and `text` is the reason."""
 
     name: str
@@ -55,9 +55,9 @@ class ToolRun:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The result of a turn. `text` is the answer, or the reason why there is no answer. `finish` says why the turn
-    ended. `steps` is the number of requests to the model. `tokens_in` and `tokens_out` are counted by the model server,
-    and are 0 if the server does not count."""
+    """The result of a turn. `text` is the answer, or the reason why there is no answer. `finish` is the reason why the
+    turn ended. `steps` is the number of requests to the model. `tokens_in` and `tokens_out` are counted by the model
+    server, and are 0 if the server does not count."""
 
     session_id: str
     text: str
@@ -74,7 +74,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """The event that the memories for the first prompt were chosen."""
+    """The event after the memories for the first prompt were chosen."""
 
     memories: tuple[UsedMemory, ...]
 
@@ -139,7 +139,7 @@ class Meter:
         return self.seconds_left >= _MIN_SECONDS
 
     def count(self, reply: Reply, estimate: int) -> None:
-        """Add the tokens of a reply. If the model server does not count them, `estimate` counts for the limit."""
+        """Add the tokens of a reply. If the model server does not count them, `estimate` is used for the limit."""
         self.tokens_in += reply.tokens_in
         self.tokens_out += reply.tokens_out
         self._last = reply.tokens_in + reply.tokens_out or estimate

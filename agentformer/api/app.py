@@ -74,13 +74,14 @@ def init_app(
 
 def stop_jobs(app: Flask) -> None:
     """Interrupt the running upload jobs, and end the event streams of clients that follow these jobs. Do not wait for
-    the end of the jobs. A server calls this function first when the server stops."""
+    the end of the jobs. A server calls this function when it begins to stop."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.jobs.stop()
 
 
 def close_app(app: Flask) -> None:
-    """Stop the upload jobs of all memories of the application, and close them. Unfinished jobs continue later."""
+    """Stop the upload jobs of all memories of the application, and close the memories. Unfinished jobs continue when a
+    memory is opened again."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.removals.close()
         service.jobs.close()
@@ -108,8 +109,8 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
 
 
 def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: bool) -> Service:
-    """Return the `Service`, which gives the endpoints the memory `af`, its upload jobs and the limits of requests. If
-    `whole` is false, a host application owns the threads, so the number of busy threads is not limited here."""
+    """Return the `Service` of the endpoints: the memory `af`, its upload jobs and the limits of requests. If `whole` is
+    false, a host application owns the threads, so the number of busy threads is not limited here."""
     settings = af.settings
     return Service(
         af=af,

@@ -159,10 +159,10 @@ class Guard:
 
     def _too_large(self, error: RequestEntityTooLarge) -> Response:
         if _is_upload():
-            limit, what, max_bytes = "max_file_bytes", "an upload", self._settings.max_file_bytes
+            limit, part, max_bytes = "max_file_bytes", "an upload", self._settings.max_file_bytes
         else:
-            limit, what, max_bytes = "max_json_bytes", "the body of a request that is not an upload", JSON_BYTES
-        detail = str(TooLarge(limit, f"{what} may have at most {max_bytes} bytes; send less data in one request"))
+            limit, part, max_bytes = "max_json_bytes", "the body of a request that is not an upload", JSON_BYTES
+        detail = str(TooLarge(limit, f"{part} may have at most {max_bytes} bytes; send less data in one request"))
         return problem(413, "too-large", detail, limit=limit)
 
 
@@ -194,7 +194,8 @@ def _request_info(request_id: str = "") -> _RequestInfo:
 
 
 def _log_request(response: Response, log_format: str) -> None:
-    """Write a line about the current request to the access log, for a streamed response at the end of the stream."""
+    """Write a line about the current request to the access log. For a streamed response, write it at the end of the
+    stream."""
     if not log.isEnabledFor(logging.INFO):
         return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")

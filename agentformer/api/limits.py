@@ -23,10 +23,10 @@ MAX_WAITING = 32  # slow requests that wait for a thread; each of them blocks a 
 MAX_WAITING_UPLOADS = 16  # each of them blocks a thread of the server too
 MAX_BODIES = 24  # requests whose bodies are still arriving when a thread begins to read them
 _RETRY_AFTER = 2  # seconds
-_SLOTS = 256  # more workers than a server has; each one has a number in the shared memory
+_SLOTS = 256  # counts in the shared memory, one for each worker; a server has fewer workers
 _UNUSED = -1  # the count of a slot without a worker
 _DEFER_SECONDS = 0.05  # after this time, a busier worker accepts a connection that no other worker has accepted
-_NEW_SECONDS = 0.1  # a connection that waits after so long a pause is another one
+_NEW_SECONDS = 0.1  # after a pause of this length, a waiting connection counts as a new one
 
 
 def server_threads(settings: Settings) -> int:
@@ -37,8 +37,8 @@ def server_threads(settings: Settings) -> int:
 
 
 class ThreadLimit:
-    """A limit on the number of threads that handle slow requests: those that wait for a model, upload files or follow a
-    job. Thread-safe.
+    """A limit on the number of threads that handle slow requests. A slow request waits for a model, uploads files or
+    follows a job. Thread-safe.
 
     A request over the limit waits at most `wait_seconds` until another request ends. The requests are served in the
     order in which they came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
@@ -64,9 +64,10 @@ class ThreadLimit:
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
-    def held(self) -> ExitStack:
+    def reserve(self) -> ExitStack:
         """Reserve a thread, and return an `ExitStack` whose `close` releases it. A second `close` does nothing, because
-        a server may close a response twice. Raises `Busy` as `_wait` does."""
+        a server may close a response twice. Raises `Busy` if no thread becomes free in time, or if too many requests
+        wait already."""
         with self._changed:
             if self._used >= self._threads or self._waiting:
                 self._wait()
@@ -78,7 +79,7 @@ class ThreadLimit:
     def run(self, view: Callable[[], Result]) -> Result:
         """Reserve a thread, call `view` and return its response. A streamed response keeps its thread until the
         response is closed. Raises `Busy` if no thread becomes free in time."""
-        with self.held() as held:
+        with self.reserve() as held:
             response = view()
             if isinstance(response, Response) and response.is_streamed:
                 response.call_on_close(held.pop_all().close)
@@ -115,7 +116,8 @@ class ConnectionCounts:
     are forked. Each worker has a slot, whose number is an index into the shared memory.
 
     All workers listen at the same socket, and the first one that accepts a connection keeps it. Without a rule, one of
-    two workers often gets six of eight connections, and these clients wait three times as long as the other two."""
+    two workers often gets six of eight connections, and its clients wait three times as long as the clients of the
+    other worker."""
 
     def __init__(self) -> None:
         self._counts = memoryview(mmap.mmap(-1, 4 * _SLOTS)).cast("i")
@@ -131,7 +133,7 @@ class ConnectionCounts:
         self._counts[slot] = count
 
     def leave(self, slot: int) -> None:
-        """Record that the worker in this slot accepts no more connections, so that others leave none to it."""
+        """Record that the worker in this slot accepts no more connections, so that no other worker defers to it."""
         self._counts[slot] = _UNUSED
 
     def should_defer(self, slot: int) -> bool:

@@ -26,7 +26,7 @@ from agentformer.llms.forwarding import ChatForwarder
 from agentformer.tools.removals import Removals
 
 View = Callable[..., Any]
-Header = str | Mapping[str, Any]  # a description, or a JSON Schema with one
+Header = str | Mapping[str, Any]  # a description, or a JSON Schema with a description
 Returns = type[BaseModel] | Sequence[Any] | None  # a model, several models and media types, or no content
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "QUERY"})
@@ -68,7 +68,7 @@ class Operation:
     form: type[BaseModel] | None  # the fields of multipart/form-data that are not files
     headers: Mapping[str, Header] = field(default_factory=dict)  # optional headers of the request
     choices: Mapping[str, Sequence[str]] = field(default_factory=dict)  # path parameter -> its allowed values
-    errors: Collection[int] = ()  # statuses of further errors; the other fields imply the usual ones
+    errors: Collection[int] = ()  # statuses of errors that do not follow from the other fields
     # True if a request may wait for a model; or a function of the service and the body that returns this.
     uses_model: bool | Callable[[Service, Any], bool] = False
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
@@ -156,7 +156,7 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
         check_no_query()
     with operation.around(service):
         if operation.body is not None:
-            with service.bodies.held() if is_arriving() else nullcontext():
+            with service.bodies.reserve() if is_arriving() else nullcontext():
                 parameters["body"] = body_of(operation.body)
         if operation.form is not None:
             parameters["form"] = parameters_of(operation.form, request.form, "form")

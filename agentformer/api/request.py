@@ -128,8 +128,8 @@ def is_arriving() -> bool:
 def client_left(environ: Mapping[str, Any]) -> bool:
     """Return whether the client of a request has closed its connection. Return False if the server does not report
     this. Call this function in the thread that handles the request."""
-    if callable(ask := environ.get("waitress.client_disconnected")):
-        return bool(ask())
+    if callable(is_disconnected := environ.get("waitress.client_disconnected")):
+        return bool(is_disconnected())
     connection = environ.get("gunicorn.socket")
     return isinstance(connection, TimedSocket) and connection.is_closed_by_client()
 
@@ -152,16 +152,16 @@ def arguments_of(parameters: Any, grant: Grant, **options: Any) -> dict[str, Any
 
 
 def check_length(name: str, text: str, settings: Settings) -> None:
-    """Raise `TooLarge`, with this name of the text, if the text is longer than the setting `max_question_chars`."""
+    """Raise `TooLarge` if the text is longer than the setting `max_question_chars`. The error calls the text `name`."""
     limit = settings.max_question_chars
     if len(text) > limit:
         raise TooLarge("max_question_chars", f"the {name} has {len(text)} characters; shorten it to at most {limit}")
 
 
 def _unusable_field(data: bytes) -> str | None:
-    """Return the name of the first field of a JSON body that JSON allows but this package cannot store: its value
-    contains half of a surrogate pair or is nested too deep. Return None if there is no such field. The field of an
-    object in a list is named like `items[0].content`."""
+    """Return the name of the first field in a JSON body whose value cannot be stored, because the value contains half
+    of a surrogate pair or is nested too deep. JSON allows such values. Return None if all values can be stored. The
+    name of a field in a list has the form `items[0].content`."""
     try:
         value = json.loads(data)
         if isinstance(value, dict):
@@ -258,7 +258,8 @@ def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
 
 
 def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Return the end of a message about an unknown field: a similar name, all names, or "" inside a list."""
+    """Return the end of a message about an unknown field: a similar name, or all known names. Return "" for a field
+    inside another field."""
     if len(loc) > 1:
         return ""
     similar = difflib.get_close_matches(str(loc[0]), model.model_fields, 1)

@@ -30,7 +30,7 @@ _COMMENT = ":\n\n"
 _INTERRUPTED = (
     "A server error interrupted the answer. The text that was sent before the error is valid. Ask the question again."
 )
-_MAX_THREADS = 64  # generators in own threads; all others run in the thread of the caller, without comments
+_MAX_THREADS = 64  # generators in threads of their own; any more run in the thread of the caller, without comments
 _threads = threading.BoundedSemaphore(_MAX_THREADS)
 
 
@@ -68,7 +68,7 @@ def handle_errors(target: Flask | Blueprint) -> None:
 
 
 def speaks_openai() -> bool:
-    """Return True if errors have the format of OpenAI: the path of the request is below `/v1` of a memory."""
+    """Return True if the path of the request is below `/v1` of a memory, where errors have the format of OpenAI."""
     blueprint = current_app.blueprints.get(request.blueprint or "")
     prefix = (blueprint.url_prefix if blueprint else "") or ""
     return request.path.startswith(f"{prefix}/v1/")
@@ -101,7 +101,8 @@ def _unexpected(error: Exception) -> Response:
 
 
 def answer_stream(events: Generator[AnswerEvent, None, None]) -> Response:
-    """Return a response that streams an answer as events `token`, `error` if the model fails, and `answer` last."""
+    """Return a response that streams an answer: events `token`, an event `error` if the model fails, and an event
+    `answer` at the end."""
     return stream(_named(events), _INTERRUPTED)
 
 

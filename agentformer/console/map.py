@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("agentformer")
 
 MOST_POINTS = 20_000  # of a map; of a larger namespace, only every second, third or n-th entry is shown
-SCALE = 10_000  # coordinates are whole numbers from 0 to this one
+SCALE = 10_000  # coordinates are whole numbers from 0 to this number
 _MOST_MAPS = 8  # the most maps that a process keeps
 _SMALL_CHANGE = 0.02  # a kept map is shown again while the number of entries has changed by at most this share
 _EXACT = 2_000  # up to this number of entries, each change of the number makes a new map
@@ -35,8 +35,8 @@ _ROUNDS = 15  # rounds of the iteration; the two components then change by less 
 
 @dataclass(frozen=True, slots=True)
 class MapPoints:
-    """A computed map. `entries`, `x` and `y` are parallel: an entry without its vector, and its coordinates,
-    0..`SCALE`. A large namespace has more entries than its map has points; `total` is the number of all entries that a
+    """A computed map. `x` and `y` contain the coordinates of each entry in `entries`, 0..`SCALE`. The entries have no
+    vectors. A large namespace has more entries than its map has points; `total` is the number of all entries that a
     search can return. `explained` is the share of the variance of the vectors that the two dimensions show, 0..1."""
 
     space: str
@@ -156,14 +156,14 @@ def project(rows: Matrix) -> tuple[Matrix, float]:
     basis = basis.astype(np.float32)
     for _ in range(_ROUNDS):
         basis, _ = np.linalg.qr(centred.T @ (centred @ basis))
-    _, strengths, turns = np.linalg.svd(centred @ basis, full_matrices=False)
+    _, singular_values, directions = np.linalg.svd(centred @ basis, full_matrices=False)
     axes = np.zeros((rows.shape[1], 2), np.float32)
-    best = min(2, len(turns))
-    axes[:, :best] = (basis @ turns.T)[:, :best]
+    best = min(2, len(directions))
+    axes[:, :best] = (basis @ directions.T)[:, :best]
     axes *= np.where(axes[np.abs(axes).argmax(axis=0), [0, 1]] < 0, -1, 1)
     places = centred @ axes
     low, high = places.min(axis=0), places.max(axis=0)
     width = np.where(high - low > 1e-6, high - low, 1)
     scaled = np.where(high - low > 1e-6, (places - low) / width, 0.5).astype(np.float32)
-    explained = float(np.square(strengths[:2]).sum()) / total if total > 1e-9 else 1.0
+    explained = float(np.square(singular_values[:2]).sum()) / total if total > 1e-9 else 1.0
     return scaled, min(1.0, explained)

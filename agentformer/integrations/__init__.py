@@ -30,8 +30,8 @@ def owned(
     where: Where | None = None, *, has: Sequence[str] = (), user_id: str | None = None, project: str | None = None
 ) -> dict[str, Any]:
     """Return the filters of a search for entries of exactly this owner. Without a user, only entries that belong to no
-    user are found, and without a project, only those of no project. An entry must match the filter `where`, and its
-    metadata must have each key of `has`. Raises `InvalidInput` for an invalid filter `where`."""
+    user are found. Without a project, only entries that belong to no project are found. An entry must match the filter
+    `where`, and its metadata must have each key of `has`. Raises `InvalidInput` for an invalid filter `where`."""
     owner = {"user_id": user_id, "project": project}
     conditions: list[Filter] = [Condition("exists", f"${name}", False) for name in owner if owner[name] is None]
     conditions += [Condition("exists", key, True) for key in has]
@@ -52,10 +52,10 @@ def readable(scope: Mapping[str, Any]) -> dict[str, Any]:
     return {**given, "where": both(given.get("where"), NOBODY)}
 
 
-def recalled(af: AgentFormer, asked: str, max_tokens: int, place: Mapping[str, Any]) -> str:
-    """Return the memories about the question `asked` as the text of a message of at most `max_tokens` tokens, or "" if
-    there are none. `place` contains the filters, such as `user_id`; see `readable`."""
-    context = af.memory.build_context(asked, (), max_tokens, **readable(place)) if asked.strip() else None
+def recalled(af: AgentFormer, question: str, max_tokens: int, place: Mapping[str, Any]) -> str:
+    """Return the memories about a question as the text of a message of at most `max_tokens` tokens. Return "" if there
+    are no memories. `place` contains the filters, such as `user_id`; see `readable`."""
+    context = af.memory.build_context(question, (), max_tokens, **readable(place)) if question.strip() else None
     return str(context.messages[0].content) if context and context.has_memory else ""
 
 
@@ -71,8 +71,8 @@ def tools_named(af: AgentFormer, names: Sequence[str]) -> list[ToolDefinition]:
 def records(
     af: AgentFormer, source_type: str, source_ids: Sequence[str], *, namespace: str, archived: bool = False
 ) -> list[MemoryEntry]:
-    """Return the entries with this `source_type` and one of the `source_ids`, in the order of `source_ids`. They belong
-    to no user and to no project. Archived entries are included if `archived` is true."""
+    """Return the entries with this `source_type` and one of the `source_ids`, in the order of `source_ids`. Entries
+    that belong to a user or a project are left out. Archived entries are included if `archived` is true."""
     order = {source: number for number, source in enumerate(dict.fromkeys(source_ids))}
     scopes = source_scopes(namespace, source_type, order, owner=(None, None), archived=archived)
     found = [entry for scope in scopes for entry in all_entries(af.backend, scope)]

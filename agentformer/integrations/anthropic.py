@@ -203,7 +203,7 @@ class AsyncAgentFormerMemoryTool(BetaAsyncAbstractMemoryTool):
         """Run a command in a thread."""
         return await asyncio.to_thread(self._tool.execute, command)
 
-    view = create = str_replace = insert = delete = rename = execute  # a command has its own name
+    view = create = str_replace = insert = delete = rename = execute  # a command object contains the name of its method
 
     async def clear_all_memory(self) -> Any:
         """Delete all files."""

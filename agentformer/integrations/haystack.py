@@ -31,8 +31,8 @@ T = TypeVar("T")
 _EVERYTHING = -1.0  # the noise floor of a search that returns every document
 _NO_TEXT = "(a document without text)"  # the content of its entry, because an entry needs a text
 _KEPT = "document"  # the metadata key with the fields of a document that no filter compares
-_VALUE = "meta."  # before the path of a value
-_TIME = "time."  # before the path of a date: seconds since 1970
+_VALUE = "meta."  # prefix of the metadata key for a value
+_TIME = "time."  # prefix of the metadata key for a date in seconds since 1970
 _ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
 _LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}
 _NOTHING = {"type": "exists", "key": "$id", "value": False}
@@ -232,7 +232,7 @@ class AgentFormerMemoryRetriever:
     """A retriever over documents and memories. The `meta` of a result contain `entry_id`, `kind` and `score`. For a
     passage, they also contain its citation: `source`, `page`, `start`, `end` and `document_id`. `scope` contains
     filters of `memory.search`, such as `user_id`, `kinds` and `where`. Without a user, only entries that belong to no
-    user are found; with `every_user=True`, those of all users are found."""
+    user are found; with `every_user=True`, entries of all users are found."""
 
     def __init__(self, af: AgentFormer, *, top_k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af

@@ -160,7 +160,7 @@ class AgentFormerVectorStore(VectorStore):
         ids: list[str] | None = None,
         **kwargs: Any,
     ) -> AgentFormerVectorStore:
-        """Store texts in the memory that the keyword argument `af` names, and return the store. The embedder is that of
+        """Store texts in the memory of the keyword argument `af`, and return the store. The store uses the embedder of
         the memory, so `embedding` must be None or an `AgentFormerEmbeddings`."""
         if "af" not in kwargs or not (embedding is None or isinstance(embedding, AgentFormerEmbeddings)):
             raise InvalidInput("af", "is missing, or embedding is not the embedder of a memory; give af=connect(...)")
@@ -183,7 +183,7 @@ class AgentFormerRetriever(BaseRetriever):
     passage, they also contain its citation: `source`, `page`, `start`, `end` and `document_id`.
 
     `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`. Without a user,
-    only entries that belong to no user are found; with `every_user=True`, those of all users are found."""
+    only entries that belong to no user are found; with `every_user=True`, entries of all users are found."""
 
     af: Any
     k: int = 4
@@ -200,9 +200,9 @@ class AgentFormerRetriever(BaseRetriever):
 
 class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
     """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. The
-    memories become a first message of the user. A mark says that this message is recalled memory, so that the model
-    treats it as data and it is not stored again. `place` selects the memories: `namespace`, `user_id`, `agent_id`,
-    `project` and `session_id`. Without a user, only memories that belong to no user are recalled; with
+    memories become a first message of the user. A mark identifies this message as recalled memory, so that the model
+    treats it as data, and so that it is not stored again. `place` selects the memories: `namespace`, `user_id`,
+    `agent_id`, `project` and `session_id`. Without a user, only memories that belong to no user are recalled; with
     `every_user=True`, those of all users are recalled."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:

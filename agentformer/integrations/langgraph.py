@@ -54,8 +54,8 @@ class AgentFormerStore(BaseStore):
         self._namespace = namespace
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Run the operations. Reads see the state before the writes of the same batch. The last
-        of several writes of one item counts."""
+        """Run the operations. Reads see the state before the writes of the same batch. If a batch writes an item
+        several times, the last write counts."""
         results: list[Result] = []
         puts: dict[str, PutOp] = {}
         for op in ops:
@@ -148,8 +148,8 @@ def _new(source_id: str, op: PutOp) -> dict[str, Any]:
 
 
 def _lines(value: Any, name: str = "") -> list[str]:
-    """Return the text by which searches find a value, as lines: one for each text or number in the value, such as
-    "address city: Paris". `name` contains the keys that lead to the value."""
+    """Return the lines of the text by which searches find a value. Each text or number in the value becomes a line,
+    such as "address city: Paris". `name` contains the keys that lead to the value."""
     if isinstance(value, Mapping):
         return [line for key, item in value.items() for line in _lines(item, f"{name} {key}".strip())]
     if isinstance(value, (list, tuple)):

@@ -21,7 +21,7 @@ class AgentFormerRetriever(BaseRetriever):
     """A retriever over documents and memories. The metadata of a node contain `entry_id`, `kind` and `score`. For a
     passage, they also contain its citation: `source`, `page`, `start`, `end` and `document_id`. `scope` contains
     filters of `memory.search`, such as `user_id` and `where`. Without a user, only entries that belong to no user are
-    found; with `every_user=True`, those of all users are found."""
+    found; with `every_user=True`, entries of all users are found."""
 
     def __init__(self, af: AgentFormer, *, k: int = 4, mode: str = "hybrid", **scope: Any) -> None:
         self._af = af

@@ -68,7 +68,7 @@ class AgentFormerSession(SessionABC):
         await asyncio.to_thread(self._clear)
 
     def _entries(self) -> list[tuple[MemoryEntry, Any]]:
-        """Return the entries of the session with their items, without entries of others, whose content is no JSON."""
+        """Return the entries of the session with their items. Entries that other programs have stored are left out."""
         scope = Scope(
             self._namespace,
             session_id=self.session_id,

@@ -177,8 +177,8 @@ def message_error(message: Any) -> types.JSONRPCError | None:
     """Return the JSON-RPC error for a decoded message that is not valid JSON-RPC. Return None for a valid message.
     Without this check, the SDK would ignore some invalid messages."""
     if not isinstance(message, dict):
-        what = "batches are not supported" if isinstance(message, list) else "the message is not an object"
-        return rpc_error(types.INVALID_REQUEST, f"{what}; send one JSON object")
+        problem = "batches are not supported" if isinstance(message, list) else "the message is not an object"
+        return rpc_error(types.INVALID_REQUEST, f"{problem}; send one JSON object")
     is_request = "method" in message
     message_id = usable_id(message.get("id")) if is_request or not {"result", "error"} & message.keys() else None
     if message.get("jsonrpc") != "2.0":
@@ -208,8 +208,8 @@ def usable_id(value: Any) -> int | str | None:
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
-    """Return the caller of one request. Without HTTP, this is `started_with`. Over HTTP, its rights are limited to
-    those of the key of the request."""
+    """Return the caller of one request. Without HTTP, it is `started_with`. Over HTTP, its rights are also limited by
+    the key of the request."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with

@@ -320,7 +320,8 @@ class _TimeoutProtocol(H11Protocol):
         self.loop.call_later(MCP.linger, self.transport.abort)
 
     def _end_call(self) -> None:
-        """Tell the application that the client has disconnected, so that it stops waiting for the client."""
+        """Signal the application that the client has disconnected, so that the application stops waiting for the
+        client."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.cycle.disconnected = True
             self.cycle.message_event.set()

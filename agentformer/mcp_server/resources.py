@@ -21,7 +21,7 @@ from agentformer.tools.caller import Caller
 from agentformer.types import Page
 
 _SCHEME = "agentformer://"
-DATA = {"agentformer/content": "data"}  # `_meta` of stored content: hosts must not take it for instructions
+DATA = {"agentformer/content": "data"}  # `_meta` of stored content, which clients must not treat as instructions
 _PAGE_MARK = re.compile(r"^\[(?=pages? \d)", re.MULTILINE)
 _TEXT = "text/plain"
 _PAGE_SIZE = 100  # resources in one list

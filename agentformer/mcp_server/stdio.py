@@ -51,7 +51,7 @@ def serve(settings: Settings, caller: Caller) -> None:
 
 
 def line_error(line: str) -> types.JSONRPCError | None:
-    """Return the error response to a line that is not a valid message, or None for a valid one. Never raises."""
+    """Return the error response to a line that is not a valid message, or None if the line is valid. Never raises."""
     try:
         message = pydantic_core.from_json(line)
     except ValueError as error:
@@ -102,8 +102,8 @@ class StandardPipes:
         self._stopped.set()
 
     async def track(self, ctx: ServerRequestContext[Any, Any], call_next: CallNext) -> HandlerResult:
-        """Run a call, and remember its id until its response is written, so that the server does not end before. The
-        server uses this method as middleware."""
+        """Run a call, and remember its id until its response is written, so that the server does not end before this
+        response. The server uses this method as middleware."""
         if ctx.request_id is None:
             return await call_next(ctx)
         self._unanswered.add(ctx.request_id)
@@ -232,7 +232,8 @@ def _take_over(stream: int) -> int:
 
 
 def _id_in(line: str) -> int | str | None:
-    """Return the id, if found, of a message that the JSON decoder rejects for its numbers, nesting or characters."""
+    """Return the id of a message that the JSON decoder rejects because of its numbers, nesting or characters. Return
+    None if no valid id is found."""
     depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
     for token in _TOKEN.finditer(line):
         if token[0] == '"':

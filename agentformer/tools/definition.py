@@ -70,8 +70,8 @@ class ToolDefinition:
         return not self.read_only and (self.hints.changes_prompt or not self.hints.additive)
 
     def run(self, caller: Any, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check the arguments, run the tool and return its result. Raises `InvalidInput` with a message from which a
-        language model learns how to correct the call."""
+        """Check the arguments, run the tool and return its result. Raises `InvalidInput` for wrong arguments; the
+        message explains to a language model how to correct the call."""
         return self._function(caller, **self._checked(arguments))
 
     def _checked(self, arguments: Any) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class ToolDefinition:
 
 @functools.cache  # computed once per function, even if many memories are opened
 def _arguments_model(function: Callable[..., Any]) -> type[BaseModel]:
-    """Return a pydantic model of the arguments that a language model gives, which are not `self` and `caller`."""
+    """Return a pydantic model of the arguments that a language model gives: all except `self` and `caller`."""
     hints = get_type_hints(function, include_extras=True)
     model_fields: dict[str, Any] = {
         name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)

@@ -183,7 +183,8 @@ def upload_json(
 ) -> dict[str, Any]:
     """Return an uploaded document as JSON. A caller without the right to read gets only the name and metadata that this
     caller has sent, because this caller must not learn whether another caller has stored the document earlier. For the
-    same reason, a file that is stored already is read and embedded again, and the result is that of a new document."""
+    same reason, a file that is stored already is read and embedded again, and the result is the same as for a new
+    document."""
     if grant.may("read"):
         return document_json(document)
     if document.unchanged or document.reason.startswith(METADATA_REPLACED):

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageBuilder, PassageContext
 
 _MAX_TOKENS = 4096  # of an answer
-# Of so many hits, sentences may be quoted: the best `top_k`, and the next ones of the same documents. Chosen on
-# questions about reports and manuals; docs/BENCHMARKS.md.
+# The number of hits whose sentences may be quoted: the best `top_k` hits, and the next hits of the same documents.
+# Chosen on questions about reports and manuals; see docs/BENCHMARKS.md.
 _QUOTABLE = 5
 MAX_CONTEXT_TOKENS = 1_000_000
 
@@ -117,7 +117,8 @@ class Questions:
         self._limits = limits
 
     def ready(self) -> None:
-        """Build the objects that answer questions, so that the first question does not wait. Raises their errors."""
+        """Build the objects that answer questions, so that the first question does not wait. Raises an error if this
+        fails."""
         self._answerer()
         self._contexts()
 
@@ -159,14 +160,14 @@ class Questions:
         hits. If `extractive` is true, no passages are prepared for a language model."""
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
-        reads = not extractive and self._answerer().model is not None
-        candidates = self._contexts().candidates if reads and top_k is None else 0
+        uses_model = not extractive and self._answerer().model is not None
+        candidates = self._contexts().candidates if uses_model and top_k is None else 0
         quotable = limit if top_k is not None else max(limit, _QUOTABLE)
         found = self._search(question, filters, max(quotable, candidates))
         hits = found.with_hits(found[:limit])
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         context = None
-        if reads:
+        if uses_model:
             wider = found if top_k is not None else self._with_items(question, filters, found)
             context = self._contexts().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
@@ -174,36 +175,36 @@ class Questions:
         searched = ("documents",) if named else checked_sources(filters.get("sources"))
         return _Found(hits, tuple(found[limit:quotable]), context, searched, stopwatch)
 
-    def _search(self, question: str, given: ChunkFilters, limit: int) -> Hits:
-        validation.check_known(given, ChunkFilters.__annotations__)
+    def _search(self, question: str, filters: ChunkFilters, limit: int) -> Hits:
+        validation.check_known(filters, ChunkFilters.__annotations__)
         _check_question(question, self._limits.max_chars)
-        since, until = fields.period(given.get("since"), given.get("until"))
-        metadata = "metadata" if given.get("filters") is None else "filters"
-        if metadata == "filters" and given.get("metadata") is not None:
+        since, until = fields.period(filters.get("since"), filters.get("until"))
+        metadata = "metadata" if filters.get("filters") is None else "filters"
+        if metadata == "filters" and filters.get("metadata") is not None:
             raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
         chunks = Scope(
-            fields.name("namespace", given.get("namespace", DEFAULT_NAMESPACE)),
+            fields.name("namespace", filters.get("namespace", DEFAULT_NAMESPACE)),
             kinds=("chunk",),
-            metadata=fields.metadata(given.get(metadata), metadata),
-            where=parse(given.get("where")),
-            document_id=fields.optional_name("document_id", given.get("document_id")),
+            metadata=fields.metadata(filters.get(metadata), metadata),
+            where=parse(filters.get("where")),
+            document_id=fields.optional_name("document_id", filters.get("document_id")),
             since=since,
             until=until,
         )
-        scope = with_sources(chunks, given)
+        scope = with_sources(chunks, filters)
         if scope is chunks:
             hits = self._backend.search(Query(question, chunks, limit))
             if not hits and chunks.document_id is not None:
                 existing_document(self._backend, chunks.document_id, chunks.namespace)
             return hits
         hits = self._backend.search(Query(question, scope, limit + EXTRA_HITS))
-        hits = self._contexts().usable(hits, question, fields.optional_name("session_id", given.get("session_id")))
+        hits = self._contexts().usable(hits, question, fields.optional_name("session_id", filters.get("session_id")))
         return hits.with_hits(hits[:limit])
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
         """Return the hits for a question. If the question names a ratio, such as "gross margin", also search for the
-        figures from which the ratio is computed, because a report often states only these figures. They are searched in
-        the document that has the best hits."""
+        figures from which the ratio is computed, because a report often states only these figures. The second search is
+        limited to the document that has the best hits."""
         items = self._contexts().items(question)
         document = main_document(hits) if items else None
         if document is None:

@@ -169,7 +169,8 @@ class RAGTool(StoredDocuments):
         return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
 
     def ready(self) -> None:
-        """Build the objects for uploads and questions, so that the first call does not wait. Raises their errors."""
+        """Build the objects for uploads and questions, so that the first call does not wait. Raises an error if this
+        fails."""
         self._ingest()
         self._questions.ready()
 
@@ -208,7 +209,7 @@ class RAGTool(StoredDocuments):
         data, document = read_upload(file, name, origin, self._sources.limits.file)
         document = dataclasses.replace(document, namespace=namespace, metadata=stored)
         choose = functools.partial(place, self._backend, document, conflict, given_metadata=metadata is not None)
-        with self._uploads.hold((namespace, document.sha256)):  # uploads of the same bytes at once are `unchanged`
+        with self._uploads.hold((namespace, document.sha256)):  # concurrent uploads of the same bytes are `unchanged`
             uploaded = self._upload(data, document, choose, options.get("password"), options.get("progress"))
             return self._with_state(uploaded)
 
@@ -251,8 +252,8 @@ class RAGTool(StoredDocuments):
         ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
-        if the folder is a memory home. Unless `delete` is true, also raises it if the folder is missing, or if more
-        than half of its files are gone."""
+        if the folder is a memory home. If `delete` is false, also raises `InvalidInput` if the folder is missing, or if
+        more than half of its files are gone."""
         path = checked_folder(folder)
         if is_home(path):
             raise InvalidInput("folder", _HOME)
@@ -269,8 +270,8 @@ class RAGTool(StoredDocuments):
         return sync.run(documents, delete=delete, progress=progress, seconds=seconds)
 
     def sync_allowed(self, folder: str, **options: Any) -> SyncReport:
-        """Sync a folder for a caller that may choose only folders below those of the setting `sync_roots`. `options`
-        are those of `sync`. Raises `Forbidden` for another folder, and the errors of `sync`."""
+        """Sync a folder for a caller that may choose only folders below the folders of the setting `sync_roots`.
+        `options` are those of `sync`. Raises `Forbidden` for another folder, and the errors of `sync`."""
         return self.sync(folder_in_roots(folder, self.sync_roots), **options)
 
     def _put(self, data: bytes, document: Document, *, given_metadata: bool) -> Document:
@@ -348,8 +349,9 @@ class RAGTool(StoredDocuments):
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
         period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
-        Memories are facts, messages, summaries and other entries. Those of a user need this user as `user_id`.
-        Raises `InvalidInput` for an empty question or an invalid filter, and `NotFound` for an unknown document."""
+        Memories are facts, messages, summaries and other entries. Memories of a user are used only if `user_id` is this
+        user. Raises `InvalidInput` for an empty question or an invalid filter, and `NotFound` for an unknown document.
+        """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
     def stream(

@@ -63,8 +63,8 @@ class Removals:
             self._thread.join()
 
     def add(self, document_id: str, seconds: float) -> Removal:
-        """Hide the document, and store that it is going to be deleted in `seconds`. A document that is going to be
-        deleted already gets the new time. Raises `NotFound` if there is no such document, and `Conflict` if the
+        """Hide the document, and store that it is going to be deleted in `seconds`. If the document already has a time
+        of removal, the new time replaces it. Raises `NotFound` if there is no such document, and `Conflict` if the
         document changes at the same time."""
         document = self._document(document_id)
         now = datetime.now(UTC)
@@ -103,7 +103,7 @@ class Removals:
         return both(where, both(Condition("nin", "$document_id", ids), Condition("nin", "$id", ids)))
 
     def delete_due(self) -> float:
-        """Delete the documents that are due. Return the seconds until the next is due, at most `_LOOK_SECONDS`."""
+        """Delete the documents that are due. Return the seconds until the next removal, at most `_LOOK_SECONDS`."""
         now, wait = datetime.now(UTC), _LOOK_SECONDS
         for namespace in self._backend.namespaces():
             for removal in self._stored(namespace):
@@ -151,12 +151,12 @@ class Removals:
         wait, failed = 0.0, False
         while True:
             self._changed.wait(wait)
-            self._changed.clear()  # before the look at `_closed`, so that `close` is never missed
+            self._changed.clear()  # before `_closed` is read, so that `close` is never missed
             if self._closed:
                 return
             try:
                 wait, failed = self.delete_due(), False
             except StoreError as error:
-                if not failed:  # once for a store that cannot be used, or whose memory was closed
+                if not failed:  # logged once while the store cannot be used
                     log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
                 wait, failed = _LOOK_SECONDS, True

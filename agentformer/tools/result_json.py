@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from agentformer.rag.documents import Document
     from agentformer.rag.folder_sync import SyncReport
 
-_BROKE_OFF = "urn:agentformer:problem:language-model-unavailable"
+_FAULT = "urn:agentformer:problem:language-model-unavailable"
 _METADATA = 2_000  # characters of JSON that a model is shown
 
 
@@ -56,7 +56,7 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
         return "token", {"text": event.text}
     if isinstance(event, AnswerFault):
         return "error", {
-            "type": _BROKE_OFF,
+            "type": _FAULT,
             "title": "The language model stopped with an error",
             "detail": event.message,
         }
@@ -116,7 +116,7 @@ def sync_json(report: SyncReport, most: int | None = None) -> dict[str, Any]:
 
 
 def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
-    """Return the fields of an entry that a language model needs, without empty fields, and with this `content`."""
+    """Return the fields of an entry for a language model, without empty fields. `content` replaces the content."""
     moment = entry.occurred_at or entry.created_at
     values = {
         "id": entry.id,
@@ -153,7 +153,7 @@ def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, A
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
-    """Return the ranked lists that contain the hit: the name, the rank of the hit (from 1), and the weight of each."""
+    """Return the ranked lists that contain the hit. Each has its name, the rank of the hit (from 1), and its weight."""
     return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
 
 
@@ -188,7 +188,7 @@ def passage_json(hit: Hit, most: int) -> dict[str, Any]:
 
 
 def _origin(entry: MemoryEntry) -> dict[str, Any]:
-    """Return what an answer says about the origin of a memory: its kind, its speaker and its time."""
+    """Return the origin of a memory, as answers describe it: its kind, its speaker and its time."""
     moment = entry.occurred_at or entry.created_at
     at = moment.isoformat(timespec="seconds") if moment else None
     values = {"kind": entry.kind, "speaker": entry.speaker or entry.role, "at": at}
@@ -256,8 +256,8 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 
 
 def document_json(document: Document) -> dict[str, Any]:
-    """Return the fields of a document as JSON, except those about its file on the server: the paths, and the stamp with
-    which a sync detects a changed file. `url` is the URL from which the document was fetched, else ""."""
+    """Return the fields of a document as JSON, except the fields about its file on the server: the paths, and the stamp
+    with which a sync detects a changed file. `url` is the URL from which the document was fetched, or ""."""
     values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
     values["url"] = document.origin if is_url(document.origin) else ""
     return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}

@@ -47,7 +47,7 @@ class Toolbox:
         self, memory: MemoryManager, rag: RAGTool, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]
     ) -> None:
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
-        offered = [name for name in HINTS if name != "rag_sync" or rag.sync_roots]  # else it would always refuse
+        offered = [name for name in HINTS if name != "rag_sync" or rag.sync_roots]  # without roots, every call fails
         functions = [
             getattr(tools, name) for tools in (memories, documents) for name in offered if hasattr(tools, name)
         ]

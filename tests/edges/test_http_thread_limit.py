@@ -27,13 +27,13 @@ def test_a_stream_that_is_closed_twice_gives_its_place_back_once() -> None:
     for _ in range(3):
         response = limit.run(lambda: flask.Response(iter(["a", "b"])))
         with pytest.raises(Busy):
-            limit.held()  # the stream has the only place
+            limit.reserve()  # the stream has the only place
         response.close()
         response.close()
-        held = limit.held()
+        held = limit.reserve()
         response.close()  # of one that has left, while another is inside
         with pytest.raises(Busy):
-            limit.held()
+            limit.reserve()
         held.close()
         held.close()
 
@@ -43,18 +43,18 @@ def test_a_view_that_fails_or_does_not_stream_gives_its_place_back() -> None:
     with pytest.raises(ZeroDivisionError):
         limit.run(lambda: 1 / 0)
     assert limit.run(lambda: "whole") == "whole"
-    with limit.held(), pytest.raises(Busy):
-        limit.held()
-    limit.held().close()
+    with limit.reserve(), pytest.raises(Busy):
+        limit.reserve()
+    limit.reserve().close()
 
 
 def test_requests_over_the_limit_wait_in_the_order_in_which_they_came() -> None:
     limit = ThreadLimit(1, wait_seconds=30)
-    held = limit.held()
+    held = limit.reserve()
     order: list[int] = []
 
     def request(number: int) -> None:
-        with limit.held():
+        with limit.reserve():
             order.append(number)
 
     threads = [threading.Thread(target=request, args=(number,)) for number in range(8)]
@@ -71,26 +71,26 @@ def test_requests_over_the_limit_wait_in_the_order_in_which_they_came() -> None:
 
 def test_a_request_that_waits_in_vain_leaves_the_queue() -> None:
     limit = ThreadLimit(1, wait_seconds=0.01)
-    with limit.held():
+    with limit.reserve():
         for _ in range(3):
             with pytest.raises(Busy, match="Retry after 2 s"):
-                limit.held()
-    limit.held().close()
+                limit.reserve()
+    limit.reserve().close()
 
 
 def test_only_so_many_requests_wait() -> None:
     """The server has a thread for each of them, and one more for requests that need no model."""
     limit = ThreadLimit(1, wait_seconds=30, max_waiting=2, limit="max_uploads", reason="an upload is in progress")
-    held = limit.held()
-    threads = [threading.Thread(target=lambda: limit.held().close()) for _ in range(2)]
+    held = limit.reserve()
+    threads = [threading.Thread(target=lambda: limit.reserve().close()) for _ in range(2)]
     for thread in threads:
         thread.start()
     while len(limit._waiting) < 2:
         time.sleep(0.001)
     with pytest.raises(Busy, match=r"Server busy: an upload is in progress\.") as refused:
-        limit.held()
+        limit.reserve()
     assert (refused.value.limit, refused.value.retry_after) == ("max_uploads", 2)
     held.close()
     for thread in threads:
         thread.join(30)
-    limit.held().close()
+    limit.reserve().close()

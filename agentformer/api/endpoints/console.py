@@ -23,7 +23,7 @@ from agentformer.types import MemoryBackend
 
 _PAGE, _ASSET = "/console", "/console/<name>"
 _MAX_ROOT = 200  # characters of the path below which an application is mounted
-_WAIT_SECONDS = 1.0  # for a map that is being computed; the page then asks again
+_WAIT_SECONDS = 1.0  # of a request for a map that is being computed; the page then sends the request again
 
 router = Router("memories")
 
@@ -36,7 +36,7 @@ class MapQuery(ParameterModel):
 
 
 class MapDocument(ResponseModel):
-    """A document whose passages are points of the map: the picture of the stored vectors in the console."""
+    """A document whose passages are points of the map."""
 
     id: str
     name: str
@@ -111,8 +111,8 @@ def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
 
 
 def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
-    """Shorten a column of repeated texts for the response. Return the index of each value in a list of the different
-    values (-1 for None), and this list."""
+    """Return the index of each value in a list of the distinct values (-1 for None), and this list. The indexes make a
+    column of repeated texts shorter."""
     places: dict[str, int] = {}
     coded = [-1 if value is None else places.setdefault(value, len(places)) for value in values]
     return coded, [*places]
@@ -141,7 +141,8 @@ def _file(name: str) -> Response:
 
 
 def _cached(response: Response) -> Response:
-    """Let a browser cache the response, but ask the server each time whether it has changed."""
+    """Let a browser cache the response. Before each use, the browser must ask the server whether the response has
+    changed."""
     response.headers["Cache-Control"] = "no-cache"
     response.set_etag(hashlib.sha256(response.get_data()).hexdigest()[:32])
     response.make_conditional(request)

@@ -46,10 +46,10 @@ _POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 router = Router("documents")
 
 
-def _waits(service: Service) -> bool:
-    """Return whether a question counts as a slow request, whose number is limited. This is so if a language model is
-    configured, or if an embedder on another server is configured or was used since the start. Otherwise, the answer is
-    a quotation from local data, which takes milliseconds."""
+def _is_slow(service: Service) -> bool:
+    """Return whether questions count as slow requests, whose number is limited. They do if a language model is
+    configured, or if an embedder on another server is configured or was used since the start. Otherwise, an answer
+    quotes local data, which takes milliseconds."""
     settings = service.af.settings
     used = [name.removeprefix("embedder ") for name in service.af.usage() if name.startswith("embedder ")]
     providers = {spec.partition(":")[0] for spec in (settings.embedder, *used)}
@@ -62,7 +62,7 @@ def _waits(service: Service) -> bool:
     "rag_query",
     {200: (models.Answer, EVENT_STREAM)},
     errors=(404, 503),
-    uses_model=lambda service, body: _waits(service),
+    uses_model=lambda service, body: _is_slow(service),
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
     """Answer a question from the documents and the memories, with citations.
@@ -85,7 +85,7 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     "rag_query",
     {200: models.PassageContext},
     errors=(404, 503),
-    uses_model=lambda service, body: _waits(service),
+    uses_model=lambda service, body: _is_slow(service),
 )
 def context(service: Service, grant: Grant, body: models.ContextQuestion) -> Response:
     """Return the passages that a language model needs to answer a question, within a limit of tokens.
@@ -223,9 +223,9 @@ def file_response(data: bytes, name: str, media_type: str = _BYTES) -> Response:
 
 
 def attachment(name: str) -> str:
-    """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show it. The file
-    name is in ASCII for old clients, and in UTF-8. Characters that are not printable are removed, because one that
-    reverses the direction of text could show `fdp.exe` as `exe.pdf`."""
+    """Return a header `Content-Disposition` (RFC 6266) with which a browser saves a file and does not show it. The
+    header contains the file name in UTF-8, and in ASCII for old clients. Characters that are not printable are removed:
+    a character that reverses the direction of text could show `fdp.exe` as `exe.pdf`."""
     file_name = "".join(ch for ch in name.rpartition("/")[2] if ch.isprintable()) or "document"
     ascii_only = unicodedata.normalize("NFKD", file_name).encode("ascii", "ignore").decode()
     plain = "".join(ch if ch.isalnum() or ch in " ._-()+" else "_" for ch in ascii_only)
@@ -242,8 +242,8 @@ def _parts(
 
 
 def _find(af: AgentFormer, grant: Grant, document_id: str, namespace: str | None) -> Document:
-    """Return the document with this id. Raises `NotFound`, with one message, if there is no such document or if the
-    grant does not allow its namespace, so that a client cannot find out which ids exist."""
+    """Return the document with this id. Raises `NotFound` if there is no such document, or if the grant does not allow
+    its namespace. Both errors have the same message, so that a client cannot find out which ids exist."""
     within = None if namespace is None else grant.namespace(namespace)
     try:
         document = af.rag.document(document_id, namespace=within)
@@ -330,7 +330,7 @@ def sync(service: Service, grant: Grant, body: SyncRequest) -> Response:
     """Make the documents of a folder on the server equal to its files.
 
     New and changed files are stored, files that were moved inside the folder keep their vectors, and the documents of
-    files that are gone are removed. Files that have not changed are not read. Only folders below those of the setting
-    `sync_roots` are allowed; for another folder, the response is 403.
+    files that are gone are removed. Files that have not changed are not read. Only folders below the folders of the
+    setting `sync_roots` are allowed; for another folder, the response is 403.
     """
     return reply(sync_json(service.af.rag.sync_allowed(**arguments_of(body, grant))))

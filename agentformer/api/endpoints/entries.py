@@ -66,8 +66,9 @@ def entry_response(entry: MemoryEntry) -> Response:
 
 
 def stored_response(entry: MemoryEntry, grant: Grant) -> Response:
-    """Return the response to a request that stored an entry: 201 for a new entry, 200 for an existing one, and 204
-    without the id if the grant has no right to read, so that the client does not learn which entries exist."""
+    """Return the response to a request that stored an entry. The status is 201 for a new entry, and 200 for an existing
+    entry. If the grant has no right to read, the status is 204 and the response is empty, so that the client does not
+    learn which entries exist."""
     if not grant.may("read"):
         return Response(status=204)
     headers = {"Location": url_for(f".{_ENTRY}", entry_id=entry.id), **_etag(entry)}
@@ -256,8 +257,8 @@ def _filter_of(text: str | None) -> Any:
 
 
 def _numbered(items: list[dict[str, Any]], error: InvalidInput) -> InvalidInput:
-    """Return an error that tells the client which item is invalid, such as `items[2].content`. `error` is the error of
-    the whole list; it is returned if no single item is invalid."""
+    """Return an error that names the field of the invalid item, such as `items[2].content`. `error` is the error of the
+    whole list; it is returned if no single item is invalid."""
     for index, item in enumerate(items):
         try:
             validation.new_entry(item)

@@ -23,8 +23,8 @@ _KEY = f"{KEYS}/{{key_id}}"
 _MOST_DAYS = 36_500
 _OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
 _FIRST_KEY = (
-    "the first key must have the right admin and no limit of namespaces, because every request needs a key from then "
-    "on; first add a key with the right admin, and then use that key to add this one"
+    "the first key must have the right admin and must reach all namespaces, because every request needs a key as soon "
+    "as one exists; first add a key with the right admin, and then use that key to add this one"
 )
 
 router = Router("server")
@@ -57,8 +57,8 @@ class StoredKeys(ResponseModel):
 
     keys: list[StoredKey]
     required: bool = Field(
-        description="True if every request needs a key. False if no key was made yet, and programs on this "
-        "machine need no key."
+        description="True if every request needs a key. False until the first key is made: until then, programs on "
+        "the machine of the server need no key."
     )
     tools: list[str] = Field(description="The names of all tools.")
     needs: dict[str, str] = Field(

@@ -78,7 +78,7 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
     """Delete memories permanently. Give their ids, or the `source_ids` under which your application stored them, or a
     filter that they match.
 
-    All of them are deleted in one transaction, with their history and the summaries that were made from them. Missing
+    The memories are deleted in one transaction, with their history and the summaries that were made from them. Missing
     memories are not counted. Documents and their passages are not deleted."""
     if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
         raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`, which must not be empty")

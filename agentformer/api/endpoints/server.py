@@ -1,4 +1,4 @@
-"""Endpoints about the server: health, readiness, state, metrics for Prometheus, checks of the stored data, nodes."""
+"""Endpoints about the server: health, readiness, state, Prometheus metrics, checks of the stored data, and nodes."""
 
 from __future__ import annotations
 
@@ -200,10 +200,10 @@ def checks(service: Service, grant: Grant) -> Response:
 
 @router.route("POST", "/api/checks", "checks", {202: Checked})
 def check(service: Service, grant: Grant) -> Response:
-    """Start a check of the stored data, as the command `agentformer doctor` does, and do not wait for its end.
+    """Start the same check of the stored data as the command `agentformer doctor`.
 
-    Nothing is changed. To repair what was found, run `agentformer doctor --repair` on the machine of the server. If a
-    check is running, no second one is started.
+    The response does not wait for the end of the check. The check changes nothing. To repair what was found, run
+    `agentformer doctor --repair` on the machine of the server. If a check is running, no second one is started.
     """
     grant.require_all_namespaces()
     service.checks.start()
@@ -268,7 +268,7 @@ class _Check:
         self._last: Future[str] | None = None
 
     def state(self) -> str:
-        """Return the result of the check, which is started unless it is running. Return `busy` if it takes too long."""
+        """Start the check unless it is running, and return its result. Return `busy` if the check takes too long."""
         with self._lock:
             if self._last is None or self._last.done():
                 self._last = Future()
@@ -317,8 +317,8 @@ def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) ->
 def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
     from prometheus_client.core import GaugeMetricFamily
 
-    for name, what in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
-        gauge = GaugeMetricFamily(f"agentformer_{name}", what, labels=("backend",))
+    for name, text in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
+        gauge = GaugeMetricFamily(f"agentformer_{name}", text, labels=("backend",))
         for backend, status in stores.items():
             if name in status:
                 gauge.add_metric((backend,), status[name])
@@ -349,8 +349,9 @@ def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], 
 
 
 def _labels(key: str) -> tuple[str, str, str]:
-    """Return the role, the provider and the model of a name in the counts of calls: `ROLE PROVIDER:MODEL ADDRESS`. The
-    address may be absent. For a model in a local folder, return the name of the folder without its path."""
+    """Return the role, the provider and the model of a name in the counts of calls. A name has the form `ROLE
+    PROVIDER:MODEL ADDRESS`, and the address may be absent. For a model in a local folder, return the name of the folder
+    without its path."""
     role, _, rest = key.partition(" ")
     spec, _, last = rest.rpartition(" ")
     if not last.startswith(("http://", "https://")):

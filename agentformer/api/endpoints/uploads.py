@@ -95,9 +95,9 @@ def upload_jobs(af: AgentFormer) -> Jobs:
 
 @contextmanager
 def _upload_slot(service: Service) -> Iterator[None]:
-    """Limit the number of uploads at the same time: the current request counts as one until the end of the `with`
-    block. The body of the request is read at the beginning. Raises `Busy` if too many uploads are in progress."""
-    with service.uploads.held(), nullcontext() if _prefers_job() else service.threads.held():
+    """Limit the number of concurrent uploads. The current request counts as an upload until the end of the `with`
+    block. Its body is read at the beginning of the block. Raises `Busy` if too many uploads are in progress."""
+    with service.uploads.reserve(), nullcontext() if _prefers_job() else service.threads.reserve():
         read_multipart(service.af.settings)
         yield
 
@@ -201,8 +201,8 @@ def _failed(task: Task, name: str, reason: str) -> Document:
 
 
 def _prefers_job() -> bool:
-    """Return True if the header `Prefer` contains `respond-async`. The preferences in this header are separated by
-    commas, ignore case, and may have values and parameters."""
+    """Return True if the header `Prefer` contains `respond-async`. Commas separate the preferences in this header. A
+    preference is case-insensitive, and may have a value and parameters."""
     header = ",".join(request.headers.getlist("Prefer"))
     names = (item.partition(";")[0].partition("=")[0].strip().lower() for item in header.split(","))
     return _ASYNC in names
@@ -246,7 +246,7 @@ def read_multipart(settings: Settings) -> None:
             message = f"the upload cannot be stored: {error.strerror}; free some disk space for temporary files"
             raise StoreFull(message) from error
         raise
-    files_of_request(settings)  # before the form is validated, which would report a file without a name as a field
+    files_of_request(settings)  # now, because the validation of the form would report a file without a name as a field
 
 
 def files_of_request(settings: Settings) -> list[FileStorage]:

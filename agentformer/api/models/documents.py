@@ -20,7 +20,7 @@ _MAX_TOKENS = 4096
 _Question = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
 
 
-class _Asked(RequestModel):
+class _BaseQuestion(RequestModel):
     question: _Question = Field(
         description="The question. The setting `max_question_chars` limits its length.",
         examples=["Who keeps the keys?"],
@@ -61,7 +61,7 @@ class _Asked(RequestModel):
     )
 
 
-class Question(_Asked):
+class Question(_BaseQuestion):
     """A question about the documents of a namespace."""
 
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
@@ -79,7 +79,7 @@ class Question(_Asked):
     )
 
 
-class ContextQuestion(_Asked):
+class ContextQuestion(_BaseQuestion):
     """A question for which passages are returned, but no answer."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_CONTEXT_TOKENS)] | None = Field(
@@ -98,7 +98,7 @@ class DocumentParameters(ParameterModel):
 
 
 class RemovalParameters(DocumentParameters):
-    """Query parameters that say when a document is deleted: at once, or later."""
+    """Query parameters that decide when a document is deleted: at once, or later."""
 
     undo_seconds: int | None = Field(
         default=None,
@@ -325,7 +325,7 @@ class UnsupportedSentence(ResponseModel):
     sentence: str
     claims: list[str] = Field(description='The missing numbers, dates, names and quotations, such as "number 7".')
     citations: list[int] = Field(
-        description="The passages that the sentence cites. If empty, all passages were checked."
+        description="The numbers of the passages that the sentence cites. If empty, all passages were checked."
     )
 
 

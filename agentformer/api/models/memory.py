@@ -30,7 +30,7 @@ class Source(ResponseModel):
 
 
 class Link(ResponseModel):
-    """A link to another entry. `type` is the relation, such as that of a summary to an original message."""
+    """A link to another entry. `type` is the relation, such as the relation of a summary to an original message."""
 
     id: str
     type: str
@@ -46,7 +46,7 @@ _JSON_TYPES: dict[Any, Any] = {
 
 
 def _entry_fields() -> dict[str, Any]:
-    """Return the fields from which the model `Entry` is made: name -> its type and its description."""
+    """Return the fields of the model `Entry` by name. A value is a type and a `Field` with the description."""
     types = get_type_hints(MemoryEntry)
     limits: dict[str, Any] = {"version": {"ge": 1}}
     return {
@@ -83,8 +83,8 @@ class MemoryHit(Entry, Scores):
 
 
 class Factor(ResponseModel):
-    """One reason why a search by words and vectors gave the vectors more or less weight. Their weight is the product of
-    all factors."""
+    """One reason why a search by words and vectors gave the vectors more or less weight. The weight of the vectors is
+    the product of all factors."""
 
     name: str = Field(
         description="The reason of the factor: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, "

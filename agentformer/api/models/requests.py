@@ -42,7 +42,7 @@ MinSalience = Annotated[
 IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
-# Only documented here: `memory.context` validates messages with better error texts.
+# This schema only documents the messages: `memory.context` validates them, with better error texts.
 _CONVERSATION = {
     "type": "array",
     "items": {

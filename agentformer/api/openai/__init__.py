@@ -55,10 +55,10 @@ def header(headers: Headers, name: str) -> str:
         return value
 
 
-def home(grant: Grant) -> str:
-    """Return the namespace in which the files of the current request are stored: the one that the header
-    `X-AgentFormer-Namespace` names, or else the namespace of the key. Raises `Forbidden` if the key may not use the
-    namespace, and `InvalidInput` if the header is invalid, or if it is absent and the key has several namespaces."""
+def request_namespace(grant: Grant) -> str:
+    """Return the namespace of the current request. The header `X-AgentFormer-Namespace` names it; without this header,
+    it is the namespace of the key. Raises `Forbidden` if the key may not use the namespace, and `InvalidInput` if the
+    header is invalid, or if it is absent and the key has several namespaces."""
     return grant.namespace(header(request.headers, NAMESPACE) or None)
 
 
@@ -81,9 +81,9 @@ def store_documents(service: Service, namespace: str, digest: str | None = None)
 
 
 def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
-    """Return the documents of a file in all namespaces of the key; those in the namespace of the request are first.
-    Raises `NotFound` if there is none."""
-    digest, first = digest_of(id), home(grant)
+    """Return the documents of a file in all namespaces of the key. The documents in the namespace of the request come
+    first. Raises `NotFound` if there is no document."""
+    digest, first = digest_of(id), request_namespace(grant)
     names = [first, *(name for name in reachable(service, grant) if name != first)]
     found = [document for name in names for document in documents(service, name, digest)]
     if not found:
@@ -92,8 +92,9 @@ def copies(service: Service, grant: Grant, id: str) -> list[MemoryEntry]:
 
 
 def record_of(service: Service, namespace: str) -> MemoryEntry | None:
-    """Return the record of a vector store: the entry with its name and its metadata. Return None if there is none. An
-    entry that a client has stored with the source type of such records, but without their form, is skipped."""
+    """Return the record of a vector store, or None if there is no record. The record is the entry with the name and the
+    metadata of the vector store. An entry that a client has stored with the same source type but in another form is
+    skipped."""
     entries = all_entries(service.af.backend, Scope(namespace, kinds=(UNSEARCHED_KIND,), source_type=RECORD))
     for entry in entries:
         name, metadata = entry.metadata.get("name"), entry.metadata.get("metadata")
@@ -102,7 +103,7 @@ def record_of(service: Service, namespace: str) -> MemoryEntry | None:
     return None
 
 
-def birth_of(service: Service, namespace: str) -> MemoryEntry | None:
+def creation_entry(service: Service, namespace: str) -> MemoryEntry | None:
     """Return the entry whose time is the creation time of a vector store: its record, or else its first document.
     Return None if the namespace is not a vector store."""
     record = record_of(service, namespace)
@@ -116,16 +117,16 @@ def find_store(service: Service, grant: Grant, vector_store_id: str) -> str:
     """Return the namespace of a vector store. Raises `NotFound` if there is no such vector store, or if the key may not
     use it; the two cases have the same message."""
     namespace = namespace_of(vector_store_id)
-    if not grant.reaches(namespace) or birth_of(service, namespace) is None:
+    if not grant.reaches(namespace) or creation_entry(service, namespace) is None:
         raise no_store(vector_store_id)
     return namespace
 
 
 def page(items: Sequence[T], query: Any, id_of: Callable[[T], str]) -> tuple[list[T], bool]:
     """Return one page of a list, and whether there are more items in the direction of the paging. `items` are sorted by
-    time, oldest first. `query` has the fields of `PageQuery`: `after` asks for the items after an item, and `before`
-    for the items before one. `id_of` returns the id of an item. An `after` or `before` that is not in the list gives an
-    empty page."""
+    time, oldest first. `query` has the fields of `PageQuery`: the page begins after the item with the id `after`, or
+    ends before the item with the id `before`. If the list has no item with this id, the page is empty. `id_of` returns
+    the id of an item."""
     ordered = [*items] if query.order == "asc" else [*reversed(items)]
     before = getattr(query, "before", None)
     ids = [id_of(item) for item in ordered] if before or query.after else []

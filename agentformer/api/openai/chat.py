@@ -14,7 +14,7 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 
 from agentformer.access.permissions import PERMISSIONS, Grant
-from agentformer.api.openai import NAMESPACE_HEADER, header, home, models
+from agentformer.api.openai import NAMESPACE_HEADER, header, models, request_namespace
 from agentformer.api.openai.embeddings import DEFAULT
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import client_left
@@ -73,7 +73,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     `X-AgentFormer-Recalled` has the number of recalled entries.
     """
     af = service.af
-    place = chat_place(request.headers, grant, home(grant), af.settings.context_tokens)
+    place = chat_place(request.headers, grant, request_namespace(grant), af.settings.context_tokens)
     forwarder = service.chat()
     if forwarder is None:
         raise NotFound(
@@ -163,8 +163,8 @@ class _Turn:
 
 
 def _whole_events(data: bytes) -> tuple[bytes, bytes]:
-    """Divide the data of a stream. Return the complete events, and the beginning of the next event. A beginning that is
-    too long to be kept until its end arrives is returned as if it were complete."""
+    """Divide the data of a stream. Return the complete events, and the beginning of the next event. If this beginning
+    has more than `_MAX_EVENT` bytes, all data are returned as complete events."""
     end = max(data.rfind(blank) + len(blank) if blank in data else 0 for blank in (b"\n\n", b"\r\n\r\n"))
     return (data[:end], data[end:]) if end or len(data) < _MAX_EVENT else (data, b"")
 
@@ -200,9 +200,9 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
     """Return the `ChatPlace` that the headers of a request describe, in this namespace. If the header for the number of
     tokens is absent, `tokens` is used. If the key may not use the tool `memory_add`, the turn is not stored. Raises
     `InvalidInput` with the name of the wrong header."""
-    wanted = header(headers, REMEMBER).lower() or "true"
-    if wanted not in ("true", "false"):
-        raise InvalidInput(REMEMBER, f"must be true or false, got {wanted[:80]!r}")
+    choice = header(headers, REMEMBER).lower() or "true"
+    if choice not in ("true", "false"):
+        raise InvalidInput(REMEMBER, f"must be true or false, got {choice[:80]!r}")
     number = header(headers, TOKENS) or str(tokens)
     if not (number.isascii() and number.isdigit()) or len(number) > 7 or int(number) > _MAX_TOKENS:
         raise InvalidInput(TOKENS, f"must be a whole number in 0..{_MAX_TOKENS}, got {number[:80]!r}")
@@ -212,7 +212,7 @@ def chat_place(headers: Headers, grant: Grant, namespace: str, tokens: int) -> C
         fields.name(SESSION, header(headers, SESSION) or DEFAULT_SESSION),
         fields.optional_name(USER, user or None),
         int(number),
-        wanted == "true" and PERMISSIONS["memory_add"].allows(grant),
+        choice == "true" and PERMISSIONS["memory_add"].allows(grant),
     )
 
 
@@ -221,11 +221,11 @@ def with_memory(
 ) -> tuple[list[Any], int]:
     """Return the messages with relevant memories, and the number of added entries. Memories and passages that match
     `where` and are relevant to the last message of the user are added before its text, at most `place.tokens` tokens.
-    Markers enclose the added text, so that the model can tell it from the words of the user. Raises `InvalidInput` if
-    the core blocks alone have more than `place.tokens` tokens."""
+    Markers enclose the added text, so that the model can distinguish it from the words of the user. Raises
+    `InvalidInput` if the core blocks alone have more than `place.tokens` tokens."""
     of_user = (n for n, message in enumerate(messages) if message.get("role") == "user" and text_of(message))
-    asked = max(of_user, default=None)
-    if asked is None or not place.tokens:
+    last = max(of_user, default=None)
+    if last is None or not place.tokens:
         return [*messages], 0
     earlier = [
         {"role": message["role"], "content": text}
@@ -233,13 +233,13 @@ def with_memory(
         if message.get("role") in _ROLES and (text := text_of(message))
     ]
     owner: dict[str, Any] = {"namespace": place.namespace, "user_id": place.user_id, "where": where}
-    context = af.memory.build_context(text_of(messages[asked]), earlier, place.tokens, **owner)
+    context = af.memory.build_context(text_of(messages[last]), earlier, place.tokens, **owner)
     if not context.has_memory:
         return [*messages], 0
     block = f"{_NOTICE}\n{context.messages[0].content}"
     count = sum(len(ids) for part, ids in context.report.included.items() if part != "conversation")
     changed = [*messages]
-    changed[asked] = {**messages[asked], "content": _before(messages[asked]["content"], block)}
+    changed[last] = {**messages[last], "content": _before(messages[last]["content"], block)}
     return changed, count
 
 
@@ -250,14 +250,14 @@ def remember(
     if the model got memories; the answer is then marked as possibly quoting other people. Return False if the turn
     could not be stored; the log then says why."""
     last = messages[-1]
-    asked = text_of(last) if last.get("role") == "user" else ""
-    place_of = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}
-    turn: list[dict[str, Any]] = [{**place_of, "role": "user", "content": asked}] if asked else []
+    question = text_of(last) if last.get("role") == "user" else ""
+    owner = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}
+    turn: list[dict[str, Any]] = [{**owner, "role": "user", "content": question}] if question else []
     if answer.strip():
         # The model has read what other people wrote, unless nothing was recalled and no tool was called.
         retrieved = recalled or any(message.get("role") not in ("system", "user") for message in messages)
         metadata = fields.ProgramMetadata({fields.RETRIEVED: retrieved})
-        turn.append({**place_of, "role": "assistant", "content": answer, "metadata": metadata})
+        turn.append({**owner, "role": "assistant", "content": answer, "metadata": metadata})
     try:
         af.memory.add_messages(turn)
     except AgentFormerError as error:  # the client gets the answer

@@ -17,11 +17,11 @@ from agentformer.api.openai import (
     copies,
     documents,
     file_id,
-    home,
     models,
     no_file,
     page,
     page_json,
+    request_namespace,
     seconds,
 )
 from agentformer.api.operations import Router, Service
@@ -38,9 +38,9 @@ router = Router("openai files")
 
 @contextmanager
 def upload_slot(service: Service) -> Iterator[None]:
-    """Limit the number of uploads at the same time: the current request counts as one until the end of the `with`
+    """Limit the number of concurrent uploads. The current request counts as an upload until the end of the `with`
     block. Raises `Busy` if too many uploads are in progress."""
-    with service.uploads.held(), service.threads.held():
+    with service.uploads.reserve(), service.threads.reserve():
         yield
 
 
@@ -64,10 +64,10 @@ def upload(service: Service, grant: Grant, form: models.FileForm) -> Response:
     """Upload a file.
 
     The file is stored in the namespace that the header `X-AgentFormer-Namespace` names, or else in the namespace of the
-    key. Searches find its text after it was added to a vector store. The id of a file follows from its bytes, so that
-    the same file has the same id. If another file of the same name is stored, the new file gets a name with a number.
+    key. Searches find its text after it was added to a vector store. The id of a file is computed from its bytes, so
+    that equal files have equal ids. If another file of the same name is stored, the new file gets a name with a number.
     """
-    namespace, settings = home(grant), service.af.settings
+    namespace, settings = request_namespace(grant), service.af.settings
     files = files_of_request(settings)
     if len(files) != 1:
         raise InvalidInput("file", f"is given {len(files)} times; send one file in each request")
@@ -85,7 +85,7 @@ def upload(service: Service, grant: Grant, form: models.FileForm) -> Response:
 @router.route("GET", "/v1/files", "document", {200: models.Files}, headers=NAMESPACE_HEADER)
 def list_files(service: Service, grant: Grant, query: models.FilesQuery) -> Response:
     """List the files in the namespace of the request."""
-    namespace = home(grant)
+    namespace = request_namespace(grant)
     wanted = query.purpose in (None, "assistants", "user_data")
     found = {file_id(entry): entry for entry in documents(service, namespace)} if wanted else {}
     items, more = page([*found.values()], query, file_id)

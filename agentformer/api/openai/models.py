@@ -151,7 +151,7 @@ class AutomaticChunks(RequestModel):
 
 
 class StoreChanges(RequestModel):
-    """Changes of a vector store. A field that is absent stays as it is."""
+    """Changes of a vector store. A field that is left out keeps its value."""
 
     name: Annotated[str, Field(max_length=MAX_NAME)] | None = None
     metadata: Attributes | None = None
@@ -323,8 +323,8 @@ class Models(ResponseModel):
 
 
 class ChatRequest(RequestModel):
-    """A request for a chat completion. All fields are sent to the language model's server, also those that are not
-    listed here."""
+    """A request for a chat completion. All fields are sent to the language model's server, including fields that are
+    not listed here."""
 
     model_config = ConfigDict(extra="allow", strict=True)
 

@@ -13,13 +13,12 @@ from agentformer.access.permissions import Grant
 from agentformer.api.openai import (
     NAMESPACE_HEADER,
     RECORD,
-    birth_of,
     copies,
+    creation_entry,
     digest_of,
     documents,
     file_id,
     find_store,
-    home,
     models,
     no_file,
     no_store,
@@ -27,6 +26,7 @@ from agentformer.api.openai import (
     page_json,
     reachable,
     record_of,
+    request_namespace,
     seconds,
     store_documents,
     store_id,
@@ -68,7 +68,7 @@ def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
     The name of the vector store is also the name of its namespace. If there is a vector store of this name already, a
     number is added to the name of the namespace. Without a name, the namespace gets a new name. A key that is limited
     to namespaces can create only the vector stores of these namespaces."""
-    home(grant)  # checks the header
+    request_namespace(grant)  # checks the header
     for id in body.file_ids or ():
         copies(service, grant, id)  # before anything is stored
     values = {"name": body.name or "", "metadata": body.metadata or {}, "description": body.description or ""}
@@ -82,10 +82,10 @@ def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
 def list_stores(service: Service, grant: Grant, query: models.PageQuery) -> Response:
     """List the vector stores that the key may use.
 
-    They are the namespaces with documents, and those that were created as vector stores.
+    They are the namespaces with documents, and the namespaces that were created as vector stores.
     """
-    births = ((namespace, birth_of(service, namespace)) for namespace in reachable(service, grant))
-    stores = sorted((birth.id, namespace) for namespace, birth in births if birth is not None)
+    created = ((namespace, creation_entry(service, namespace)) for namespace in reachable(service, grant))
+    stores = sorted((creation.id, namespace) for namespace, creation in created if creation is not None)
     items, more = page([namespace for _, namespace in stores], query, store_id)
     return reply(page_json([_store_json(service, namespace) for namespace in items], more=more))
 
@@ -134,10 +134,10 @@ def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
 def add_file(service: Service, grant: Grant, body: models.AddedFile, vector_store_id: str) -> Response:
     """Add a file to a vector store, so that searches in it find the text of the file.
 
-    The response comes when the file was read. If it has no usable text, the status is `failed`, and `last_error` says
-    why. If the file is in the vector store already, only its attributes are changed.
+    The response is sent after the file was read. If it has no usable text, the status is `failed`, and `last_error`
+    explains why. If the file is in the vector store already, only its attributes are changed.
     """
-    home(grant)  # checks the header
+    request_namespace(grant)  # checks the header
     namespace = find_store(service, grant, vector_store_id)
     document = _add(service, grant, namespace, body.file_id, body.attributes)
     return reply(_file_json(service.af.settings, document))
@@ -239,7 +239,7 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
                 f"the vector store {store_id(first)} exists already, and this key may not use another namespace"
             )
         try:
-            if birth_of(service, namespace) is None:
+            if creation_entry(service, namespace) is None:
                 _store_record(service, namespace, {**values, "name": name})
                 return namespace
         except Conflict:  # another client has created it in the meantime
@@ -248,7 +248,8 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
 
 
 def _store_record(service: Service, namespace: str, values: dict[str, Any]) -> None:
-    """Store the name and the metadata of a vector store. Raises `Conflict` if another client has done so already."""
+    """Store the name and the metadata of a vector store. Raises `Conflict` if another client has created the vector
+    store already."""
     scope = Scope(namespace, source_type=RECORD)
     others = [entry.id for entry in all_entries(service.af.backend, scope)]
     if record_of(service, namespace) is not None:
@@ -269,15 +270,15 @@ def _record(namespace: str, values: dict[str, Any]) -> MemoryEntry:
 
 
 def _store_json(service: Service, namespace: str) -> dict[str, Any]:
-    birth, record = birth_of(service, namespace), record_of(service, namespace)
-    if birth is None:  # deleted by another client in the meantime
+    creation, record = creation_entry(service, namespace), record_of(service, namespace)
+    if creation is None:  # deleted by another client in the meantime
         raise no_store(store_id(namespace))
     found = store_documents(service, namespace)
     completed = sum(document.metadata["status"] in FINDABLE for document in found)
     return {
         "id": store_id(namespace),
         "object": "vector_store",
-        "created_at": seconds(birth),
+        "created_at": seconds(creation),
         "name": record.metadata["name"] if record else namespace,
         "usage_bytes": sum(document.metadata["bytes"] for document in found),
         "file_counts": {
@@ -290,7 +291,7 @@ def _store_json(service: Service, namespace: str) -> dict[str, Any]:
         "status": "completed",
         "expires_after": None,
         "expires_at": None,
-        "last_active_at": seconds(found[-1] if found else birth),
+        "last_active_at": seconds(found[-1] if found else creation),
         "metadata": record.metadata["metadata"] if record else {},
     }
 

@@ -59,7 +59,7 @@ _ACTIVE_SECONDS = 1.0  # a connection without a request for longer is not active
 _COUNT_SECONDS = 0.05  # seconds between two counts of the active connections
 _DEFER_PAUSE = 0.0005  # seconds in which another worker can accept a connection
 _SETTLED = 500  # requests after which modules, models and indexes are loaded
-_PIPE_BYTES = 4096  # that a pipe takes in one piece, so that several workers may write at once
+_PIPE_BYTES = 4096  # that a pipe stores as a unit, so that several workers may write at the same time
 _HTTP_ERRORS = (  # the first class that matches decides
     (LimitRequestLine, 414, "URI Too Long"),
     (LimitRequestHeaders, 431, "Request Header Fields Too Large"),
@@ -190,8 +190,8 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
 
 
 def share_processors(workers: int) -> None:
-    """Limit the threads of libraries in this process, which is one of several workers, to its share of the processors.
-    Otherwise the models of the workers would compete for the same processors. A limit that the user has set stays."""
+    """Limit the threads of libraries in this worker process to its share of the processors. Otherwise the models of the
+    workers would compete for the same processors. A limit that the user has set stays."""
     if workers > 1:
         processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, processors // workers)))
@@ -251,12 +251,13 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
             os._exit(0)
 
     def notify(self) -> None:
-        """Tell the arbiter that the worker is alive, and the other workers how many connections are active."""
+        """Signal the arbiter that the worker is alive, and share the number of active connections with the other
+        workers."""
         super().notify()
         now = time.monotonic()
         if self.alive and (now - self._counted_at > _COUNT_SECONDS or self.nr_conns != self._counted):
             self._counted_at, self._counted = now, self.nr_conns
-            recent = now + _KEEP_ALIVE_SECONDS - _ACTIVE_SECONDS  # the time limit of a connection that became idle then
+            recent = now + _KEEP_ALIVE_SECONDS - _ACTIVE_SECONDS  # the time limit of a connection idle for a second
             active = sum(1 for _ in takewhile(lambda conn: conn.timeout > recent, reversed(self.keepalived_conns)))
             self._active = self.nr_conns - len(self.keepalived_conns) + active
             self.app.connections.set(self.slot, self._active)
@@ -324,7 +325,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
         """Return whether the connection can be used again: the client allows it, and the rest of the body has arrived.
-        The second attempt is for a thread that the system paused until the first deadline was over."""
+        The second attempt helps if the system paused the thread until the first deadline had passed."""
         attempts = range(2) if keepalive else ()
         return any(conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS) for _ in attempts)
 
@@ -359,13 +360,14 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         conn.close()
 
     def handle_request(self, req: Any, conn: Any) -> Any:
-        """Answer a request. The time limit for its body starts now; what came with the headers counts as received."""
+        """Answer a request. The time limit for its body starts now. Bytes that arrived with the headers count as
+        received."""
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))
-        self._answered += 1  # two threads may count once; it is only about when
+        self._answered += 1  # two threads may add only one together; the count need not be exact
         if self._answered == _SETTLED:
-            # What is loaded by now stays. A full collection of it would stop all threads for 50 ms, again and again.
+            # The objects loaded by now stay. Each full collection would visit them and stop all threads for 50 ms.
             gc.collect()
             gc.freeze()
         return super().handle_request(req, conn)

@@ -65,7 +65,7 @@ def _run_once(server: Any) -> None:
 
 
 def _finish(server: Any, seconds: float) -> None:
-    """Accept no new connections, and wait at most `seconds` for running requests, which waitress would drop."""
+    """Accept no new connections, and wait at most `seconds` for running requests. Waitress itself would drop them."""
     server.del_channel()
     server.socket.close()
     deadline = time.monotonic() + seconds
