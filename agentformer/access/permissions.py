@@ -50,9 +50,9 @@ class Grant:
 
     def namespace(self, requested: str | None = None) -> str:
         """Return the namespace that a request uses. If the request names no namespace, the result is the only namespace
-        of the caller or, if the caller may use all, the default namespace. Raises `Forbidden` if the caller may not use
-        the requested namespace; the message does not show whether this namespace exists. Raises `InvalidInput` if the
-        caller has several namespaces and must name one of them."""
+        of the caller or, if the caller may use all namespaces, the default namespace. Raises `Forbidden` if the caller
+        may not use the requested namespace; the message does not show whether this namespace exists. Raises
+        `InvalidInput` if the caller has several namespaces and must name one of them."""
         if requested is None:
             if len(self.namespaces) == 1:
                 return self.namespaces[0]
@@ -109,9 +109,9 @@ EVERYTHING = Grant(frozenset(RIGHTS))
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """The right and the tools that an operation needs. `right` is "any" if every authenticated caller may run it.
-    `tools` are the tools of an agent that do the same as the operation: if one of them is switched off for a caller,
-    the caller may not run the operation. `destructive` is True if the operation can delete or overwrite data
+    """The right and the tools that an operation needs. `right` is "any" if every authenticated caller may run the
+    operation. `tools` are the tools of an agent that do the same as the operation: if one of them is switched off for a
+    caller, the caller may not run the operation. `destructive` is True if the operation can delete or overwrite data
     permanently."""
 
     right: Need | Literal["any"]

@@ -246,7 +246,7 @@ def _permitted(af: AgentFormer, permit: Collection[str] | None) -> frozenset[str
     tools = [tool.name for tool in af.toolbox.definitions()]
     if isinstance(names, str) or (unknown := sorted(set(names) - set(tools))):
         name = names if isinstance(names, str) else unknown[0]
-        raise InvalidInput("permit", f"there is no tool {name!r:.80}; tools: {', '.join(tools)}")
+        raise InvalidInput("permit", f"there is no tool {name!r:.80}; the tools are {', '.join(tools)}")
     return frozenset(names)
 
 
@@ -260,9 +260,8 @@ def _limits(settings: Settings, options: AgentOptions) -> Limits:
 
 
 def _check_links(loop: Loop, text: str, earlier: Sequence[Any]) -> model_output.CheckedText:
-    """Return the answer `text` without links whose addresses are in no text that the model has read. Before this check,
-    brackets are restored: the prompt shows some brackets of stored text as other signs, and the answer may repeat these
-    signs."""
+    """Return the answer `text` without links to addresses that the model has not read. Before this check, brackets are
+    restored: the prompt shows some brackets of stored text as other signs, and the answer may repeat these signs."""
     results = [result.text for result in loop.results]
     raw = chain((entry.content for entry in chain(earlier, loop.briefing.entries)), results)
     shown = chain((message.content for message in loop.conversation.messages), results)

@@ -47,7 +47,7 @@ _TOO_LONG = (
     "not run: the arguments have {size} bytes as JSON, and at most {most} are allowed; pass less in one call, or the "
     "path of a file, and omit text that the user has already written"
 )
-_CANCELLED = "not run: the time of this turn is up"
+_CANCELLED = "not run: the time of this turn is over"
 _UNKNOWN = (
     "the call did not finish in the time of this turn, and may still finish later; tell the user that its result is "
     "not known"
@@ -111,8 +111,8 @@ class Permission:
 def may_quote(item: Any) -> bool:
     """Return whether `item`, an entry or a message, may contain text from documents or tools. After the model has read
     such text, some tools need a permission. Core memory and messages of the user contain no such text. An answer of the
-    agent contains none if its metadata say so; only the program sets these metadata. A message may contain such text if
-    another speaker wrote it, if it was changed later, or if a key without the right to read stored it."""
+    agent contains no such text if its metadata say so; only the program sets these metadata. A message may contain such
+    text if another speaker wrote it, if it was changed later, or if a key without the right to read stored it."""
     if not isinstance(item, MemoryEntry):
         return bool(item.role != "user")
     if item.kind != "message":

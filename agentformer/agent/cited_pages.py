@@ -16,7 +16,7 @@ _QUOTE = 500  # characters
 _EXCERPT = 200  # characters
 _COMMON = 12  # equal letters and digits before a name in two texts; then the sentence is copied
 _BEFORE = 100  # characters before a name in which these letters are searched
-_MOST_LINES = 10_000  # of one citation
+_MAX_LINES = 10_000  # of one citation
 _MIN_NAME = 5  # characters of a name that counts without brackets
 _WORD = r"(?:lines?|pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"
 _PAGES = r"(?P<pages>\w{1,10}(?:\s?[,&–-]\s?\d{1,5})*)"
@@ -119,7 +119,7 @@ def _named_pages(answer: str, name: str) -> set[str] | None:
 def _page_names(cited: Cited) -> set[str]:
     """Return the number and the label of the cited page. If source code is cited, return the line numbers."""
     if lines := lines_of(cited.label):
-        return {str(line) for line in range(lines[0], min(lines[1], lines[0] + _MOST_LINES) + 1)}
+        return {str(line) for line in range(lines[0], min(lines[1], lines[0] + _MAX_LINES) + 1)}
     return {name for name in (str(cited.page or ""), cited.label) if name}
 
 

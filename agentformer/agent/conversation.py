@@ -109,7 +109,7 @@ def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefin
 
 
 def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
-    """Return the messages in a form that every chat template accepts: the first message is the user's, and the roles
+    """Return the messages in a form that every chat template accepts: the first message is from the user, and the roles
     user and assistant alternate. System messages become quoted notes."""
     result: list[ChatMessage] = []
     for message in messages:

@@ -23,7 +23,7 @@ _NO_TOOLS = re.compile(
     re.IGNORECASE,
 )
 _MAX_FAILED = 3  # consecutive replies in which all calls failed
-_EMPTY = "The language model said nothing, and a second request did not help. Ask in other words, or use another model."
+_EMPTY = "The language model returned no text, even to a second request. Ask in other words, or use another model."
 _FAILED = "The language model did not answer: {error}"
 _TOO_LONG = (
     "The prompt is too long for the language model, even after it was shortened: {error} Give the model a larger "

@@ -127,8 +127,8 @@ class Guard:
         return host.literal and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
-        """Return True if a web page sent the request, and the origin of this page is neither the origin of this server
-        nor in the setting `cors_origins`. Return False for a user who follows a link on any page."""
+        """Return True if a web page of another origin sent the request, and the setting `cors_origins` does not contain
+        this origin. Return False if a user followed a link on a web page."""
         origin = request.headers.get("Origin")
         if origin is not None:
             own = request.headers.get("Host", "").lower().removesuffix(":")

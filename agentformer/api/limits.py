@@ -31,7 +31,7 @@ _NEW_SECONDS = 0.1  # after a pause of this length, a waiting connection counts 
 
 def server_threads(settings: Settings) -> int:
     """Return the number of threads that a server needs to answer quick requests at any time. Even if every
-    `ThreadLimit` is reached and its queue is full, one thread is free for a request without such a limit."""
+    `ThreadLimit` is reached and its queue is full, one thread is free for a quick request."""
     limited = max(1, settings.threads - 1) + settings.max_uploads + MAX_BODIES + MAX_SLOW_READERS
     return limited + MAX_WAITING + MAX_WAITING_UPLOADS + 1
 

@@ -53,7 +53,7 @@ class RequestModel(BaseModel):
 
 
 class ParameterModel(BaseModel):
-    """Base class of query strings and forms. Text is converted to the types of the fields. Refuses unknown fields."""
+    """Base class of query strings and forms. Converts text to the types of the fields. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
@@ -241,8 +241,9 @@ def _invalid_input(error: ValidationError, model: type[BaseModel], place: str) -
 
 
 def _field_of(loc: Sequence[str | int], place: str) -> tuple[str, list[str]]:
-    """Return the name of the field at a location that pydantic reports, such as `items[0].content`, and the location
-    inside of this field, without names of types. If the location is empty, the name is `place`."""
+    """Return the name of an invalid field, such as `items[0].content`, and the path inside the value of this field.
+    `loc` is the location of the error that pydantic reports; names of types in it are left out. If `loc` is empty, the
+    name is `place`."""
     if not loc:
         return place, []
     name = str(loc[0])
@@ -269,8 +270,8 @@ def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
 
 
 def _example(loc: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Return an example for the value at this location, as the end of a message: a body with its required fields, a
-    field, or an item of a field. Return "" if the model has no example."""
+    """Return the end of a message with an example for the value at this location. The value is a body with its required
+    fields, a field, or an item of a field. Return "" if the model has no example."""
     if loc:
         examples = model.model_fields[str(loc[0])].examples or [None]
         value = examples[0][0] if len(loc) > 1 and isinstance(examples[0], list) else examples[0]

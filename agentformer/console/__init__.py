@@ -95,7 +95,7 @@ class CheckRuns:
         except AgentFormerError as error:
             problem = str(error)
         except Exception:  # the page must not wait for ever
-            log.exception("the stored data was not verified")
+            log.exception("the check of the stored data failed")
             problem = _FAILED
         with self._lock:
             self._state, self._finished, self._problem = "failed" if problem else "done", _now(), problem

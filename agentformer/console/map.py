@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentformer")
 
-MOST_POINTS = 20_000  # of a map; of a larger namespace, only every second, third or n-th entry is shown
+MAX_POINTS = 20_000  # of a map; of a larger namespace, only every second, third or n-th entry is shown
 SCALE = 10_000  # coordinates are whole numbers from 0 to this number
-_MOST_MAPS = 8  # the most maps that a process keeps
-_SMALL_CHANGE = 0.02  # a kept map is shown again while the number of entries has changed by at most this share
+_MAX_MAPS = 8  # maps that a process keeps
+_SMALL_CHANGE = 0.02  # a cached map is shown again while the number of entries has changed by at most this share
 _EXACT = 2_000  # up to this number of entries, each change of the number makes a new map
-_MOST_SECONDS = 600.0  # seconds after which a map is computed again, because texts may have changed
+_MAX_AGE_SECONDS = 600.0  # seconds after which a map is computed again, because texts may have changed
 _DIRECTIONS = 8  # directions that the iteration computes; the best two are used
 _ROUNDS = 15  # rounds of the iteration; the two components then change by less than a point of the screen
 
@@ -56,7 +56,7 @@ class MapState(NamedTuple):
     problem: str = ""
 
 
-class _Kept(NamedTuple):
+class _CachedMap(NamedTuple):
     points: MapPoints | None
     space: str
     entries: int
@@ -71,7 +71,7 @@ class Maps:
         self._backend = backend
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._cache: OrderedDict[str, _CachedMap] = OrderedDict()
         self._running: dict[str, threading.Thread] = {}
         self._computing = threading.Lock()
 
@@ -81,9 +81,9 @@ class Maps:
         space = next((state.space.spec for state in self._backend.spaces() if state.state == "active"), "")
         count = self._backend.count(_searched(namespace))
         with self._lock:
-            kept = self._kept.get(namespace)
+            cached = self._cache.get(namespace)
             thread = self._running.get(namespace)
-            if thread is None and (renew or kept is None or self._is_outdated(kept, space, count)):
+            if thread is None and (renew or cached is None or self._is_outdated(cached, space, count)):
                 thread = threading.Thread(
                     target=self._run, args=(namespace, space, count), name="agentformer-map", daemon=True
                 )
@@ -92,17 +92,17 @@ class Maps:
         if thread is not None:
             thread.join(wait_seconds)
         with self._lock:
-            kept = self._kept.get(namespace)
+            cached = self._cache.get(namespace)
             if namespace in self._running:
-                same = kept is not None and kept.space == space  # points of another space would lie elsewhere
-                return MapState("computing", kept.points if kept and same else None)
-        assert kept is not None  # a thread that ends leaves a result
-        return MapState("failed" if kept.problem else "ready", kept.points, kept.problem)
+                same = cached is not None and cached.space == space  # points of another space would lie elsewhere
+                return MapState("computing", cached.points if cached and same else None)
+        assert cached is not None  # a thread that ends leaves a result
+        return MapState("failed" if cached.problem else "ready", cached.points, cached.problem)
 
-    def _is_outdated(self, kept: _Kept, space: str, count: int) -> bool:
-        allowed = 0 if count <= _EXACT else _SMALL_CHANGE * kept.entries
-        is_old = self._clock() - kept.at > _MOST_SECONDS
-        return kept.space != space or abs(count - kept.entries) > allowed or is_old
+    def _is_outdated(self, cached: _CachedMap, space: str, count: int) -> bool:
+        allowed = 0 if count <= _EXACT else _SMALL_CHANGE * cached.entries
+        is_old = self._clock() - cached.at > _MAX_AGE_SECONDS
+        return cached.space != space or abs(count - cached.entries) > allowed or is_old
 
     def _run(self, namespace: str, space: str, count: int) -> None:
         points, problem = None, ""
@@ -115,10 +115,10 @@ class Maps:
             log.exception("the map of %s was not computed", namespace)
             problem = "The map was not computed; see the log of the server."
         with self._lock:
-            self._kept[namespace] = _Kept(points, space, count, self._clock(), problem)
-            self._kept.move_to_end(namespace)
-            while len(self._kept) > _MOST_MAPS:
-                self._kept.popitem(last=False)
+            self._cache[namespace] = _CachedMap(points, space, count, self._clock(), problem)
+            self._cache.move_to_end(namespace)
+            while len(self._cache) > _MAX_MAPS:
+                self._cache.popitem(last=False)
             del self._running[namespace]
 
 
@@ -130,8 +130,8 @@ def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> 
     import numpy as np
 
     with backend.snapshot() as snapshot:
-        every = max(1, -(-count // MOST_POINTS))
-        found = [*snapshot.entry_vectors(namespace, every=every)][:MOST_POINTS]
+        every = max(1, -(-count // MAX_POINTS))
+        found = [*snapshot.entry_vectors(namespace, every=every)][:MAX_POINTS]
     if not found:
         return None
     rows = np.stack([entry.vector for entry in found])

@@ -80,7 +80,7 @@ def records(
 
 
 def hit_metadata(hit: Hit) -> dict[str, Any]:
-    """Return the metadata of the entry, together with its id, its kind, its score and its place in a document."""
+    """Return the metadata of the entry of a hit, with the id, the kind, the score and the place in a document."""
     entry, source = hit.entry, hit.entry.source
     own: dict[str, Any] = {"entry_id": entry.id, "kind": entry.kind, "score": hit.score}
     if entry.title:

@@ -33,7 +33,7 @@ class AgentFormerMemoryService(BaseMemoryService):
         self._limit = limit
 
     async def add_session_to_memory(self, session: Any) -> None:
-        """Store the events of a session that are not stored yet."""
+        """Store the events of a session, except events that are stored already."""
         await asyncio.to_thread(self._add, session.app_name, session.user_id, session.id, session.events)
 
     async def add_events_to_memory(

@@ -110,8 +110,8 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         )
 
     def insert(self, command: Any) -> str:
-        """Insert a text after line `insert_line` of a file; after line 0 means at the beginning. Raises `ToolError` if
-        there is no such line."""
+        """Insert a text after line `insert_line` of a file, or at the beginning if `insert_line` is 0. Raises
+        `ToolError` if there is no such line."""
         entry = self._file(command.path)
         lines = _text(entry).split("\n")
         if lines[-1] == "":

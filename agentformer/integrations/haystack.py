@@ -97,9 +97,9 @@ class AgentFormerDocumentStore:
         return [_document(entry) for entry in self._entries(filters)]
 
     def write_documents(self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE) -> int:
-        """Store documents, and return the number of those that were written. `policy` decides about an id that is
-        stored already or given twice. `NONE` and `FAIL` raise `DuplicateDocumentError`, and nothing is written. `SKIP`
-        keeps the stored document, and `OVERWRITE` replaces it."""
+        """Store documents, and return the number of written documents. `policy` decides about an id that is stored
+        already or given twice. `NONE` and `FAIL` raise `DuplicateDocumentError`, and nothing is written. `SKIP` keeps
+        the stored document, and `OVERWRITE` replaces it."""
         if not isinstance(documents, list) or not all(isinstance(document, Document) for document in documents):
             raise ValueError("documents must be a list of Documents")
         with self._lock:

@@ -146,8 +146,8 @@ class AgentFormerVectorStore(VectorStore):
             return []
         embeddings = AgentFormerEmbeddings(self._af)
         vectors = embeddings.embed_documents([entry.content for entry in entries])
-        asked = np.array(embeddings.embed_query(query), dtype=np.float32)
-        best = maximal_marginal_relevance(asked, vectors, lambda_mult=lambda_mult, k=k)
+        query_vector = np.array(embeddings.embed_query(query), dtype=np.float32)
+        best = maximal_marginal_relevance(query_vector, vectors, lambda_mult=lambda_mult, k=k)
         return [_document(entries[number]) for number in best]
 
     @classmethod
@@ -203,7 +203,7 @@ class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
     memories become a first message of the user. A mark identifies this message as recalled memory, so that the model
     treats it as data, and so that it is not stored again. `place` selects the memories: `namespace`, `user_id`,
     `agent_id`, `project` and `session_id`. Without a user, only memories that belong to no user are recalled; with
-    `every_user=True`, those of all users are recalled."""
+    `every_user=True`, memories of all users are recalled."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:
         super().__init__()
@@ -212,16 +212,16 @@ class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
         self._place = place
 
     def wrap_model_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
-        """Call the model with the memories before the conversation."""
+        """Put the memories before the conversation, and call the model."""
         return handler(self._with_memories(request))
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
-        """Call the model with the memories before the conversation. The search runs in a thread."""
+        """Put the memories before the conversation, and call the model. The search runs in a thread."""
         return await handler(await run_in_executor(None, self._with_memories, request))
 
     def _with_memories(self, request: Any) -> Any:
-        asked = next((m.text for m in reversed(request.messages) if isinstance(m, HumanMessage)), "")
-        memories = recalled(self._af, asked, self._max_tokens, self._place)
+        question = next((m.text for m in reversed(request.messages) if isinstance(m, HumanMessage)), "")
+        memories = recalled(self._af, question, self._max_tokens, self._place)
         return request.override(messages=[HumanMessage(memories), *request.messages]) if memories else request
 
 

@@ -189,8 +189,8 @@ def _conditions(key: str, wanted: Any) -> list[dict[str, Any]]:
 
 
 def _equal(name: str, value: Any) -> dict[str, Any]:
-    """Return a filter for items whose value of the key `name` equals `value`. None also matches an absent key, as in
-    `InMemoryStore`."""
+    """Return a filter for items whose value of the key `name` equals `value`. If `value` is None, items without this
+    key match too, as in `InMemoryStore`."""
     equal = {"type": "eq", "key": name, "value": value}
     if value is not None:
         return equal

@@ -49,7 +49,7 @@ class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
     """A memory block for LlamaIndex's `Memory`. The block stores the messages that leave the short-term memory. It
     recalls the memories about the last message of the user, at most `max_tokens` tokens. `place` contains `namespace`,
     `user_id` and `project`. Without a user, only memories that belong to no user are recalled; with `every_user=True`,
-    those of all users are recalled."""
+    memories of all users are recalled."""
 
     name: str = "agentformer"
     af: Any
@@ -58,8 +58,8 @@ class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
     place: Mapping[str, Any] = {}
 
     async def _aget(self, messages: list[Any] | None = None, **block_kwargs: Any) -> str:
-        asked = next((m.content for m in reversed(messages or []) if m.role.value == "user" and m.content), "")
-        return await asyncio.to_thread(recalled, self.af, asked, self.max_tokens, self.place)
+        question = next((m.content for m in reversed(messages or []) if m.role.value == "user" and m.content), "")
+        return await asyncio.to_thread(recalled, self.af, question, self.max_tokens, self.place)
 
     async def _aput(self, messages: list[Any]) -> None:
         await asyncio.to_thread(self._store, messages)

@@ -55,7 +55,7 @@ class AgentFormerSession(SessionABC):
 
     async def add_items(self, items: Sequence[Any]) -> None:
         """Add items at the end of the session, all in one transaction. Raises `InvalidInput` if an item is not JSON or
-        has more than a million characters as JSON, and adds none."""
+        has more than a million characters as JSON. In this case, no item is added."""
         await asyncio.to_thread(self._add, [*items])
 
     async def pop_item(self) -> Any | None:

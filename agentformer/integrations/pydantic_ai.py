@@ -23,9 +23,9 @@ _OBJECT = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(), core
 
 
 class AgentFormerToolset(AbstractToolset[Any]):
-    """The tools `names` of a memory. `caller` limits the rights of the tools; by default, they have all rights. A call
-    runs in a thread. The tool checks its arguments itself. After an error, the model gets the message and can try
-    again. Raises `InvalidInput` for an unknown name."""
+    """The tools of a memory with these `names`, as a toolset. `caller` limits the rights of the tools; by default, they
+    have all rights. A call runs in a thread. The tool checks its arguments itself. After an error, the model gets the
+    message and can try again. Raises `InvalidInput` for an unknown name."""
 
     def __init__(self, af: AgentFormer, names: Sequence[str] = TOOLS, *, caller: Caller | None = None) -> None:
         self._af = af

@@ -63,8 +63,8 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
 
     `caller` sets the user and the project of every call, and the rights that a call can have at most. When the server
     accepts requests, `started` is called with the URL. If the port is 0, the system chooses a free port. Raises
-    `InvalidInput` for an address that cannot be used, or that other machines can reach although no key was ever made,
-    and an error if the memory cannot be opened."""
+    `InvalidInput` if the address cannot be used, or if other machines can reach it and no key was ever made. Raises an
+    error if the memory cannot be opened."""
     with open_keys(settings) as keys:
         _serve(settings, caller, keys, started)
 

@@ -56,7 +56,8 @@ class Caller:
         return {**scope, "or_nobody": True}
 
     def filter(self, where: Where | None, namespace: str) -> Where | None:
-        """Return `where` with a condition that leaves out the documents of the namespace in `removals`."""
+        """Return `where` with a condition that leaves out the documents in `removals`. Return None if there is no
+        condition."""
         return where if self.removals is None else self.removals.hide(where, namespace)
 
     def require_visible(self, entry: MemoryEntry) -> MemoryEntry:

@@ -32,7 +32,7 @@ from agentformer.tools.result_json import (
 
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
-_MOST_NAMES = 100  # the most names in each list of a report for a language model
+_MAX_NAMES = 100  # names in each list of a report for a language model
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -104,7 +104,7 @@ class DocumentTools:
             delete=delete,
             seconds=seconds,
         )
-        return sync_json(report, _MOST_NAMES)
+        return sync_json(report, _MAX_NAMES)
 
     @tool("Answer from documents and memories", Hints(PERMISSIONS["rag_query"], idempotent=True))
     def rag_query(

@@ -222,32 +222,33 @@ class MemoryTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Replace older messages by summaries. The original messages are kept and can be restored."""
-        own, session = caller.namespace_for(namespace), caller.session_id if session_id is None else session_id
+        namespace = caller.namespace_for(namespace)
+        session = caller.session_id if session_id is None else session_id
         if caller.is_restricted:
-            self._check_session(caller, own, session)
+            self._check_session(caller, namespace, session)
         limits = {"user_id": caller.user_id, "project": caller.project}
-        return report_json(self._memory.clean(namespace=own, session_id=session, **limits))
+        return report_json(self._memory.clean(namespace=namespace, session_id=session, **limits))
 
     @tool("Audit memories", Hints(PERMISSIONS["memory_audit"], idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Report duplicates, facts and core blocks that contradict each other, memories that nobody reads, and core
         blocks that are too large."""
-        own = caller.namespace_for(namespace)
-        return report_json(self._memory.audit(namespace=own, user_id=caller.user_id, project=caller.project))
+        namespace = caller.namespace_for(namespace)
+        return report_json(self._memory.audit(namespace=namespace, user_id=caller.user_id, project=caller.project))
 
     @tool("Show what is remembered", Hints(PERMISSIONS["memory_status"], idempotent=True))
     def memory_status(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Count the memories, and the memories that have no vectors yet."""
-        own = caller.namespace_for(namespace)
-        scope = Scope(own, user_id=caller.user_id, project=caller.project)
+        namespace = caller.namespace_for(namespace)
+        scope = Scope(namespace, user_id=caller.user_id, project=caller.project)
         counts: dict[str, Any] = {tier: self._backend.count(replace(scope, tiers=(tier,))) for tier in TIERS}
         if caller.is_restricted:
             blocks = self._memory.core.blocks(**self._owner(caller, namespace))
             counts["core"] = sum(block.user_id == caller.user_id for block in blocks)  # core blocks have no project
         state = {
-            "namespace": own,
+            "namespace": namespace,
             "memories": counts,
-            "documents": self._backend.count(Scope(own, kinds=("document",))),  # entries without a user or project
+            "documents": self._backend.count(Scope(namespace, kinds=("document",))),  # without a user or project
             "pending": self._backend.pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces

@@ -87,7 +87,7 @@ class _Stopwatch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Found:
-    """The result of the search for a question. `hits` are the best chunks, `more` are the next ones, and `context`
+    """The result of the search for a question. `hits` are the best chunks, `more` are the next chunks, and `context`
     contains the passages that the language model receives (None without a language model). `searched` are the sources
     that were searched."""
 
@@ -240,11 +240,11 @@ class Questions:
         )
 
 
-def _checked_tokens(value: Any, most: int) -> int | None:
-    """Return `max_tokens` unchanged. Raises `InvalidInput` unless it is None or a whole number in 1..`most`."""
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most):
+def _checked_tokens(value: Any, limit: int) -> int | None:
+    """Return `max_tokens` unchanged. Raises `InvalidInput` unless it is None or a whole number in 1..`limit`."""
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= limit):
         return value
-    raise InvalidInput("max_tokens", f"must be a whole number in 1..{most}, got {value!r:.80}")
+    raise InvalidInput("max_tokens", f"must be a whole number in 1..{limit}, got {value!r:.80}")
 
 
 def _check_question(question: Any, max_chars: int) -> None:

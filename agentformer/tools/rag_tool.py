@@ -226,10 +226,10 @@ class RAGTool(StoredDocuments):
         later call with the same URL finds the stored document. `options` are those of `upload`.
 
         The hosts in the settings `url_hosts` and `url_private_hosts` are allowed. If `listed` is true, no other host is
-        allowed; servers set it, so that a client cannot choose any host. If `listed` is false and `url_hosts` is empty,
-        every host with a public address is allowed. If `allow_private` is true, the host may have a private address.
-        Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed, and
-        `FetchFailed` if the document cannot be loaded."""
+        allowed. Servers set `listed`, because their clients choose the URL. If `listed` is false and `url_hosts` is
+        empty, every host with a public address is allowed. If `allow_private` is true, the host may have a private
+        address. Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed,
+        and `FetchFailed` if the document cannot be loaded."""
         download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
         return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
@@ -296,9 +296,9 @@ class RAGTool(StoredDocuments):
         password: str | None,
         progress: Progress | None,
     ) -> Document:
-        """Store the document, or find out that its bytes are stored already. `choose` decides its name and which stored
-        document it replaces. If another process changes a document in the meantime, `choose` is called again. Raises
-        `Conflict` if this happens too often."""
+        """Store the document unless its bytes are stored already, and return the stored document. `choose` decides its
+        name and which stored document it replaces. If another process changes a document in the meantime, `choose` is
+        called again. Raises `Conflict` if this happens too often."""
         text = None
         for _ in range(_ATTEMPTS):
             placement = choose()
@@ -375,7 +375,7 @@ class RAGTool(StoredDocuments):
         """Return the passages that a language model needs to answer a question, best first, with at most `max_tokens`
         tokens together (default: `Settings.answer_context_tokens`). No language model is called.
 
-        `text` of the result can be put into a prompt: it contains the passages with their numbers and sources. The
-        tokens are those of the embedding model. `scope` and the errors are those of `query`.
+        `text` of the result can be put into a prompt: it contains the passages with their numbers and sources. Tokens
+        are counted as the embedding model counts them. `scope` and the errors are those of `query`.
         """
         return self._questions.context(question, scope, max_tokens=max_tokens)

@@ -22,7 +22,7 @@ from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Sco
 log = logging.getLogger("agentformer")
 
 REMOVE_AT = "remove_at"  # key of the metadata of a document: a time in ISO 8601
-MOST_SECONDS = 3_600
+MAX_SECONDS = 3_600
 _FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
 _LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
 _ARCHIVED = Condition("exists", "$archived_at", True)
@@ -80,7 +80,7 @@ class Removals:
         if REMOVE_AT not in document.metadata:
             raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
         if self._is_stored_again(document):
-            raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime, and this version is kept")
+            raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime; the new version is kept")
         kept = {name: value for name, value in document.metadata.items() if name != REMOVE_AT}
         self._change(document, kept, archived_at=None)
 
@@ -158,5 +158,5 @@ class Removals:
                 wait, failed = self.delete_due(), False
             except StoreError as error:
                 if not failed:  # logged once while the store cannot be used
-                    log.warning("documents that are to be deleted could not be read and are tried again: %s", error)
+                    log.warning("documents that are due could not be deleted; the server tries again: %s", error)
                 wait, failed = _LOOK_SECONDS, True

@@ -99,15 +99,15 @@ def originals_json(hit: Hit) -> list[dict[str, Any]]:
     ]
 
 
-def sync_json(report: SyncReport, most: int | None = None) -> dict[str, Any]:
+def sync_json(report: SyncReport, max_items: int | None = None) -> dict[str, Any]:
     """Return the report of a sync as JSON. Each problem is an object with a name and a reason. Each list is cut to
-    `most` items; `counts` has the complete length of each list."""
+    `max_items` items; `counts` has the complete length of each list."""
     lists: dict[str, list[Any]] = {name: list(getattr(report, name)) for name in ("added", "changed", "removed")}
     lists["renamed"] = [list(pair) for pair in report.renamed]
     lists |= {name: [each._asdict() for each in getattr(report, name)] for name in ("skipped", "failed")}
     return {
         "folder": report.folder,
-        **{name: values[:most] for name, values in lists.items()},
+        **{name: values[:max_items] for name, values in lists.items()},
         "unchanged": report.unchanged,
         "left": report.left,
         "counts": {name: len(values) for name, values in lists.items()},
@@ -138,18 +138,18 @@ def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value not in (None, "")}
 
 
-def cut_json(entry: MemoryEntry, most: int) -> dict[str, Any]:
-    """Return an entry as JSON for a language model, with at most the first `most` characters of its content."""
-    return {**brief_json(entry, entry.content[:most]), **_cut(entry, most)}
+def cut_json(entry: MemoryEntry, max_chars: int) -> dict[str, Any]:
+    """Return an entry as JSON for a language model, with at most the first `max_chars` characters of its content."""
+    return {**brief_json(entry, entry.content[:max_chars]), **_cut(entry, max_chars)}
 
 
-def brief_hit_json(hit: Hit, most: int, *, explain: bool = False) -> dict[str, Any]:
-    """Return a hit as JSON for a language model. The content is cut to at most `most` characters, which include the
-    best match. If `explain` is true, the result shows the ranked lists that contain the hit."""
+def brief_hit_json(hit: Hit, max_chars: int, *, explain: bool = False) -> dict[str, Any]:
+    """Return a hit as JSON for a language model. The content is cut to at most `max_chars` characters, which include
+    the best match. If `explain` is true, the result shows the ranked lists that contain the hit."""
     votes = {"votes": votes_json(hit)} if explain else {}
-    brief = brief_json(hit.entry, _around(hit, most))
+    brief = brief_json(hit.entry, _around(hit, max_chars))
     originals = {"originals": originals_json(hit)} if hit.originals else {}
-    return {**brief, **_cut(hit.entry, most), "score": round(hit.score, 4), **originals, **votes}
+    return {**brief, **_cut(hit.entry, max_chars), "score": round(hit.score, 4), **originals, **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
@@ -162,9 +162,9 @@ def factors_json(hits: Hits) -> list[dict[str, Any]]:
     return [{"name": factor.name, "value": round(factor.value, 4)} for factor in hits.factors]
 
 
-def _cut(entry: MemoryEntry, most: int) -> dict[str, str]:
+def _cut(entry: MemoryEntry, max_chars: int) -> dict[str, str]:
     size = len(entry.content)
-    return {"cut": f"{size} characters in total; memory_get returns all"} if size > most else {}
+    return {"cut": f"{size} characters in total; memory_get returns all"} if size > max_chars else {}
 
 
 def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,14 +175,14 @@ def metadata_json(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata_left_out": f"the metadata have {size} characters as JSON; the limit is {_METADATA}"}
 
 
-def passage_json(hit: Hit, most: int) -> dict[str, Any]:
-    """Return a passage of a document as JSON for a language model, with at most `most` characters of its text."""
+def passage_json(hit: Hit, max_chars: int) -> dict[str, Any]:
+    """Return a passage of a document as JSON for a language model, with at most `max_chars` characters of its text."""
     source = hit.entry.source
     return {
         "id": hit.entry.id,
         "document": source.name if source else None,
         "page": source.page if source else None,
-        "content": _around(hit, most),
+        "content": _around(hit, max_chars),
         **({} if source else _origin(hit.entry)),
     }
 
@@ -195,11 +195,11 @@ def _origin(entry: MemoryEntry) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value}
 
 
-def _around(hit: Hit, most: int) -> str:
-    """Return at most `most` characters of the content of a hit. These characters include the best match."""
+def _around(hit: Hit, max_chars: int) -> str:
+    """Return at most `max_chars` characters of the content of a hit. These characters include the best match."""
     content = hit.entry.content
-    start = min(hit.span.start, max(len(content) - most, 0)) if hit.span and hit.span.end > most else 0
-    return content[start : start + most]
+    start = min(hit.span.start, max(len(content) - max_chars, 0)) if hit.span and hit.span.end > max_chars else 0
+    return content[start : start + max_chars]
 
 
 def passages_json(context: PassageContext) -> dict[str, Any]:

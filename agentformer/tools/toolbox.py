@@ -32,8 +32,8 @@ HINTS: dict[str, Hints] = {
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """The result of a call, for a language model. `text` is JSON. If the call failed, `text` is a message that explains
-    how to correct the call. `value` is the JSON as an object, or None if the call failed."""
+    """The result of a call, for a language model. `text` is the result as JSON, and `value` is the same result as an
+    object. If the call failed, `text` is a message that explains how to correct the call, and `value` is None."""
 
     text: str
     failed: bool = False

@@ -187,7 +187,7 @@ def test_a_tool_that_hangs_is_told_as_such_and_time_is_left_to_answer(
     assert (turn.text, turn.finish) == ("It takes long.", "time")
     told = results(model.asked[1])
     assert told[0].startswith("the call did not finish")
-    assert told[1] == "not run: the time of this turn is up"
+    assert told[1] == "not run: the time of this turn is over"
     let_go.set()
     assert one.close(BOUND)
     assert begun == ["memory_add"]
@@ -226,7 +226,7 @@ def test_a_model_that_only_thinks_has_said_nothing(agent: Make) -> None:
     one, model = agent(says("<think>They wait.</think>"))
     turn = one.turn("Hello?", session_id="s")
     assert (turn.finish, [bool(tools) for tools in model.tools]) == ("failed", [True, True, False])
-    assert "said nothing" in turn.text
+    assert "returned no text" in turn.text
 
 
 def test_a_reply_that_cannot_be_used_is_told_to_the_model_once(agent: Make) -> None:

@@ -232,8 +232,8 @@ def delete(service: Service, grant: Grant, entry_id: str) -> Response:
 @contextmanager
 def _if_match(af: AgentFormer, grant: Grant, entry_id: str) -> Iterator[int | None]:
     """Yield the version that the header `If-Match` requires, or None if any version may be changed. The caller changes
-    the entry inside this context. If the entry has another version, before or during the change, the request ends with
-    status 412."""
+    the entry inside this context. If the entry has another version, or if another client changes the entry at the same
+    time, the request ends with status 412."""
     versions = _requested_versions()
     entry = find_entry(af, grant, entry_id)
     if versions is not None and str(entry.version) not in versions:

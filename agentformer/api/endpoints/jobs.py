@@ -37,7 +37,7 @@ class JobsParameters(DocumentsParameters):
 
 class JobProgress(ResponseModel):
     """The progress of a job. A window is a piece of text that the embedding model reads at once. `windows` counts the
-    windows in the files that were read so far, and `windows_done` those that are embedded."""
+    windows in the files that were read so far, and `windows_done` counts the embedded windows."""
 
     files_done: int
     files: int

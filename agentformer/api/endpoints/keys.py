@@ -20,7 +20,7 @@ from agentformer.tools.toolbox import HINTS
 
 KEYS = "/api/keys"
 _KEY = f"{KEYS}/{{key_id}}"
-_MOST_DAYS = 36_500
+_MAX_DAYS = 36_500
 _OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
 _FIRST_KEY = (
     "the first key must have the right admin and must reach all namespaces, because every request needs a key as soon "
@@ -80,7 +80,7 @@ class NewKey(RequestModel):
     rights: Rights = Field(default=["read", "write"])
     namespaces: Namespaces = Field(default=[])
     without: Tools = Field(default=[])
-    days: Annotated[int, Field(ge=1, le=_MOST_DAYS)] | None = Field(
+    days: Annotated[int, Field(ge=1, le=_MAX_DAYS)] | None = Field(
         default=None, description="The key expires after this many days. By default, it does not expire."
     )
 
@@ -114,7 +114,7 @@ def list_keys(service: Service, grant: Grant) -> Response:
 def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     """Add a key. The field `key` is shown only in this response.
 
-    As soon as a key exists, every request needs one, also a request from the machine of the server. So the first key
+    As soon as a key exists, every request needs a key, even a request from the machine of the server. So the first key
     must have the right `admin` and reach all namespaces: without such a key, nobody could add or revoke keys over HTTP.
     Tools that are switched off for the key that sends this request are switched off for the new key too."""
     store = _store(service, grant)

@@ -81,7 +81,7 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
     The memories are deleted in one transaction, with their history and the summaries that were made from them. Missing
     memories are not counted. Documents and their passages are not deleted."""
     if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
-        raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`, which must not be empty")
+        raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`; it must not be empty")
     namespace, memory = grant.namespace(body.namespace), service.af.memory
     if body.where:
         memories = Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS)))

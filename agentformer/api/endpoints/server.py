@@ -151,8 +151,8 @@ def readyz(service: Service) -> Response:
 def status(service: Service, grant: Grant) -> Response:
     """Return counts and states of all parts, over all namespaces.
 
-    The fields are those of the command `agentformer status --json`. The calls of models are only those of the server
-    process that answers the request. A key that is limited to namespaces is refused."""
+    The fields are the same as in the output of `agentformer status --json`. Only the calls of models by the server
+    process that answers the request are counted. A key that is limited to namespaces is refused."""
     grant.require_all_namespaces()
     return reply(service.af.status())
 
@@ -169,7 +169,7 @@ def metrics(service: Service, grant: Grant) -> Response:
     """Return metrics for Prometheus: the calls of each embedder and language model, and the number of entries in each
     backend.
 
-    The metrics include all namespaces. The calls are only those of the server process that answers the request. A key
+    The metrics include all namespaces. Only the calls by the server process that answers the request are counted. A key
     that is limited to namespaces is refused."""
     grant.require_all_namespaces()
     try:

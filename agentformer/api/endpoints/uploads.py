@@ -264,7 +264,7 @@ def files_of_request(settings: Settings) -> list[FileStorage]:
 
 
 class _Parser(FormDataParser):
-    """A parser of forms that raises an error for an invalid body, which the parser of Werkzeug ignores. Raises
+    """A parser of forms that raises an error for an invalid body. The parser of Werkzeug ignores such an error. Raises
     `TooLarge` if there are too many files."""
 
     def __init__(self, **named: Any) -> None:

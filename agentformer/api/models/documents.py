@@ -10,7 +10,7 @@ from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Next, Re
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
-from agentformer.tools.removals import MOST_SECONDS
+from agentformer.tools.removals import MAX_SECONDS
 from agentformer.types import DocumentStatus, PageStatus
 
 _MAX_TOKENS = 4096
@@ -103,7 +103,7 @@ class RemovalParameters(DocumentParameters):
     undo_seconds: int | None = Field(
         default=None,
         ge=1,
-        le=MOST_SECONDS,
+        le=MAX_SECONDS,
         description="Hide the document now, and delete it after this number of seconds. Until then, it can be kept.",
     )
 

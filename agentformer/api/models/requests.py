@@ -13,11 +13,11 @@ from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME, MAX_SOURCE_ID
 from agentformer.types import RESERVED_KINDS, Tier
 
-_MOST_HITS = 1000
-_MOST_ITEMS = 1000  # of a batch, which is one transaction
-_MOST_NAMES = 100  # in a condition of a search
-_MOST_FILTER = 10_000  # characters of a filter in a query string
-_MOST_TOKENS = 10_000_000
+_MAX_HITS = 1000
+_MAX_ITEMS = 1000  # of a batch, which is one transaction
+_MAX_NAMES = 100  # in a condition of a search
+_MAX_FILTER = 10_000  # characters of a filter in a query string
+_MAX_TOKENS = 10_000_000
 
 # No maxLength: generators of test data would make texts of this length.
 Content = Annotated[Text, Field(description=f"The text, with at most {MAX_CONTENT} characters.")]
@@ -25,9 +25,9 @@ Word = Annotated[str, Field(max_length=MAX_NAME)]
 Kind = Annotated[Name, Field(json_schema_extra={"not": {"enum": sorted(RESERVED_KINDS)}})]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metadata = Annotated[dict[str, Any], Field(max_length=100)]
-Names = Annotated[list[Name], Field(max_length=_MOST_NAMES)]
+Names = Annotated[list[Name], Field(max_length=_MAX_NAMES)]
 SourceId = Annotated[Text, Field(max_length=MAX_SOURCE_ID)]
-Tiers = Annotated[list[Tier], Field(max_length=_MOST_NAMES)]
+Tiers = Annotated[list[Tier], Field(max_length=_MAX_NAMES)]
 OccurredFrom = Annotated[Moment | None, Field(description="Only entries that happened at this time or later.")]
 OccurredTo = Annotated[Moment | None, Field(description="Only entries that happened before this time.")]
 _TIME = "The time of an entry is when its event happened, or when the entry was stored if no event is known."
@@ -145,7 +145,7 @@ class NewMemories(RequestModel):
 
     items: Annotated[
         list[NewMemory],
-        Field(min_length=1, max_length=_MOST_ITEMS, examples=[[{"content": "Aino prefers tea."}]]),
+        Field(min_length=1, max_length=_MAX_ITEMS, examples=[[{"content": "Aino prefers tea."}]]),
     ]
 
 
@@ -183,7 +183,7 @@ class MemorySearch(MemoryPlace):
         description="A question, or words to search for. The setting `max_question_chars` limits the length.",
         examples=["What does Aino drink?"],
     )
-    limit: Annotated[int, Field(ge=1, le=_MOST_HITS)] = 10
+    limit: Annotated[int, Field(ge=1, le=_MAX_HITS)] = 10
     mode: Literal["hybrid", "dense", "lexical"] = "hybrid"
     min_score: float = 0.0
     relevant_only: bool = Field(
@@ -215,9 +215,9 @@ class EntrySelection(NamespaceBody):
     """A selection of entries. Give exactly one of three: their `ids`, the `source_ids` under which an application
     stored them (with their `source_type`), or a filter."""
 
-    ids: Annotated[list[Name], Field(max_length=_MOST_ITEMS)] = Field(default=[])
+    ids: Annotated[list[Name], Field(max_length=_MAX_ITEMS)] = Field(default=[])
     source_type: Name | None = None
-    source_ids: Annotated[list[SourceId], Field(max_length=_MOST_ITEMS)] = Field(default=[])
+    source_ids: Annotated[list[SourceId], Field(max_length=_MAX_ITEMS)] = Field(default=[])
     where: Where = None
 
 
@@ -237,7 +237,7 @@ class ContextRequest(MemoryPlace):
 
     task: str = Field(default="", description="The task for the language model.")
     conversation: Annotated[list[Any], WithJsonSchema(_CONVERSATION)] = Field(default_factory=list)
-    max_tokens: Annotated[int, Field(ge=1, le=_MOST_TOKENS)] | None = Field(
+    max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None,
         description="The maximum number of tokens. The default is the server's setting `context_tokens`.",
     )
@@ -308,6 +308,6 @@ class EntriesQuery(BlocksQuery):
     until: Until = None
     min_salience: MinSalience = 0.0
     include_archived: IncludeArchived = False
-    where: str | None = Field(default=None, max_length=_MOST_FILTER, description=f"{_FILTER} As JSON.")
+    where: str | None = Field(default=None, max_length=_MAX_FILTER, description=f"{_FILTER} As JSON.")
     limit: Limit = 100
     after: Cursor = ""

@@ -153,7 +153,7 @@ def store_id(namespace: str) -> str:
 
 
 def namespace_of(vector_store_id: str) -> str:
-    """Return the namespace of a vector store. Raises `NotFound` if `store_id` does not return this id."""
+    """Return the namespace of a vector store. Raises `NotFound` for a malformed id, which `store_id` never returns."""
     namespace = vector_store_id.removeprefix(_STORE)
     if vector_store_id.startswith(_ENCODED):
         encoded = vector_store_id.removeprefix(_ENCODED)

@@ -150,8 +150,8 @@ class _Turn:
             yield rest
 
     def _remember(self) -> bool:
-        """Store the turn, unless an earlier call has decided about it already. It is not stored if `place.remember` is
-        false, if the answer failed, or if the client has left. Return whether the turn is stored."""
+        """Store the turn at the first call, and return whether the turn is stored. Later calls only return this. The
+        turn is not stored if `place.remember` is false, if the answer failed, or if the client has left."""
         if not self._decided:
             self._decided = True
             wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)
@@ -247,8 +247,8 @@ def remember(
     af: AgentFormer, messages: Sequence[Mapping[str, Any]], answer: str, place: ChatPlace, *, recalled: bool
 ) -> bool:
     """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is true
-    if the model got memories; the answer is then marked as possibly quoting other people. Return False if the turn
-    could not be stored; the log then says why."""
+    if the model got memories. Then the metadata of the answer record that it may quote other people. If the turn cannot
+    be stored, the error is logged. Return whether the turn is stored."""
     last = messages[-1]
     question = text_of(last) if last.get("role") == "user" else ""
     owner = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}
@@ -261,7 +261,7 @@ def remember(
     try:
         af.memory.add_messages(turn)
     except AgentFormerError as error:  # the client gets the answer
-        log.warning("a turn of the session %s was not remembered: %s", place.session_id, error)
+        log.warning("a turn of the session %s was not stored: %s", place.session_id, error)
         return False
     return True
 

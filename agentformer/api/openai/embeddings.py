@@ -68,8 +68,8 @@ def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
 
 
 def _current(af: AgentFormer) -> GuardedEmbedder:
-    """Return the embedder whose vectors the searches of the memory compare. Raises `SpaceMismatch` if the memory was
-    opened with another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
+    """Return the embedder that the searches of the memory use. Raises `SpaceMismatch` if the memory was opened with
+    another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
     active = next((state.space for state in af.backend.spaces() if state.state == "active"), None)
     return af.embedder.for_space(active)
 
@@ -92,4 +92,4 @@ def _id(space: EmbeddingSpace) -> str:
 
 
 def _no_model(name: str) -> NotFound:
-    return NotFound(f"there is no model {name:.80}; use `{DEFAULT}`, or an id of GET /v1/models")
+    return NotFound(f"there is no model {name:.80}; use `{DEFAULT}`, or an id from GET /v1/models")

@@ -70,7 +70,7 @@ class StoreFilesQuery(PageQuery):
 
 
 class FileForm(ParameterModel):
-    """The fields of an upload that are not the file."""
+    """The fields of an upload, except the file."""
 
     purpose: Literal["assistants", "user_data"] = Field(
         description="The purpose of the file. Both values have the same effect."

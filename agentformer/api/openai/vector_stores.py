@@ -113,7 +113,7 @@ def update(service: Service, grant: Grant, body: models.StoreChanges, vector_sto
 
 @router.route("DELETE", _STORE, "memory_delete", {200: models.Deleted}, errors=(409,))
 def delete(service: Service, grant: Grant, vector_store_id: str) -> Response:
-    """Delete a vector store. The files stay, and so do the memories of the namespace."""
+    """Delete a vector store. The files and the memories of the namespace stay."""
     namespace = find_store(service, grant, vector_store_id)
     for document in store_documents(service, namespace):
         _remove(service, grant, document)

@@ -19,8 +19,8 @@ _BACKLOG = 512  # connections that wait to be accepted: more than clients open a
 def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
     """Run the HTTP server until SIGTERM or SIGINT. After the signal, running requests have 20 seconds to finish, and
     then the memory is closed. When the server accepts requests, `started` is called with its URL. If the port is 0, the
-    system chooses a free port. Raises `InvalidInput` for an address that cannot be used, or that other machines can
-    reach although no key was ever made, and an error if the memory cannot be opened."""
+    system chooses a free port. Raises `InvalidInput` if the address cannot be used, or if other machines can reach it
+    and no key was ever made. Raises an error if the memory cannot be opened."""
     server = settings.server
     if server == "auto":
         server = "gunicorn" if os.name == "posix" and importlib.util.find_spec("gunicorn") else "waitress"
