@@ -46,7 +46,7 @@ def test_the_first_key_administers_and_a_key_that_reads_is_offered_nothing_else(
     page.reload()
     page.get_by_role("button", name="Add a key").click()
     dialog = page.locator("dialog")
-    expect(dialog).to_contain_text("The first key administers")
+    expect(dialog).to_contain_text("The first key is the key of an administrator")
     expect(dialog.get_by_label("Administer")).to_be_checked()
     expect(dialog.get_by_label("Administer")).to_be_disabled()
     dialog.get_by_label("Name, such as website").fill("boss")

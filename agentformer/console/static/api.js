@@ -1,4 +1,4 @@
-// Requests to the server. A key is asked for when the server wants one, and kept for this tab only.
+// Requests to the server. If the server requires a key, the page asks the person for it, and stores it for this tab only.
 
 import { dialog, h } from "./dom.js";
 import { t } from "./i18n.js";
@@ -6,10 +6,10 @@ import { t } from "./i18n.js";
 export const root = document.documentElement.dataset.root;
 const KEY = "agentformer.key";
 let asking = null;
-let about = null; // a promise of what the key of the tab may do, and its namespaces
-let refused = false; // the person gave no key although the server wants one
+let about = null; // a promise of the rights and the namespaces of the key of the tab
+let refused = false; // true if the person gave no key, although the server requires a key
 
-/** Return true while the server wants a key and the person has given none. Nothing asks by itself meanwhile. */
+/** Return true while the server requires a key and the person has given none. Then the page sends no further requests by itself. */
 export const keyMissing = () => refused || asking !== null;
 
 export class Problem extends Error {
@@ -60,7 +60,7 @@ export function forgetKey() {
   dispatchEvent(new Event("agentformer:key"));
 }
 
-/** Add a key that the tab uses from then on. A request that is refused meanwhile waits for it instead of asking. */
+/** Add a key, and use it in this tab from then on. Requests that are refused in the meantime wait for the key, and do not ask for one. */
 export function makeKey(body) {
   const making = post("/api/keys", body).then((made) => { useKey(made.key); return made; });
   asking = making.then(() => true, () => false).finally(() => { asking = null; });
@@ -88,7 +88,7 @@ export async function send(method, path, { body, query, accept, prefer, match, s
     throw new Problem(0, { detail: t("error.offline") });
   }
   if (response.status === 401) {
-    const changed = sessionStorage.getItem(KEY) !== sent; // a key came while the request was on its way
+    const changed = sessionStorage.getItem(KEY) !== sent; // the person gave a key during the request
     refused = !changed && !(await askForKey(hasKey() ? (await problem(response.clone())).message : ""));
     if (!refused) return send(method, path, { body, query, accept, prefer, match, signal });
   }
@@ -117,13 +117,13 @@ export const remove = async (path, query) => json(await send("DELETE", path, { q
 /** Return the namespaces and the rights of the key of the tab. */
 export const caller = () => (about ??= get("/api/namespaces").catch((error) => { about = null; throw error; }));
 
-/** Return whether the key of the tab may add and delete. The server decides; this only spares the person a refusal. */
+/** Return whether the key of the tab may add and delete. The page hides what the key may not do; the server checks the rights. */
 export async function mayChange() {
   const { rights } = await caller().catch(() => ({ rights: ["admin"] }));
   return rights.includes("admin") || (rights.includes("read") && rights.includes("write"));
 }
 
-/** Return all items of a list that the server gives in pages. `onpage` gets the items so far. */
+/** Return all items of a list that the server sends in pages. `onpage` is called after each page with the items so far. */
 export async function all(path, name, query = {}, onpage = () => {}, most = 20000) {
   const items = [];
   for (let after = ""; after !== null && items.length < most;) {

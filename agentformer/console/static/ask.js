@@ -1,4 +1,4 @@
-// Ask: a question, an answer that grows, numbered citations that open their source.
+// Ask: a question, an answer that is streamed, and numbered citations that open their source.
 
 import { events, list, within } from "./api.js";
 import { h, icon, toast } from "./dom.js";
@@ -10,7 +10,7 @@ const MOST = 50;
 let turns;
 let field;
 let running = null;
-let pending = null; // a question to show again as soon as the view is there
+let pending = null; // a question that is shown again when the view is drawn
 
 function history() {
   try { return JSON.parse(localStorage.getItem(HISTORY)) || []; } catch { return []; }
@@ -27,7 +27,7 @@ function keep(turn) {
 export function recent() {
   const items = history();
   document.getElementById("recent").replaceChildren(...(items.length ? [h("h2", { class: "small muted" }, t("ask.recent")), ...questions(items)] : []));
-  document.getElementById("recent-here")?.replaceChildren(...(items.length ? [h("summary", {}, t("ask.recent")), ...questions(items)] : [])); // on a phone
+  document.getElementById("recent-here")?.replaceChildren(...(items.length ? [h("summary", {}, t("ask.recent")), ...questions(items)] : [])); // for narrow screens, such as a phone
 }
 
 function questions(items) {
@@ -123,7 +123,7 @@ function state(turn) {
   return h("p", { class: "state muted" }, t(turn.mode === "extractive" ? "ask.quoted" : "ask.written"), sure);
 }
 
-/** Return the parts of an answer and whether the sources support them. The server names a sentence without its citations. */
+/** Return the parts of an answer, and for each part whether the sources support it. `sentences` are the unsupported sentences, without their citations. */
 export function supported(answer, sentences) {
   let plain = "";
   const places = [];
@@ -170,7 +170,7 @@ function name(citation) {
 }
 
 function warnings(turn) {
-  const told = turn.warnings.filter((text) => !turn.unsupported.some(({ sentence }) => text.includes(sentence))); // the list below says it
+  const told = turn.warnings.filter((text) => !turn.unsupported.some(({ sentence }) => text.includes(sentence))); // the list of unsupported sentences shows these
   const notes = [...told, turn.fault, turn.complete === false ? t("ask.incomplete") : ""].filter(Boolean);
   const weak = turn.unsupported.map((item) => h("li", {}, h("q", {}, item.sentence), item.claims.length ? h("span", { class: "muted" }, ` (${item.claims.join(", ")})`) : null));
   if (!notes.length && !weak.length) return null;

@@ -1,4 +1,4 @@
-// Documents: add files and folders, follow their progress, filter, read and delete.
+// Documents: add files and folders, show their progress, and filter, read and delete documents.
 
 import { Problem, all, events, get, headers, keyMissing, list, mayChange, namespace, remove, root } from "./api.js";
 import { empty, failed, h, icon, iconButton, toast } from "./dom.js";
@@ -6,9 +6,9 @@ import { language, percent, seconds, size, t } from "./i18n.js";
 import { closeSource, openSource } from "./source.js";
 
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
-const ROWS = 100; // of the list that are drawn at once
+const ROWS = 100; // rows of the list that are drawn at a time
 const UNDO = 30; // seconds
-const offered = new Map(); // messages that offer the undo of a deletion, by the id of the document
+const offered = new Map(); // messages with a button to undo a deletion, by the id of the document
 const files = []; // the rows of files of this tab; they survive a change of the view
 let active = 0;
 let view = null;
@@ -44,7 +44,7 @@ export async function show(main) {
   return () => { watch.disconnect(); view = null; };
 }
 
-/** Load the list again. A failure is shown in its place, with a way to try again. */
+/** Load the list again. If this fails, show the error instead of the list, with a button to try again. */
 async function load() {
   const mine = view;
   try { await read(); } catch (error) { if (view === mine && mine) { mine.known = ""; mine.rows.replaceChildren(failed(error.message, () => { resume(); load(); })); } }
@@ -55,7 +55,7 @@ async function read() {
   const mine = view;
   const put = (items) => {
     const known = JSON.stringify(items);
-    if (view !== mine || known === mine.known) return; // an unchanged list is left alone: someone may be about to click
+    if (view !== mine || known === mine.known) return; // an unchanged list is not drawn again, because the person may be about to click
     Object.assign(mine, { known, documents: [...items].reverse() });
     draw();
   };
@@ -65,7 +65,7 @@ async function read() {
   closeSource((id) => !documents.some((item) => item.id === id));
 }
 
-/** Return the files that were dropped, with those in folders, as pairs of a file and its path. */
+/** Return the files that were dropped, including the files in dropped folders, as pairs of a file and its path. */
 async function dropped(data) {
   const entries = [...data.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
   if (!entries.length) return [...data.files].map((file) => [file, file.name]);
@@ -111,7 +111,7 @@ async function run(row) {
   }
 }
 
-/** Send a file and return its job. A request by XMLHttpRequest tells how many bytes were sent. */
+/** Send a file and return its job. XMLHttpRequest is used because it reports how many bytes were sent. */
 function upload(row) {
   const form = new FormData();
   if (namespace.get()) form.append("namespace", namespace.get());
@@ -133,7 +133,7 @@ function upload(row) {
   });
 }
 
-/** Follow a job to its end and return it: by events, or by asking if too many clients follow jobs. */
+/** Wait for the end of a job and return the job. Progress comes as events, or from repeated requests if too many clients follow jobs. */
 async function follow(row) {
   const path = `/api/jobs/${row.job}`;
   let last = null;
@@ -171,18 +171,18 @@ async function resume() {
 
 const advice = [[/password/i, "advice.password"], [/OCR|tesseract|scanned|no text/i, "advice.scan"], [/type|cannot be read|not a /i, "advice.type"], [/damaged|crash/i, "advice.damaged"], [/large|limit|bytes/i, "advice.large"]];
 
-const REFUSALS = [400, 413, 415, 422]; // states of a response that speak of the file itself
+const REFUSALS = [400, 413, 415, 422]; // status codes that report a problem of the file itself
 
-/** Return why a file was not read, as sentences, without the advice to give a password: the page has no place for one. */
+/** Return the reason why a file was not read, as sentences. Advice to give a password is left out, because the page has no field for it. */
 function why(reason) {
   const said = /password|encrypted/i.test(reason || "") ? t("reason.encrypted") : reason || "";
   return said && !/[.!?]$/.test(said) ? `${said}.` : said;
 }
 
 function explain({ reason, status }) {
-  if (status !== undefined && !REFUSALS.includes(status)) return ""; // not the fault of the file
+  if (status !== undefined && !REFUSALS.includes(status)) return ""; // not a problem of the file
   if (/encrypted/i.test(reason || "")) return t("advice.password");
-  if (language === "en" && /; \w/.test(reason || "")) return ""; // the server has said what to do
+  if (language === "en" && /; \w/.test(reason || "")) return ""; // the reason contains advice of the server
   const found = advice.find(([pattern]) => pattern.test(reason || ""));
   return found ? t(found[1]) : t("advice.other");
 }
@@ -225,7 +225,7 @@ function render(row) {
 
 const ended = (row) => !["sending", "reading", "queued", "waiting", "busy"].includes(row.state);
 
-/** Remove the rows of files that have ended well. Those that failed stay until the person has seen them. */
+/** Remove the rows of files that are stored. The rows of failed files stay. */
 function clear() {
   for (const row of files.filter((item) => item.state === "done")) { files.splice(files.indexOf(row), 1); row.element.remove(); }
   view.clear.hidden = true;
@@ -259,7 +259,7 @@ function line(item) {
     view.changes && iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
 }
 
-/** Delete a document. The server hides it at once and erases it after `UNDO` seconds, whatever becomes of this page. */
+/** Delete a document. The server hides it at once and deletes it after `UNDO` seconds, even if this page is closed. */
 async function erase(item) {
   const rest = view.documents.filter((other) => other.id !== item.id);
   const place = view.documents.indexOf(item);
@@ -272,7 +272,7 @@ async function erase(item) {
   }
 }
 
-/** Offer to undo a deletion while the server waits. */
+/** Show a button that undoes a deletion, until the server deletes the document. */
 function offer({ id, name, seconds_left: left }) {
   offered.get(id)?.close();
   const undo = async () => {
@@ -285,7 +285,7 @@ function offer({ id, name, seconds_left: left }) {
   setTimeout(() => { if (offered.get(id) === shown) offered.delete(id); }, left * 1000);
 }
 
-/** Offer the undo of deletions that this page does not know, such as those before a reload. */
+/** Show buttons that undo deletions from before this page was loaded. */
 async function offerEarlier() {
   const { removals } = await list("/api/rag/removals").catch(() => ({ removals: [] }));
   for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1) offer(removal);

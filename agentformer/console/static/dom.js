@@ -1,4 +1,4 @@
-// Builds elements. Every text becomes a text node: nothing that a document or a model wrote is ever read as markup.
+// Builds elements. Every text becomes a text node, so that text of a document or a model is never parsed as HTML.
 
 import { t } from "./i18n.js";
 
@@ -29,7 +29,7 @@ const PATHS = {
   warning: "M12 4l9 16H3z M12 10v4 M12 17v.01",
 };
 
-/** Return an element. `on…` properties are listeners, false and null leave an attribute out. */
+/** Return an element. Properties `on…` are listeners. An attribute with the value false or null is left out. */
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -42,7 +42,7 @@ export function h(tag, properties = {}, ...children) {
   return element;
 }
 
-/** Return an element of a drawing. */
+/** Return an SVG element. */
 export function svg(tag, properties, ...children) {
   const element = document.createElementNS(SVG, tag);
   for (const [name, value] of Object.entries(properties)) element.setAttribute(name, String(value));
@@ -50,7 +50,7 @@ export function svg(tag, properties, ...children) {
   return element;
 }
 
-/** Return an icon. It has no name: the button or link around it has one. */
+/** Return an icon. The button or link around the icon has a name for screen readers; the icon has none. */
 export function icon(name) {
   return svg("svg", { viewBox: "0 0 24 24", "aria-hidden": "true", class: "icon" }, svg("path", { d: PATHS[name] }));
 }
@@ -60,17 +60,17 @@ export function iconButton(name, label, onclick, properties = {}) {
   return h("button", { type: "button", class: "quiet square", "aria-label": label, title: label, onclick, ...properties }, icon(name));
 }
 
-/** Return an element with an empty state: what there is, and what to do. */
+/** Return the element that is shown instead of an empty list: a heading, a text with advice, and buttons. */
 export function empty(title, text, ...actions) {
   return h("div", { class: "empty" }, h("h2", {}, title), text ? h("p", {}, text) : null, actions.length ? h("p", { class: "row" }, actions) : null);
 }
 
-/** Return a note that something failed, with a button to try again. */
+/** Return an error message with a button to try again. */
 export function failed(message, again) {
   return h("p", { class: "note error", role: "alert" }, message, " ", h("button", { type: "button", class: "link", onclick: again }, t("again")));
 }
 
-/** Show a short message, with an optional action, whose name for screen readers is `label`. It goes after `seconds`; null keeps it until `close` is called. */
+/** Show a short message, with an optional action, whose name for screen readers is `label`. It disappears after `seconds`, or if `seconds` is null, when `close` is called. */
 export function toast(message, { action, label, onaction, seconds = 6, error = false } = {}) {
   const close = () => element.remove();
   const element = h("div", { class: error ? "toast error" : "toast" }, h("span", {}, message),
@@ -80,7 +80,7 @@ export function toast(message, { action, label, onaction, seconds = 6, error = f
   return { close, element };
 }
 
-/** Return the text between two positions in code points, which the server counts. */
+/** Return the text between two positions of the server, which counts code points. */
 export function slice(text, start, end) {
   return Array.from(text).slice(start, end).join("");
 }

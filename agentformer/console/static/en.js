@@ -1,4 +1,4 @@
-// The English texts. Another language has the same keys. `{n}` is a value; `one|many` is chosen by `n`.
+// The English texts. Every language has the same keys. `{n}` is replaced by a value; `one|many` depends on `n`.
 
 export default {
   "advice.damaged": "Download the file again, or print it to a new PDF.",
@@ -83,7 +83,7 @@ export default {
   "entry.archived": "Archived",
   "entry.archived.by": "Archived by",
   "entry.delete": "Delete this memory?",
-  "entry.delete.text": "It is deleted for ever, with its history and the summaries that were made from it.",
+  "entry.delete.text": "It is deleted permanently, with its history and the summaries that were made from it.",
   "entry.deleted": "The memory was deleted.",
   "entry.edit": "Edit",
   "entry.gone": "This memory was deleted in the meantime.",
@@ -147,7 +147,7 @@ export default {
   "keys.everywhere": "all namespaces",
   "keys.expired": "expired {date}",
   "keys.expires": "until {date}",
-  "keys.first": "The first key administers: it can add and revoke all others. From then on, every request needs a key, even from this machine, and this tab uses the new key. Then add keys with fewer rights.",
+  "keys.first": "The first key is the key of an administrator: it can add and revoke all other keys. From then on, every request needs a key, even from this machine, and this tab uses the new key. Then add keys with fewer rights.",
   "keys.in.use": "This tab uses the key from now on.",
   "keys.made": "The key {name}",
   "keys.name": "Name, such as website",
@@ -235,7 +235,7 @@ export default {
   "memory.search.label": "Search memories and documents",
   "memory.search.none": "Nothing was found",
   "memory.search.old": "Also what is archived or replaced",
-  "memory.search.todo": "Each result says why it has its rank.",
+  "memory.search.todo": "Each result shows the reasons for its rank.",
   "memory.sessions": "Sessions",
   "memory.sessions.none": "No sessions yet",
   "memory.sessions.todo": "The messages of an agent appear here, and the summaries that were made from them.",

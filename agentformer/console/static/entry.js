@@ -1,4 +1,4 @@
-// Entries: a line in a list, a result with the reasons of its rank, and the panel of one entry with all that is known of it.
+// Entries: a line in a list, a search result with the reasons for its rank, and the panel that shows all data of an entry.
 
 import { get, list, mayChange, patch, post, remove } from "./api.js";
 import { dialog, h, iconButton, svg, toast } from "./dom.js";
@@ -17,7 +17,7 @@ export function when(entry) {
   return [entry.speaker || (entry.role && nameOf("speaker", entry.role)), date(entry.occurred_at || entry.created_at)].filter(Boolean).join(" · ");
 }
 
-/** Return the line of an entry. It opens the entry beside the list. `changed` is called after a change of the entry. */
+/** Return the line of an entry in a list. A click opens the entry in the panel. `changed` is called after a change of the entry. */
 export function line(entry, changed) {
   return h("li", { class: "row line" }, h("button", { type: "button", class: "line-main entry", onclick: (event) => openEntry(entry, event.currentTarget, changed) },
     h("span", { class: "entry-head" }, badges(entry), h("span", { class: "muted small" }, when(entry))),
@@ -28,7 +28,7 @@ export function rows(items, make) {
   return h("ul", { class: "plain rows" }, items.map(make));
 }
 
-/** Return a line of a search result, with the lists that voted for its rank. */
+/** Return the line of a search result, with the ranked lists that contain it. */
 export function found(hit, changed) {
   const total = hit.votes.reduce((sum, vote) => sum + vote.weight, 0) || 1;
   const votes = h("details", { class: "votes" }, h("summary", {}, t("votes", { share: percent(hit.score) })),
@@ -40,14 +40,14 @@ export function found(hit, changed) {
   return item;
 }
 
-/** Return entries by their ids, in this order. A look does not count as a use of an entry, as a request by id would. */
+/** Return the entries with these ids, in this order. This does not count as a use of the entries; a request for a single entry does. */
 export async function look(ids, namespace) {
   const where = JSON.stringify({ type: "in", key: "$id", value: ids });
   const { entries } = await list("/api/memory", { where, include_archived: true, limit: 200, ...(namespace ? { namespace } : {}) });
   return ids.map((id) => entries.find((entry) => entry.id === id)).filter(Boolean);
 }
 
-/** Open an entry in the panel: its text, its places, its former versions, and what can be done with it. */
+/** Open an entry in the panel: its text, its origin, its former versions, and buttons to change or delete it. */
 export async function openEntry(entry, from, changed = () => {}) {
   if (entry.source && entry.kind === "chunk") {
     openSource({ ...entry.source, document: entry.source.name, document_id: entry.source.document_id, quote: entry.content }, from);
@@ -117,7 +117,7 @@ function plot({ now, stored, rate, since, used }) {
     h("p", { class: "small" }, said));
 }
 
-/** Return the words of two texts: those of the former only are deleted, those of the later only are inserted. */
+/** Return the words of two texts. Words only in `before` are marked as deleted, and words only in `after` as inserted. */
 export function difference(before, after) {
   const [a, b] = [before, after].map((text) => text.split(/(\s+)/).slice(0, 600));
   const table = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));

@@ -1,4 +1,4 @@
-// The Finnish texts, with the same keys as the English ones.
+// The Finnish texts, with the same keys as the English texts.
 
 export default {
   "advice.damaged": "Lataa tiedosto uudelleen tai tulosta se uudeksi PDF:ksi.",

@@ -1,12 +1,12 @@
-// Health: whether the server can work, what it stores, its models, its nodes, what the doctor finds, and the keys.
+// Health: the state of the server, its stored data, its models and nodes, the check of the stored data, and the keys.
 
 import { Problem, get, keyMissing, post, send } from "./api.js";
 import { h, icon, toast } from "./dom.js";
 import { date, kindName, nameOf, number, size, t } from "./i18n.js";
 import { keys } from "./keys.js";
 
-const EVERY = 5000; // milliseconds between two looks
-const CHECKING = 1000; // milliseconds between two looks at a running check
+const EVERY = 5000; // milliseconds between two requests
+const CHECKING = 1000; // milliseconds between two requests while a check is running
 
 export async function show(main) {
   const state = h("div", {}, h("p", { class: "muted" }, t("loading")));
@@ -70,7 +70,7 @@ function used(use) {
   return [t("health.calls", { n: use.calls }), use.calls ? `${number(use.mean_ms, 1)} ms` : "", failed ? t("health.failed", { n: failed }) : "", use.last_error].filter(Boolean).join(" · ");
 }
 
-/** Return the section of the doctor: a check of everything that is stored, and what it has found. */
+/** Return the section with the check of the stored data and its results. */
 async function doctor(stopped) {
   let last;
   try { last = await get("/api/checks"); } catch { return []; }

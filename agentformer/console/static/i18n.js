@@ -1,4 +1,4 @@
-// The language of the page: the texts, and numbers, dates and sizes as people write them.
+// The language of the page: the texts, and the formats of numbers, dates and sizes.
 
 import en from "./en.js";
 
@@ -9,14 +9,14 @@ const texts = language === "en" ? en : { ...en, ...(await import(`./${language}.
 
 document.documentElement.lang = language;
 
-/** Return the text of a key. `{name}` is replaced; `one|many` is chosen by `n`. */
+/** Return the text of a key. `{name}` is replaced by a value, and the value `n` chooses between `one|many`. */
 export function t(key, values = {}) {
   let text = texts[key] ?? key;
   if (text.includes("|") && values.n !== undefined) text = text.split("|")[values.n === 1 ? 0 : 1];
   return text.replace(/\{(\w+)\}/g, (_, name) => (typeof values[name] === "number" ? number(values[name]) : values[name] ?? ""));
 }
 
-/** Return the name of one of several things of a sort, or its own word if the page has no name for it. */
+/** Return the name of `word` in the group `sort`, such as a kind of memory. Return `word` itself if the page has no name for it. */
 export function nameOf(sort, word) {
   return texts[`${sort}.${word}`] ?? word;
 }

@@ -6,7 +6,7 @@ import { date, t } from "./i18n.js";
 
 const RIGHTS = ["read", "write", "admin"];
 
-/** Return the section of the keys, or nothing if the key of the tab may not see them. */
+/** Return the section of the keys, or nothing if the key of the tab may not list keys. */
 export async function keys() {
   let stored;
   try { stored = await get("/api/keys"); } catch { return []; }
@@ -78,7 +78,7 @@ async function edit(key, stored, draw) {
       const wanted = { name: values.name.trim(), rights, namespaces, without };
       if (key) { await patch(`/api/keys/${key.id}`, wanted); toast(t("saved")); await draw(); return; }
       const full = { ...wanted, ...(values.days ? { days: Number(values.days) } : {}) };
-      const made = await (first ? makeKey(full) : post("/api/keys", full)); // after the first key, every request needs one
+      const made = await (first ? makeKey(full) : post("/api/keys", full)); // once the first key exists, every request needs a key
       reveal(made, first);
       await draw().catch(() => {});
     },

@@ -1,4 +1,4 @@
-// The frame of the page: navigation, language, colours, and the view that the address names.
+// The frame of the page: navigation, language, colours, and the view that the URL names.
 
 import { askForKey, caller, forgetKey, hasKey, namespace } from "./api.js";
 import { failed, h, icon, iconButton, toast } from "./dom.js";
@@ -7,7 +7,7 @@ import { closePanel } from "./source.js";
 
 const VIEWS = ["ask", "documents", "memory", "map", "health"];
 const main = document.getElementById("main");
-const loaded = {}; // the modules of views; a browser may keep the failure of an address, so another one is tried next
+const loaded = {}; // the modules of views; a browser may cache a failed import, so the next attempt uses another address
 let [leave, attempts, showing] = [() => {}, 0, 0];
 
 async function module(name) {
@@ -49,7 +49,7 @@ function frame() {
   module("ask").then((ask) => ask.recent(), () => {});
 }
 
-/** Draw what depends on the key: its button, and the namespaces that it may use. */
+/** Draw the parts that depend on the key: the button of the key, and the namespaces that the key may use. */
 function withKey() {
   document.getElementById("key").replaceChildren(iconButton("key", t(hasKey() ? "key.forget" : "key.title"), switchKey, { "aria-pressed": String(hasKey()) }));
   namespaces();

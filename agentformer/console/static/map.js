@@ -1,4 +1,4 @@
-// Map: the entries as points, similar ones near each other. An area is selected, listed and searched.
+// Map: the entries as points. Similar entries are near each other. The entries in a selected area can be listed and searched.
 
 import { list, postWithin } from "./api.js";
 import { empty, h, iconButton } from "./dom.js";
@@ -6,21 +6,21 @@ import { kindName, number, percent, t } from "./i18n.js";
 import { found, line, look, rows } from "./entry.js";
 
 const COLOURS = 8; // further groups share one colour
-const NEAR = 9; // pixels between the pointer and a point that it shows
+const NEAR = 9; // largest distance in pixels between the pointer and the point whose entry is shown
 const LISTED = 20; // selected entries that are listed at a time
-const MOST = 20000; // ids that a search takes
-const ASK_AGAIN = 700; // milliseconds, while the map is computed
-const STEP = 0.04; // of the shown width, by which a key moves the frame
+const MOST = 20000; // most ids in the filter of a search
+const ASK_AGAIN = 700; // milliseconds between two requests while the map is computed
+const STEP = 0.04; // share of the shown width by which a key moves the frame
 
-let map; // what the server sent
+let map; // the response of the server
 let colouring = "kind";
-let view = { x: 0, y: 0, size: 1 }; // the shown part of the map, of 0 to 1
-let moving = false; // whether dragging moves the map, and does not select
-let selected = []; // places of points
-let groups = []; // { name, count, colour } of the present colouring; the last one has all further groups
-let groupOf; // place of the group of each point
+let view = { x: 0, y: 0, size: 1 }; // the shown part of the map; the whole map is 0 to 1
+let moving = false; // true if dragging moves the map, false if it selects
+let selected = []; // indexes of points
+let groups = []; // { name, count, other }; the item `other` contains all further groups
+let groupOf; // index of the group of each point
 let parts; // the elements of the page
-let frame = null; // of the keyboard or of the pointer, in 0 to 1 of the shown part
+let frame = null; // the selected area; 0 to 1 is the shown part of the map
 let texts = new Map();
 let stopped = false;
 
@@ -72,7 +72,7 @@ function draw(main, about, place, load) {
   paint();
 }
 
-/** Divide the points into groups by the present colouring. The largest groups have colours of their own. */
+/** Divide the points into groups by the selected property. The largest groups have different colours. */
 function group() {
   const names = { kind: map.kinds.map(kindName), tier: map.tiers.map((name) => t(`tier.${name}`)), document: map.documents.map((item) => item.name || t("map.unnamed")), session: map.sessions }[colouring];
   const column = map[colouring];
@@ -89,7 +89,7 @@ function group() {
     h("span", { class: `swatch ${item.other ? "c-other" : `c${place}`}`, "aria-hidden": "true" }), h("bdi", {}, item.name), h("span", { class: "muted" }, number(item.count))))));
 }
 
-/** Return the place of a point on the canvas, in pixels. The map keeps some space at its edges. */
+/** Return the position of a point on the canvas, in pixels. There is some space at the edges of the map. */
 function at(point, width, height) {
   const inner = (value) => 0.03 + 0.94 * (value / map.scale);
   return [((inner(map.x[point]) - view.x) / view.size) * width, ((1 - inner(map.y[point]) - view.y) / view.size) * height];
@@ -248,7 +248,7 @@ function select(points) {
   if (points.length) chosen(points.map((point) => map.ids[point]));
 }
 
-/** Show the selected entries as a list, with a search within them. */
+/** Show the selected entries as a list, with a field to search among them. */
 function chosen(ids) {
   const items = h("div", { "aria-live": "polite" });
   const field = h("input", { type: "search", name: "text", required: true, "aria-label": t("map.within"), placeholder: t("map.within") });

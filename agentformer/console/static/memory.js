@@ -1,4 +1,4 @@
-// Memory: search with the reasons of each rank, sessions with their summaries, what is known, and core blocks.
+// Memory: search with the reasons for each rank, sessions with their summaries, facts, and core blocks.
 
 import { all, list, post, postWithin } from "./api.js";
 import { dialog, empty, h, icon, toast } from "./dom.js";
@@ -65,13 +65,13 @@ async function sessions(id) {
       group.last = [group.last, entry.occurred_at || entry.created_at].sort()[1];
       groups.set(entry.session_id, group);
     }
-    if (!seen && groups.size) draw(); // the first page at once; the rest follows
+    if (!seen && groups.size) draw(); // the first page is drawn at once, and the other pages later
     seen = entries.length;
   });
   draw();
 }
 
-/** Return a list that draws its next items when its end comes into sight. */
+/** Return a list that draws further items when the person scrolls to its end. */
 function more(items, make, element = h("ul", { class: "plain rows" })) {
   const rest = items.slice(PAGE);
   element.append(...items.slice(0, PAGE).map(make));
@@ -126,7 +126,7 @@ function folded(summary, originals, id) {
     h("details", {}, h("summary", {}, t("originals")), h("ol", { class: "plain" }, originals.map((message) => h("li", { class: "message" }, h("p", { class: "muted small" }, when(message)), h("p", { class: "text" }, message.content))))));
 }
 
-// What is known
+// Facts, decisions and preferences
 
 async function known() {
   const old = h("input", { type: "checkbox", id: "old", onchange: () => load() });

@@ -1,4 +1,4 @@
-// The panel beside the answer: the source of a citation, with the very words highlighted.
+// The panel beside the answer: the source of a citation, with the quoted words highlighted.
 
 import { get, send } from "./api.js";
 import { h, iconButton, parted, toast } from "./dom.js";
@@ -21,12 +21,12 @@ export function closePanel() {
   (opener?.isConnected ? opener : document.getElementById("main")).focus({ preventScroll: true });
 }
 
-/** Close the panel if it shows a document that `gone(id)` is true for. */
+/** Close the panel if `gone(id)` is true for the document in the panel. */
 export function closeSource(gone) {
   if (source && gone(source)) closePanel();
 }
 
-/** Open a citation or a hit. `from` gets the focus back when the panel closes. */
+/** Open a citation or a hit. The element `from` gets the focus back when the panel closes. */
 export async function openSource(citation, from) {
   opener = from;
   source = citation.document_id || null;
@@ -37,7 +37,7 @@ export async function openSource(citation, from) {
   else await openMemory(citation);
 }
 
-/** Return the name of a place in a document: a page with its printed number, or the heading of a section. */
+/** Return the name of a place in a document: the printed page number, or the heading of a section. */
 export function placeName(label, page) {
   if (label && /^[\divxlcm.-]{1,8}$/i.test(label)) return t("page.short", { page: label });
   return label ? label.split(" > ").pop() : page ? t("page.short", { page: String(page) }) : "";
@@ -53,7 +53,7 @@ function frame(title, subtitle, tools, body, quote) {
   return heading;
 }
 
-/** Open the panel with any content. `from` gets the focus back when the panel closes. */
+/** Open the panel with this content. The element `from` gets the focus back when the panel closes. */
 export function showPanel(title, subtitle, from, ...content) {
   opener = from;
   panel.hidden = false;
