@@ -117,8 +117,7 @@ class Questions:
         self._limits = limits
 
     def ready(self) -> None:
-        """Build the objects that answer questions, so that the first question does not wait. Raises an error if this
-        fails."""
+        """Build the objects that answer questions before the first question. Raises an error if this fails."""
         self._answerer()
         self._contexts()
 

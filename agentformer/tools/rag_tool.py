@@ -169,8 +169,7 @@ class RAGTool(StoredDocuments):
         return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
 
     def ready(self) -> None:
-        """Build the objects for uploads and questions, so that the first call does not wait. Raises an error if this
-        fails."""
+        """Build the objects for uploads and questions before the first call. Raises an error if this fails."""
         self._ingest()
         self._questions.ready()
 
@@ -349,8 +348,8 @@ class RAGTool(StoredDocuments):
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
         period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
-        Memories are facts, messages, summaries and other entries. Memories of a user are used only if `user_id` is this
-        user. Raises `InvalidInput` for an empty question or an invalid filter, and `NotFound` for an unknown document.
+        Memories are facts, messages, summaries and other entries. Memories of a user are used only with this `user_id`.
+        Raises `InvalidInput` for an empty question or an invalid filter, and `NotFound` for an unknown document.
         """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
