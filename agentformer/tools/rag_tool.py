@@ -251,8 +251,7 @@ class RAGTool(StoredDocuments):
         ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
-        if the folder is a memory home. If `delete` is false, also raises `InvalidInput` if the folder is missing, or if
-        more than half of its files are gone."""
+        if the folder is a memory home, or if `delete` is false and the folder or over half of its files are gone."""
         path = checked_folder(folder)
         if is_home(path):
             raise InvalidInput("folder", _HOME)
