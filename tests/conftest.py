@@ -53,6 +53,8 @@ for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PR
     del os.environ[name]  # a developer's own settings must not decide a test
 # Exports of models are found by their content, so that the next run, and each process of this one, need not make them.
 os.environ["AGENTFORMER_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "models")
+# Each client of a server would read the certificates of all authorities, which takes longer than most tests.
+os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))
 # As a shell's background job and `nohup` have it; the processes of the tests would inherit it, and never see a signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -205,16 +207,24 @@ def _note_start(event: str, args: tuple[object, ...]) -> None:
 
 
 platform.processor()  # starts `uname` and keeps the result; else the first client of openai does it in its test
-sys.addaudithook(_note_start)
 
 
-@pytest.fixture(autouse=True)
-def _unit_tests_start_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With `-m unit`, fail a test that starts a process or binds a socket: it belongs to `process`."""
-    _started.clear()
-    yield
-    if _started and request.config.getoption("-m") == "unit":
-        pytest.fail(f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False)
+class UnitTests:
+    @pytest.fixture(autouse=True)
+    def _start_nothing(self) -> Iterator[None]:
+        """Fail a test that starts a process or binds a socket: it belongs to `process`."""
+        _started.clear()
+        yield
+        if _started:
+            pytest.fail(
+                f"{', '.join(sorted(set(_started)))} in a unit test; mark it pytest.mark.process", pytrace=False
+            )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("-m") == "unit":
+        sys.addaudithook(_note_start)
+        config.pluginmanager.register(UnitTests())
 
 
 @pytest.fixture(scope="session", autouse=True)

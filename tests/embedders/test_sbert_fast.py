@@ -7,9 +7,7 @@ import json
 import logging
 import math
 import shutil
-import subprocess
 import sys
-import textwrap
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -180,23 +178,6 @@ def test_int8_and_fp32_never_meet_and_auto_reopens_int8_as_such(
     with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
         assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
         assert af.embedder.space.model.endswith("@int8")
-
-
-def test_an_export_loads_without_torch_and_without_transformers(own: Path, cache: Path) -> None:
-    fast(own, cache)
-    code = """
-        import sys
-        from pathlib import Path
-        from agentformer.embedders.sbert import SbertEmbedder
-        from agentformer.settings import Settings
-        embedder = SbertEmbedder.from_settings(sys.argv[1], Settings(cache_dir=Path(sys.argv[2])))
-        embedder.embed_query("the keys"), embedder.embed_documents(["the keys", "x"])
-        heavy = {"torch", "transformers", "sentence_transformers", "nncf"} & set(sys.modules)
-        sys.exit(f"loaded {heavy}" if heavy else 0)
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code), str(own), str(cache)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_many_threads_get_the_rows_that_one_gets(own: Path, cache: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import resource
 import socket
-import subprocess
 import sys
 import unicodedata
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import pytest
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, UnsupportedFormat
 from agentformer.readers import ReadLimits, read
 from agentformer.types import DocumentText
+from tests import forked
 
 from .hostile import HOSTILE
 from .hostile_text import TWO_TYPES
@@ -146,7 +146,7 @@ def test_what_this_process_does_before_the_reader_starts_takes_no_longer_than_th
         "print('ended')\n"
     )
     names = ("txt-comments", "docx-million_entries", "txt-marks")
-    ran = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, cwd=ROOT)
+    ran = forked.ended(forked.program(code, *names, cwd=ROOT))
     assert ran.stdout.endswith("ended\n"), ran
 
 
