@@ -20,7 +20,7 @@ from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_ho
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
-from agentformer.registry import SERVERS, known, lookup, names, ours
+from agentformer.registry import SERVERS, built_in_names, known, lookup, names
 from agentformer.settings import Settings
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
@@ -68,7 +68,8 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
-    for name in ours("present") if exists else names("present"):  # warn if an existing store would be overlooked
+    # Warn if an existing store would be overlooked.
+    for name in built_in_names("present") if exists else names("present"):
         if name not in built and name not in SERVERS and lookup("present", name)(settings.index_dir):
             log.warning(
                 "%s also holds a store of the backend %s, which is not used, because the settings do not name it",
@@ -271,7 +272,7 @@ def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
     """Return the embedder `spec`, which has the form `provider:model`. The model is loaded when it is first used.
     Raises `InvalidInput` for an unknown provider."""
     provider, _, model = spec.partition(":")
-    if provider not in ours("embedders"):
+    if provider not in built_in_names("embedders"):
         lookup("embedders", provider)  # an unknown or broken plugin is reported now
     return GuardedEmbedder(lambda: lookup("embedders", provider)(model, settings), seconds=settings.breaker_seconds)
 
@@ -315,19 +316,20 @@ def _backend_names(settings: Settings) -> list[str]:
 
 
 def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Yield a value for each configured backend, such as the embedding space of its vectors: the result of its function
-    in the registry's group `group`. The argument of this function is the index folder, or the settings if the store is
-    on a server. A backend without such a function is skipped."""
+    """Call the function of each configured backend in the registry's group `group`, and yield the results, such as the
+    embedding spaces of the stored vectors. The argument of a function is the index folder, or the settings if the store
+    is on a server. A backend without a function in the group is skipped."""
     used = (name for name in _backend_names(settings) if known(group, name))
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 
 
 def in_folder(settings: Settings, index_dir: Path) -> Settings:
-    """Return the settings to open a copy in `index_dir`. The copy of a store on a server uses the backend `faiss`."""
+    """Return the settings with which the copy of a store in `index_dir` is opened. The copy of a store on a server uses
+    the backend `faiss`."""
     local = dict.fromkeys(SERVERS, "faiss")
     routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
-    one, other = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
-    return replace(settings, index_dir=index_dir, backend=one, hierarchical_backend=other, routes=routes)
+    backend, hierarchical = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
+    return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
 
 
 def any_without(group: str, settings: Settings) -> bool:
@@ -346,7 +348,7 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
     if space is None or settings.embedder in ("auto", space.spec):
         embedder.follow_store()
         return
-    # The same embedder, as far as its names tell without loading it. No model means the default model of the provider.
+    # If the names are equal, the embedder is not loaded. A setting without a model means the provider's default model.
     provider, _, model = settings.embedder.partition(":")
     if provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}")):
         return
@@ -358,7 +360,7 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
 
 def _automatic(settings: Settings) -> Embedder:
     """Return the embedder for the setting `auto`. This is the embedder of the stored vectors. If there are no vectors,
-    but entries that wait to be embedded, it is the embedder that was requested for them. For a new store, it is the
+    but entries wait to be embedded, it is the embedder that was requested for these entries. For a new store, it is the
     multilingual model if this model is available, and the packaged model otherwise."""
     from agentformer.embedders.sbert.runtime import why_unavailable
 

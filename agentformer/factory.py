@@ -75,7 +75,7 @@ T = TypeVar("T")
 
 class _Part(functools.cached_property[T]):
     """An attribute of `AgentFormer` that is built when it is first used. If building raises an error, the next use
-    builds it again. A program can replace the attribute by assignment. Thread-safe."""
+    tries again. A program can replace the attribute by assignment. Thread-safe."""
 
     if not TYPE_CHECKING:  # `functools.cached_property` has no lock since Python 3.12
 
@@ -156,7 +156,7 @@ class AgentFormer:
 
     @property
     def distributed(self) -> DistributedMemory | None:
-        """The backend of a shared memory, with the leases of its nodes, or None for any other backend."""
+        """The backend of a memory that several nodes share, or None for any other backend."""
         if self.settings.backend not in SERVERS:
             return None
         from agentformer.memory.distributed import DistributedMemory
@@ -225,7 +225,7 @@ class AgentFormer:
 
     @property
     def markdown(self) -> MarkdownHomes:
-        """Exports memories to folders of Markdown files (`export`), and syncs the two (`sync`, `follow`)."""
+        """Exports memories to Markdown folders (`export`), and syncs memories with such folders (`sync`, `follow`)."""
         from agentformer.archive.markdown import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
@@ -240,8 +240,8 @@ class AgentFormer:
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> Copied:
         """Copy the entries of this memory, which may be in use, to `target`, which nobody else may use. If `delete` is
-        true, entries that only `target` has are removed. If it is false and there are such entries, `Conflict` is
-        raised and nothing is changed. Original files are not copied. See also `archive.copy.copy_entries`."""
+        true, entries that only `target` has are removed. If `delete` is false, such entries cause `Conflict`, and
+        nothing is changed. Original files are not copied. See also `archive.copy.copy_entries`."""
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()
@@ -374,9 +374,8 @@ def present(settings: Settings) -> bool:
 
 
 def salvage(settings: Settings) -> list[Recovered]:
-    """Recover a memory that cannot be opened: replace the damaged file, which is kept under another name, by a new one
-    with its readable records. Raises `StoreError` if no record can be read, or if another process has the store
-    open."""
+    """Recover a memory that cannot be opened. Its readable records are written to a new file, and the damaged file is
+    kept under another name. Raises `StoreError` if no record can be read, or if another process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]
 
 

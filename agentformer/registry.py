@@ -79,7 +79,7 @@ def names(group: str) -> list[str]:
     return sorted({point.name for point in _plugins(group)} | set(PARTS[group]))
 
 
-def ours(group: str) -> list[str]:
+def built_in_names(group: str) -> list[str]:
     """Return the sorted names of the built-in providers in a group. Entry points of other packages are not read."""
     return sorted(PARTS[group])
 

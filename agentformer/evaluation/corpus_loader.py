@@ -37,7 +37,7 @@ from agentformer.readers.plain import parse
 from agentformer.settings import Settings
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 
-Progress = Callable[[int, int], None]  # passages stored, passages in all
+Progress = Callable[[int, int], None]  # receives the number of stored passages, and of all passages
 
 PASSAGE = "passage"  # key of the metadata that holds a passage's id
 TITLE = ("title",)
@@ -49,7 +49,7 @@ ROLE = ("role",)
 LANGUAGE = ("language", "lang")
 CATEGORY = ("category_name", "category")
 
-_TOGETHER = 1_000  # passages of one transaction; an interruption loses at most these
+_BATCH = 1_000  # passages of one transaction; an interruption loses at most one batch
 _LONGEST_NAME = 160  # code points of a conversation's name; a longer name is replaced by its hash
 _MOST_TITLE = 300
 _UNDATED = datetime(2000, 1, 1, tzinfo=UTC)  # date of the first message of a session without dates
@@ -79,8 +79,8 @@ class Loader:
             return
         passages = [passage for passage in dataset.passages if passage.text.strip()]
         moments = _Moments()
-        for start in range(0, len(passages), _TOGETHER):
-            batch = passages[start : start + _TOGETHER]
+        for start in range(0, len(passages), _BATCH):
+            batch = passages[start : start + _BATCH]
             self._store(batch, moments)
             if progress:
                 progress(start + len(batch), len(passages))
@@ -99,7 +99,7 @@ class Loader:
             self.backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """Return the entries of a passage: a document with its chunks if it is long, and otherwise one entry."""
+        """Return the entries of a passage: a document and its chunks for a long passage, otherwise one entry."""
         meta = passage.meta
         title = text_value(meta, TITLE)[:_MOST_TITLE]
         chunk = self.settings.chunk_tokens

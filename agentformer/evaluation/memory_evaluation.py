@@ -30,7 +30,7 @@ class Trial(Loader):
 Named = Literal["entry", "record", "page", "document"]
 _ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from the smallest unit to the largest
 _KEYS = ("id", "text", "relevant", "meta")
-_TOLD = 5
+_MOST_LISTED = 5  # unknown names in a message
 
 
 def evaluate_opened(
@@ -114,8 +114,8 @@ def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question])
     names = dict.fromkeys(name for question in questions for name in question.relevant)
     kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
     if lost := [name for name in names if name not in kinds]:
-        more = f" and {len(lost) - _TOLD} more" if len(lost) > _TOLD else ""
-        unknown = ", ".join(repr(name[:80]) for name in lost[:_TOLD])
+        more = f" and {len(lost) - _MOST_LISTED} more" if len(lost) > _MOST_LISTED else ""
+        unknown = ", ".join(repr(name[:80]) for name in lost[:_MOST_LISTED])
         raise InvalidInput(
             "relevant",
             f"nothing in the namespace {within.namespace} has the name {unknown}{more}; use the id of an entry, a "
@@ -172,7 +172,7 @@ class DocumentQuestion:
 
 def read_questions(lines: Iterable[str], documents: Mapping[str, int], longest: int) -> list[DocumentQuestion]:
     """Return the questions of a file. `documents` maps the name of each document to its number of pages. `longest` is
-    the most characters of a question. Raises `InvalidInput` with the numbers of the invalid lines."""
+    the largest number of characters of a question. Raises `InvalidInput` with the numbers of the invalid lines."""
     questions, errors = [], []
     for number, line in enumerate(lines, 1):
         if line.strip():

@@ -13,7 +13,7 @@ either relevant or not. Each metric has its usual definition:
 
 Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). One
 call of `intervals` compares several columns of values, one for each search method, and draws the same questions for all
-of them. So the interval of a difference is that of the paired bootstrap. The same seed and the same values give the
+of them. So the interval of a difference is a paired bootstrap. The same seed and the same values give the
 same interval."""
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _gain(ranks: Ranks, k: int) -> float:
 
 
 RESAMPLES = 1_000
-_AT_ONCE = 4_000_000  # counts held at a time: 32 MB
+_AT_ONCE = 4_000_000  # counts that are in memory at the same time: 32 MB
 
 
 class Interval(NamedTuple):
@@ -102,10 +102,10 @@ def intervals(columns: Sequence[Sequence[float]], *, seed: int = 0, resamples: i
     random = np.random.default_rng(seed)
     step = max(1, _AT_ONCE // count)
     for start in range(0, resamples, step):
-        some = min(step, resamples - start)
+        draws = min(step, resamples - start)
         # How often each draw contains each question: (draws, questions).
-        times = random.multinomial(count, np.full(count, 1 / count), size=some)
-        drawn[start : start + some] = times @ values / count
+        times = random.multinomial(count, np.full(count, 1 / count), size=draws)
+        drawn[start : start + draws] = times @ values / count
     low, high = np.quantile(drawn, (0.025, 0.975), axis=0)
     means = values.mean(axis=0)
     return [Interval(*(float(each) for each in three)) for three in zip(means, low, high, strict=True)]

@@ -115,10 +115,10 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 LIMIT = 10
 MAX_LIMIT = 100  # passages of a question
 _MOST_HITS = 1_000  # largest number of hits that are requested for a question if several hits are of one passage
-_SPREAD = 4  # factor of the next request, if the hits were of too few passages
+_SPREAD = 4  # the next request is larger by this factor, if the hits belong to too few passages
 
 Search = Callable[[Query], Hits]
-Progress = Callable[[int, int], None]  # questions asked, questions in all
+Progress = Callable[[int, int], None]  # receives the number of asked questions, and of all questions
 
 
 def check_modes(modes: Sequence[str]) -> None:
@@ -155,10 +155,10 @@ class EvaluationOptions:
 
 
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
-    """Ask each question that has a relevant passage in each search mode, and rank the passages that are found. `search`
-    is the search of a backend. It does not count uses and does not rank by salience, so an evaluation does not change
-    later results. If several hits belong to one passage, the best hit counts. Raises `InvalidInput` if no question has
-    a relevant passage."""
+    """Search each question in each search mode, and rank the passages that are found. Questions without a relevant
+    passage are skipped. `search` is the search of a backend. It does not count uses and does not rank by salience, so
+    an evaluation does not change later results. If several hits belong to one passage, the best hit counts. Raises
+    `InvalidInput` if no question has a relevant passage."""
     questions = dataset.answerable
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
@@ -180,7 +180,7 @@ def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Ev
 def _search_passages(
     search: Search, question: Question, mode: Mode, options: EvaluationOptions
 ) -> tuple[Mapping[str, int], tuple[str, ...]]:
-    """Search the question. Return (passage -> rank, warnings of the search). The best passage has rank 1."""
+    """Search with the question's text. Return (passage -> rank, warnings). The best passage has rank 1."""
     limit, scope = options.limit, options.scope_of(question)
     while True:
         hits = search(Query(question.text, scope, limit, mode=mode))

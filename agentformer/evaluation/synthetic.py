@@ -35,7 +35,8 @@ from agentformer.types import ChatMessage, Hit, LanguageModel, MemoryBackend, Me
 _LEAST, _MOST = 4, 8  # words of a question
 _LONGEST_SENTENCE = 60  # words; longer sentences are skipped, because they are tables and lists
 _SENTENCES = 200  # number of sentences of a text that are considered
-# Words; where no spaces stand between them, runs of ideographs and of katakana, since hiragana are mostly endings.
+# Words are runs of letters. In scripts without spaces, they are runs of ideographs or of katakana, because hiragana are
+# mostly endings.
 # Vowel signs, accents and joiners are part of a word, but not of Python's \\w.
 IDEOGRAPHIC = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar and Khmer, whose words are not separated here
@@ -48,7 +49,7 @@ _NO_BORDERS = re.compile(f"[{UNSPACED}]")
 
 
 class Cloze(NamedTuple):
-    """A cloze question, the sentence that it was made from, and the word of the sentence that it asks for."""
+    """A cloze question, the sentence that it was made from, and the word of the sentence that it leaves out."""
 
     text: str
     sentence: str
@@ -68,16 +69,16 @@ class Rarity:
         return math.log(1 + self._texts / (1 + self._counts[term]))
 
 
-def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = ()) -> Cloze | None:
-    """Return a cloze question about the sentence whose words are most informative on average. Sentences in `without`
-    are skipped, and sentences with too few informative words, with too many words, or in a script without spaces
-    (`without_words`). Return None if no sentence remains."""
+def cloze(text: str, language: str, rarity: Rarity, excluded: Collection[str] = ()) -> Cloze | None:
+    """Return a cloze question about the sentence whose words are most informative on average. Skip a sentence that is
+    in `excluded`, has too few informative words or too many words, or is in a script without spaces
+    (`has_unspaced_script`). Return None if no sentence remains."""
     best, most = None, 0.0
     for start, end in sentence_spans(text)[:_SENTENCES]:
         sentence = text[start:end]
-        words = _telling(sentence, language)
+        words = _informative_words(sentence, language)
         too_long = len(sentence.split()) > _LONGEST_SENTENCE
-        if without_words(sentence) or sentence in without or len(words) <= _LEAST or too_long:
+        if has_unspaced_script(sentence) or sentence in excluded or len(words) <= _LEAST or too_long:
             continue
         worth = sum(rarity.of(term) for term in words) / len(words)
         if best is None or worth > most:
@@ -85,8 +86,8 @@ def cloze(text: str, language: str, rarity: Rarity, without: Collection[str] = (
     return best
 
 
-def without_words(text: str) -> bool:
-    """Return whether the text has letters of Thai, Lao, Burmese or Khmer, whose words no spaces separate."""
+def has_unspaced_script(text: str) -> bool:
+    """Return whether the text has letters of Thai, Lao, Burmese or Khmer, which have no spaces between words."""
     return _NO_BORDERS.search(text) is not None
 
 
@@ -101,7 +102,7 @@ def _cloze_without(sentence: str, words: Mapping[str, str], rarity: Rarity) -> C
     return Cloze(" ".join(others), sentence, words[left_out])
 
 
-def _telling(sentence: str, language: str) -> dict[str, str]:
+def _informative_words(sentence: str, language: str) -> dict[str, str]:
     """Return the informative words of a sentence in order, as a mapping: term (normalized word) -> first word with this
     term. Function words, such as "the", and single ASCII letters are left out."""
     ignored = FUNCTION_WORDS.get(language, frozenset())
@@ -124,11 +125,11 @@ COUNT = 100
 _SPARE = 4  # passages considered for each question, because some passages give no question
 _SHORTEST = 40  # least code points of a passage that a question is made from
 _LONGEST = 300  # code points of a model's question
-_COPIED = 8  # a model's question must not share so many words in a row with its passage,
-_COPIED_CHARACTERS = 15  # or so many characters in a script without spaces
-_ASKS = frozenset("?？;\u037e؟")  # a question ends with one of these,
-_STATED = re.compile("[か吗嗎呢么麼咩][。｡]$")  # or with a question particle and a full stop,
-_UNMARKED = frozenset({"hy", "km", "lo", "my", "th"})  # or, in these languages, without any mark
+_COPIED = 8  # a model's question must not have so many consecutive words of its passage
+_COPIED_CHARACTERS = 15  # the same limit for a script without spaces: consecutive characters
+_ASKS = frozenset("?？;\u037e؟")  # a question ends with one of these marks
+_STATED = re.compile("[か吗嗎呢么麼咩][。｡]$")  # or with a question particle and a full stop
+_UNMARKED = frozenset({"hy", "km", "lo", "my", "th"})  # languages whose questions may end without a mark
 _UNDIVIDED = re.compile(f"[{IDEOGRAPHIC}{UNSPACED}]")
 _UNIT = re.compile(f"{_UNDIVIDED.pattern}|{LETTERS}")
 _SHOWN = 6_000  # code points of a passage that a model is shown
@@ -171,23 +172,24 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Generated questions. `notes` say what the questions can show, and how many passages gave none."""
+    """Generated questions. `notes` say what the questions can show, and how many passages gave no question."""
 
     questions: tuple[Question, ...]
     notes: tuple[str, ...]
 
 
 def build(sources: Iterable[Source], count: int = COUNT, *, seed: int = 0, model: LanguageModel | None = None) -> Built:
-    """Generate at most `count` questions, each from another passage; cloze questions if `model` is None. Only `seed`
-    and the texts, in any order, decide which passages are chosen. `sources` is read once, and only the chosen passages
-    are held in memory. Raises `InvalidInput` if no question can be made, and `LanguageModelUnavailable`."""
+    """Generate at most `count` questions, each from a different passage. The questions are cloze questions if `model`
+    is None. The choice of passages depends only on `seed` and on the texts, not on the order of the texts. `sources` is
+    read once, and only the chosen passages are held in memory. Raises `InvalidInput` if no question can be made, and
+    `LanguageModelUnavailable`."""
     if count < 1:
         raise InvalidInput("synthetic", f"must be at least 1, got {count}")
     long_enough = (source for source in sources if len(source.text.strip()) >= _SHORTEST)
     chosen = heapq.nsmallest(_SPARE * count, long_enough, key=lambda source: _place(source.text, seed))
     chosen = [replace(source, language=source.language or detect_language(source.text)) for source in chosen]
-    made, refused = _made(chosen, count, model)
-    unknown = 0 if model else sum(without_words(source.text) for source in refused)
+    made, refused = _generate(chosen, count, model)
+    unknown = 0 if model else sum(has_unspaced_script(source.text) for source in refused)
     if not made:
         why = _UNKNOWN.format(f": {unknown}") if unknown else "; store documents first"
         raise InvalidInput("synthetic", f"no question can be made from any passage{why}")
@@ -230,8 +232,8 @@ def _page(entry: MemoryEntry) -> str:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Return the id of the passage of the hit. If the hit contains the sentence that the question was made from, as
-    overlapping chunks and copies do, return the relevant passage of the question."""
+    """Return the id of the passage of the hit. If the hit contains the sentence that the question was made from, return
+    the relevant passage of the question, because overlapping chunks and copies contain the same sentence."""
     return question.relevant[0] if _holds(hit, question) else corpus_loader.passage_of(hit)
 
 
@@ -252,17 +254,19 @@ def page_of(hit: Hit, question: Question) -> str:
 
 
 def by_page(questions: Sequence[Question]) -> list[Question]:
-    """Return the questions that were made from a page of a document, without other questions. The relevant passage of
-    such a question is replaced by the name of the page."""
+    """Return only the questions that were made from a page of a document. The relevant passage of each question is
+    replaced by the name of the page."""
     return [
         replace(question, relevant=(str(question.meta[PAGE]),)) for question in questions if question.meta.get(PAGE)
     ]
 
 
-def _made(sources: Sequence[Source], count: int, model: LanguageModel | None) -> tuple[list[Question], list[Source]]:
+def _generate(
+    sources: Sequence[Source], count: int, model: LanguageModel | None
+) -> tuple[list[Question], list[Source]]:
     make = _asked_by(model) if model else _cloze_of(sources)
     made: list[Question] = []
-    refused: list[Source] = []
+    refused: list[Source] = []  # passages that gave no question
     for source in sources:
         if len(made) == count:
             break
@@ -303,7 +307,8 @@ def _asked_by(model: LanguageModel) -> Callable[[Source], Question | None]:
 
 
 def usable(text: str, passage: str, language: str) -> bool:
-    """Return whether the reply of a model is one question that does not copy the passage of this language."""
+    """Return whether `text`, the reply of a model, is a question that does not copy from the passage. `language` is the
+    language of the passage."""
     if not text or len(text) > _LONGEST or "\n" in text:
         return False
     if not (text[-1] in _ASKS or _STATED.search(text) or language in _UNMARKED):

@@ -88,7 +88,7 @@ class JsonClient:
             with self._connected(limit) as connection:
                 connection.request(method, self._parts.path + path, body, self._headers)
                 response = connection.getresponse()
-                content = response.read(self._policy.max_bytes)  # a header does not decide how much is allocated
+                content = response.read(self._policy.max_bytes)  # a header does not decide how much memory is allocated
                 if response.length:  # fewer bytes than the header promised
                     raise ConnectionAbortedError
                 return response, content
@@ -104,8 +104,8 @@ class JsonClient:
         except (socket.gaierror, UnicodeError):
             raise self._failure("cannot be reached: the host name is unknown", retryable=True, cause="host") from None
         except (OSError, http.client.HTTPException) as error:
-            what = f"closed the connection ({type(error).__name__})"
-            raise self._failure(what, retryable=True, cause="lost") from None
+            reason = f"closed the connection ({type(error).__name__})"
+            raise self._failure(reason, retryable=True, cause="lost") from None
 
     @contextmanager
     def _connected(self, limit: ResponseLimit) -> Iterator[http.client.HTTPConnection]:
@@ -126,12 +126,12 @@ class JsonClient:
         status, secrets = response.status, self._credentials.secrets
         # The message of a 401 or 403 is about the key and may contain it in any form.
         excerpt = "" if status in (401, 403) else redact(error_message(body), secrets)
-        what = f"returned HTTP {status}"
+        reason = f"returned HTTP {status}"
         if 300 <= status < 400:
             target = redact(redact_url(response.getheader("Location", "")), secrets)
-            what = f"{what}, a redirect to {target}; redirects are not followed"
-        what = f"{what}: {excerpt}" if excerpt else what
-        return self._failure(what, status=status, excerpt=excerpt, retryable=is_temporary(status))
+            reason = f"{reason}, a redirect to {target}; redirects are not followed"
+        reason = f"{reason}: {excerpt}" if excerpt else reason
+        return self._failure(reason, status=status, excerpt=excerpt, retryable=is_temporary(status))
 
     def _parsed(self, body: bytes) -> Any:
         try:
@@ -140,8 +140,8 @@ class JsonClient:
             kind = "HTML instead of JSON" if body.lstrip()[:1] == b"<" else "invalid JSON"
             raise self._failure(f"returned {kind}", status=200) from None
 
-    def _failure(self, what: str, **fields: Any) -> HttpFailure:
-        return HttpFailure(f"{self.address} {what}", **fields)
+    def _failure(self, reason: str, **fields: Any) -> HttpFailure:
+        return HttpFailure(f"{self.address} {reason}", **fields)
 
 
 def bounded_socket(sock: socket.socket, limit: ResponseLimit) -> Any:
@@ -211,7 +211,7 @@ class _Hooks:
             try:
                 response = send(request, **options)
             except Exception as error:
-                # A refused or broken connection took little time, so the request is sent again. A timeout took much.
+                # A refused or broken connection took little time. Only then is the request sent again.
                 lost = any(kind.__name__ in ("NetworkError", "RemoteProtocolError") for kind in type(error).__mro__)
                 if not lost or not attempts.retry():
                     raise

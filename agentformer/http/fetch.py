@@ -42,7 +42,7 @@ _SUFFIXES = {"text/csv": ".csv", "text/markdown": ".md", "text/tab-separated-val
 _Address = tuple[socket.AddressFamily, Any]  # family, and the address for `connect`
 
 
-class _Answer(NamedTuple):
+class _Response(NamedTuple):
     location: str  # the target of a redirect, or ""
     data: bytes
     media_type: str
@@ -57,16 +57,16 @@ def fetch(url: str, rules: FetchRules) -> Download:
     limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
     for _ in range(rules.redirects + 1):
         rules.refuse_host(target)
-        answer = _answer(target, _addresses(target, rules, limit), rules, limit)
-        if not answer.location:
-            return Download(first.identity, _name(first, answer.media_type), answer.data)
-        target = _redirected(target, answer.location)
+        response = _request(target, _addresses(target, rules, limit), rules, limit)
+        if not response.location:
+            return Download(first.identity, _name(first, response.media_type), response.data)
+        target = _redirected(target, response.location)
     raise FetchFailed(f"{first.shown} was not fetched: there are more than {rules.redirects} redirects")
 
 
 def _redirected(target: Target, location: str) -> Target:
     try:
-        following = parse_url(urljoin(f"{target.scheme}://{target.place}{target.path}", location))
+        following = parse_url(urljoin(f"{target.scheme}://{target.authority}{target.path}", location))
     except (InvalidInput, ValueError):
         raise FetchFailed(f"{target.shown} redirects to an invalid or unsupported address") from None
     if target.scheme == "https" and following.scheme == "http":
@@ -99,21 +99,21 @@ def _addresses(target: Target, rules: FetchRules, limit: _Limit) -> list[_Addres
     return addresses
 
 
-def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Answer:
-    """Send one request, and read the answer: a document with status 200, or the address of a redirect. Raises
-    `FetchFailed` for any other answer, and if the answer is not complete."""
+def _request(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Response:
+    """Send one request, and read the response: a document with status 200, or the address of a redirect. Raises
+    `FetchFailed` for any other response, and if the response is not complete."""
     try:
         with _connected(target, addresses, limit) as sock:
             connection = http.client.HTTPConnection(target.host)
             connection.sock = bounded_socket(sock, limit)
-            connection.request("GET", target.path, headers={"Host": target.place, **_HEADERS})
+            connection.request("GET", target.path, headers={"Host": target.authority, **_HEADERS})
             response = connection.getresponse()
             if response.status in _REDIRECTS and (location := response.getheader("Location")):
-                return _Answer(location, b"", "")
+                return _Response(location, b"", "")
             if response.status != 200:
                 raise FetchFailed(f"{target.shown} returned HTTP {response.status}")
             data = _body(target, response, rules.max_bytes, limit)
-            return _Answer("", data, response.headers.get_content_type())
+            return _Response("", data, response.headers.get_content_type())
     except OverLimit as error:
         advice = "; raise the setting url_seconds" if error.exceeded == "seconds" else ""
         raise FetchFailed(f"{target.shown} {error}{advice}") from None
@@ -124,12 +124,12 @@ def _answer(target: Target, addresses: list[_Address], rules: FetchRules, limit:
     except ConnectionRefusedError:
         raise FetchFailed(f"{target.shown} refused the connection") from None
     except (OSError, http.client.HTTPException, ValueError, zlib.error) as error:
-        raise FetchFailed(f"{target.shown} sent no complete answer ({type(error).__name__})") from None
+        raise FetchFailed(f"{target.shown} sent no complete response ({type(error).__name__})") from None
 
 
 @contextmanager
 def _connected(target: Target, addresses: list[_Address], limit: _Limit) -> Iterator[socket.socket]:
-    """Connect to the first of these addresses that accepts, and close the connection at the end."""
+    """Connect to the first address that accepts the connection, and close the connection at the end."""
     sock = _first(target, addresses, limit)
     with sock:
         sock.settimeout(_left(target, limit))
@@ -194,13 +194,13 @@ def _pieces(target: Target, response: http.client.HTTPResponse, most: int, limit
         left -= len(piece)
         yield piece
     if left:
-        raise FetchFailed(f"{target.shown} sent fewer bytes than it announced; load it again")
+        raise FetchFailed(f"{target.shown} sent fewer bytes than it announced; fetch it again")
     if _has_more(stream, limit):
         raise FetchFailed(f"{target.shown} sent more bytes than it announced, so the document may be incomplete")
 
 
 def _has_more(stream: Any, limit: _Limit) -> bool:
-    """Return whether the server sends more bytes after its answer, which is then longer than announced."""
+    """Return whether the server sends more bytes than it announced."""
     limit.silence = _REST_SECONDS
     try:
         return bool(stream.peek(1))
@@ -211,10 +211,10 @@ def _has_more(stream: Any, limit: _Limit) -> bool:
 
 
 def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: _Limit) -> bytes:
-    """Return the unpacked body of a response. Raises `FetchFailed` if it is too large or damaged."""
+    """Return the decompressed body of a response. Raises `FetchFailed` if the body is too large or damaged."""
     encoding = (response.getheader("Content-Encoding") or "identity").strip().lower()
     if encoding not in _ENCODINGS:
-        raise FetchFailed(f"{target.shown} compressed its answer in a way that was not requested")
+        raise FetchFailed(f"{target.shown} compressed its response in a way that was not requested")
     bits = _ENCODINGS[encoding]
     decoder = zlib.decompressobj(bits) if bits else None
     parts, size = [], 0
@@ -225,7 +225,7 @@ def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: 
             raise FetchFailed(f"{target.shown} has more than {most:,} bytes, the limit (setting max_file_bytes)")
         parts.append(part)
     if decoder and (not decoder.eof or decoder.unused_data):
-        raise FetchFailed(f"{target.shown} sent a damaged compressed answer")
+        raise FetchFailed(f"{target.shown} sent a damaged compressed response")
     return b"".join(parts)
 
 

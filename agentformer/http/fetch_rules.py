@@ -1,4 +1,5 @@
-"""The URLs from which documents may be fetched: which hosts, which addresses, and how a URL identifies a document."""
+"""The rules for fetching documents from URLs: the allowed hosts and addresses, and the URL that identifies a
+document."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ class Target(NamedTuple):
     path: str
 
     @property
-    def place(self) -> str:
+    def authority(self) -> str:
         """The host, and the port if it is not the default port of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
@@ -54,7 +55,7 @@ class Target(NamedTuple):
     @property
     def shown(self) -> str:
         """The URL for messages, without the query."""
-        return f"{self.scheme}://{self.place}{self.path.partition('?')[0]}"
+        return f"{self.scheme}://{self.authority}{self.path.partition('?')[0]}"
 
     @property
     def identity(self) -> str:
@@ -65,7 +66,7 @@ class Target(NamedTuple):
         if len(kept) < len(pairs):
             query = urlencode(kept)
             mark = "?" if query else ""
-        return f"{self.scheme}://{self.place}{path}{mark}{query}"
+        return f"{self.scheme}://{self.authority}{path}{mark}{query}"
 
 
 class HostPattern(NamedTuple):
@@ -79,8 +80,8 @@ class HostPattern(NamedTuple):
         """Return whether the host and the port of the target match."""
         if target.port != (self.port or DEFAULT_PORTS[target.scheme]):
             return False
-        below = self.host.removeprefix("*")
-        return target.host.endswith(below) if self.host.startswith("*") else target.host == self.host.strip("[]")
+        suffix = self.host.removeprefix("*")
+        return target.host.endswith(suffix) if self.host.startswith("*") else target.host == self.host.strip("[]")
 
 
 def is_url(text: object) -> bool:
@@ -137,14 +138,14 @@ class FetchRules:
         allowed = (*(self.hosts or ()), *self.private_hosts)
         if self.hosts is not None and not any(pattern.matches(target) for pattern in allowed):
             raise FetchRefused(
-                f"{target.shown} was not fetched: the host {target.place} is not in the setting url_hosts"
+                f"{target.shown} was not fetched: the host {target.authority} is not in the setting url_hosts"
             )
 
     def refuse_address(self, target: Target, address: str) -> None:
         """Raise `FetchRefused` if the host of the target has a special address that is not allowed for this host."""
         if not is_public(address) and not any(pattern.matches(target) for pattern in self.private_hosts):
             raise FetchRefused(
-                f"{target.shown} was not fetched: {target.place} has a private, loopback or other special address; "
+                f"{target.shown} was not fetched: {target.authority} has a private, loopback or other special address; "
                 "to allow it, add the host to the setting url_private_hosts"
             )
 
@@ -168,8 +169,9 @@ class Fetcher:
     load: Callable[[], Callable[[str, FetchRules], Download]]
 
     def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
-        """Return the document at a URL. With `allow_private`, the host of this URL, but no redirect, may have a private
-        address. With `listed`, only hosts that the rules name are allowed. Raises the errors of `http.fetch.fetch`."""
+        """Return the document at a URL. With `allow_private`, the host of this URL may have a private address, but the
+        hosts of redirects may not. With `listed`, only hosts that the rules name are allowed. Raises the errors of
+        `http.fetch.fetch`."""
         rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
         if allow_private:
             target = parse_url(url)
@@ -178,8 +180,8 @@ class Fetcher:
 
 
 def is_public(address: str) -> bool:
-    """Return whether an IP address belongs to the public internet. An IPv6 address that contains an IPv4 address
-    (mapped, or of NAT64) is public only if this address is public; tunnel addresses (6to4, Teredo) are never public."""
+    """Return whether an IP address is public. An IPv6 address that contains an IPv4 address (mapped, or of NAT64) is
+    public only if the IPv4 address is public. Tunnel addresses (6to4, Teredo) are never public."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -175,10 +175,10 @@ def open_raw(server: Server, policy: Policy) -> tuple[Any, str]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The explanation of an error that a client raised. `message` is the complete message for the user, `detail` only
-    the error message of the server without secrets, or the exceeded limit. `status` is the HTTP status, or 0. `kind` is
-    `unavailable` (the server is unreachable, busy or broken, or the key, the model or the address is wrong), `timeout`,
-    `too_long` (for the model), or `rejected` (the server refused the request for another reason)."""
+    """The explanation of an error that a client raised. `message` is the complete message for the user. `detail` is
+    only the error message of the server without secrets, or the exceeded limit. `status` is the HTTP status, or 0.
+    `kind` is `unavailable` (the server is unreachable, busy or broken, or the key, the model or the address is wrong),
+    `timeout`, `too_long` (for the model), or `rejected` (the server refused the request for another reason)."""
 
     kind: Kind
     message: str
@@ -229,8 +229,8 @@ def _explain_response(error: BaseException, server: Server, where: str, prefix: 
     if detail:  # an error event in the middle of a stream
         kind = "too_long" if is_overflow(0, detail) else "unavailable"
         return Failure(kind, f"{server.label} ended the stream {where} with an error{_quoted(detail)}", detail=detail)
-    what = f"returned a response that does not follow the OpenAI protocol ({type(error).__name__})"
-    return Failure("unavailable", f"{server.label} {what} {where}; check the address ({prefix}_BASE_URL)")
+    reason = f"returned a response that does not follow the OpenAI protocol ({type(error).__name__})"
+    return Failure("unavailable", f"{server.label} {reason} {where}; check the address ({prefix}_BASE_URL)")
 
 
 def _explain_status(status: int, detail: str, prefix: str) -> tuple[Kind, str]:

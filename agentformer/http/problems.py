@@ -36,7 +36,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
 )
 _OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TITLES = {kind: title for _, _, kind, title in _KINDS}
-# The messages of these classes describe the request. Other messages may name files of the server and are only logged.
+# Messages of errors with these statuses describe the request. Others may name files of the server, and are only logged.
 _SHOWS_MESSAGE = frozenset({400, 401, 403, 404, 409, 413, 422, 429, 501, 503})
 
 

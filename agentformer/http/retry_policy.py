@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 MAX_BYTES = 64 * 1024 * 1024  # size of one response; 64 vectors of 4,096 numbers are 6 MiB of text
 CONNECT_SECONDS = 5.0  # a running host accepts at once; for a missing host, do not wait for the complete timeout
-_SHORTEST_SHARE = 0.05  # of the time for a response: with less time left, a retry could only fail by its deadline
+_SHORTEST_SHARE = 0.05  # share of the time for a response; with less time left, a retry would exceed its deadline
 _LONGEST_WAIT = 30.0  # longest Retry-After in seconds; the deadline may shorten the wait
 # Phrases from the error messages of Ollama, OpenAI, vLLM, llama.cpp, LM Studio, text-embeddings-inference and gateways.
 _OVERFLOW = re.compile(
@@ -55,7 +55,7 @@ class Policy:
     """The limits for requests to one server: how long the server may be silent (`timeout`), how long and how large a
     complete response may be (`seconds`, `max_bytes`), and how often a failed request is sent again. If `seconds` is 0,
     `timeout` is used for both. A request with all its retries and waits ends after at most `timeout + seconds`. No
-    retry starts later than `2 * timeout` after the first attempt, or shortly before the end."""
+    retry starts later than `2 * timeout` after the first attempt, and none starts shortly before the end."""
 
     timeout: float = 60.0  # seconds without a byte
     seconds: float = 0.0  # for one complete response; 0: the same as `timeout`

@@ -31,10 +31,10 @@ HTTP_API = ServerTimeouts(headers=10.0, body=30.0, idle=20.0, rate=1024, linger=
 # The complete time is counted, and bodies are in memory. The largest message (64 MiB) has about five minutes.
 MCP = ServerTimeouts(headers=20.0, body=30.0, idle=20.0, rate=256 * 1024, linger=1.0)
 
-HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is needed
+HEAD_BYTES = 64 * 1024  # bytes of the headers of a request; no more is read before a thread is assigned
 _PEEK_BYTES = 64 * 1024  # largest body that is expected in the buffer of a socket
 MAX_SLOW_READERS = 24  # clients of a process that read slowly at the same time; each of them blocks a thread
-_READ_SECONDS = 1.0  # a client that takes no byte for longer reads slowly
+_READ_SECONDS = 1.0  # a client that takes no byte for a longer time counts as slow
 _slow_readers = threading.BoundedSemaphore(MAX_SLOW_READERS)
 _BODY_GRACE_SECONDS = 0.1  # a body that arrives within this time after its headers is not slow
 _POLL_SECONDS = 0.005
@@ -111,7 +111,8 @@ class TimedSocket(socket.socket):
         return self._complete or self._too_long or self._ended
 
     def take_buffer(self) -> bytes:
-        """Return the bytes that arrived after the last request, the beginning of the next one, and empty the buffer."""
+        """Return the bytes that arrived after the last request, and empty the buffer. They are the beginning of the
+        next request."""
         data = bytes(self._buffer)
         self._buffer.clear()
         return data
@@ -155,7 +156,7 @@ class TimedSocket(socket.socket):
             return False
 
     def is_closed_by_client(self) -> bool:
-        """Return whether the client has closed the connection and all bytes were read. No byte is removed from it."""
+        """Return whether the client has closed the connection and all bytes were read. This call consumes no byte."""
         try:
             return super().recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) == b""
         except (BlockingIOError, InterruptedError):
@@ -164,9 +165,9 @@ class TimedSocket(socket.socket):
             return True
 
     def end_writing(self) -> bool:
-        """Tell the client that no more bytes will be sent. Return False if the connection is already closed. If the
-        result is True, call `discard` repeatedly for a short time before you close the socket: closing at once could
-        delete a response that the client has not read yet."""
+        """Signal to the client that no more bytes will be sent. Return False if the connection is already closed. If
+        the result is True, call `discard` repeatedly for a short time before you close the socket: closing at once
+        could delete a response that the client has not read yet."""
         self._ended = True
         try:
             self.shutdown(socket.SHUT_WR)
@@ -183,7 +184,7 @@ class TimedSocket(socket.socket):
             return True
 
     def setblocking(self, flag: bool, /) -> None:
-        """Set the blocking mode, unless the socket is closed: after an error, gunicorn would close it a second time."""
+        """Set the blocking mode, unless the socket is closed. After an error, gunicorn would close the socket again."""
         if self.fileno() >= 0:
             super().setblocking(flag)
 

@@ -99,7 +99,7 @@ class Jobs:
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
         """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, in
-        total or of the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
+        total or for the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
         `StoreError` after `close`. After an error, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")

@@ -71,7 +71,7 @@ class SharedJobFiles:
         return self._locks.take(_JOB + job_id) if new or self.has(job_id) else None
 
     def has(self, job_id: str) -> bool:
-        """Return whether the database contains files of the job, which are deleted when the job ends."""
+        """Return whether the database contains files of the job. They are deleted when the job ends."""
         return bool(self._files.sizes(_name(job_id, "")))
 
     def open(self, job_id: str, number: int) -> BinaryIO:

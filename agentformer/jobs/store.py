@@ -1,4 +1,4 @@
-"""The progress of upload jobs, and the jobs in a SQLite file, which all processes that serve the same memory share."""
+"""Upload jobs and their progress, stored in a SQLite file that all processes of the same memory share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.types import FINDABLE
 
-Progress = Callable[[int, int], None]  # receives the number of windows that are done, and of all windows of the file
+Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
 _IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
@@ -209,9 +209,10 @@ class JobStore:
             return _get(connection, job_id)
 
     def check_limit(self, key_id: str, limit: int) -> None:
-        """Raise `Busy` if `limit` jobs are already queued or running, or if this key already has as many of these jobs
-        as there are free places in the queue. So one key can fill only half of the queue. A caller without a key
-        (`key_id` is empty) may fill the whole queue. Call this method before you write the files of a new job."""
+        """Raise `Busy` if the queue has no place for a job of this key. The queue has `limit` places for jobs that are
+        queued or running. The jobs of one key may use about half of the places that the jobs of other keys leave free.
+        A caller without a key (`key_id` is empty) may fill the whole queue. Call this method before you write the files
+        of a new job."""
         _check_limit(self._rows(_ACTIVE_KEYS), key_id, limit)
 
     def get(self, job_id: str) -> Job:
@@ -242,14 +243,15 @@ class JobStore:
         return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        """Return the rows of a query, or none without a SQLite file, because reading does not create the file."""
+        """Return the rows of a query. If the SQLite file does not exist, return no rows, and do not create the file."""
         if not self._exists:
             return []
         with self.reading() as connection:
             return connection.execute(query, values).fetchall()
 
     def start(self, job_id: str) -> Job | None:
-        """Mark a job as running, and return it, or None if it has ended. The caller must hold its lock."""
+        """Mark a job as running, and return it. Return None if the job has ended. The caller must hold the lock of the
+        job."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
             row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()

@@ -17,7 +17,7 @@ class Failover(Protocol):
 
     @property
     def has_fallback(self) -> bool:
-        """True if, after a call has failed, another server answers and the next call will use that server."""
+        """True if another server answers, and the next call after a failed call will use that server."""
         ...
 
 

@@ -16,7 +16,7 @@ from agentformer.http.redaction import error_message, redact
 from agentformer.http.retry_policy import Policy
 from agentformer.settings import Settings
 
-_KEPT = (400, 404, 409, 413, 422, 429, 503, 504)  # statuses that the caller gets; others become 502
+_PASSED_ON = (400, 404, 409, 413, 422, 429, 503, 504)  # statuses that the caller gets; others become 502
 _MAX_MESSAGE = 1000  # characters of a server's message
 _MAX_SHOWN = 200  # characters of what a server sent instead of a chat completion
 
@@ -34,8 +34,8 @@ class Refusal:
 
 
 class Forwarded:
-    """The response of a server with status 200, either one JSON value or a stream, as the request asked for. Read it
-    with `read` or with `pieces`, and close it."""
+    """A response with the status 200. It is one JSON value or a stream, as the request required. `read` and `pieces`
+    close the response at the end; otherwise, call `close`."""
 
     def __init__(self, response: Any, server: Server, model: str) -> None:
         self._response = response
@@ -88,8 +88,8 @@ class Forwarded:
 
 
 class ChatForwarder:
-    """Sends chat requests to the first of `servers` that answers. If a server cannot be reached, the next one is used.
-    Thread-safe. `model` is the configured model, for messages."""
+    """Sends chat requests to the first of `servers` that answers. If a server cannot be reached, the next server is
+    used. Thread-safe. `model` is the name of the configured model for messages."""
 
     def __init__(self, servers: tuple[Server, ...], model: str, settings: Settings) -> None:
         self._choice = FirstThatAnswers(servers)
@@ -158,8 +158,8 @@ def _is_completion(data: bytes) -> bool:
 
 
 def _no_completion(sent: str) -> Refusal:
-    """Return the error that the client gets if the server answers with status 200, but sends something else than a chat
-    completion. `sent` is an extract of what it sent, without secrets, or ""."""
+    """Return the error that the client gets if the server answers with status 200, but sends no chat completion. `sent`
+    is an excerpt of the response without secrets, or ""."""
     return Refusal(
         502,
         f"the language model's server sent no chat completion{f', but: {sent}' if sent else ''}; the administrator of "
@@ -179,9 +179,9 @@ def _refused(response: Any, server: Server, model: str) -> Refusal:
         with suppress(Exception):
             response.close()
     if status in (401, 403) or 300 <= status < 400:
-        what = "refused the key of this memory; the administrator of this memory must check AGENTFORMER_LLM_API_KEY"
-        what = what if status >= 400 else "redirects; the administrator of this memory must set the final address"
-        return Refusal(502, f"the language model's server {what}", code="upstream_refused")
+        reason = "refused the key of this memory; the administrator of this memory must check AGENTFORMER_LLM_API_KEY"
+        reason = reason if status >= 400 else "redirects; the administrator of this memory must set the final address"
+        return Refusal(502, f"the language model's server {reason}", code="upstream_refused")
     secrets = server.credentials.secrets
     details: dict[str, Any] = {}
     with suppress(ValueError, RecursionError):
@@ -190,11 +190,11 @@ def _refused(response: Any, server: Server, model: str) -> Refusal:
         details = inner if isinstance(inner, dict) else {}
     texts = {name: redact(details[name], secrets) for name in ("type", "code", "param") if _is_text(details.get(name))}
     message = redact(error_message(data), secrets, _MAX_MESSAGE) or f"HTTP {status}"
-    kept = status if status in _KEPT else 502
-    kind = "invalid_request_error" if 400 <= kept < 429 else "rate_limit_error" if kept == 429 else "server_error"
+    passed = status if status in _PASSED_ON else 502
+    kind = "invalid_request_error" if 400 <= passed < 429 else "rate_limit_error" if passed == 429 else "server_error"
     retry_after = str(response.headers.get("retry-after", ""))
     return Refusal(
-        kept,
+        passed,
         f"the language model's server answered: {message}",
         type=texts.get("type", kind),
         code=texts.get("code", "upstream_error"),

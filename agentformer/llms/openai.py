@@ -108,7 +108,7 @@ class OpenAIModel:
 
     @property
     def has_fallback(self) -> bool:
-        """True if, after a call has failed, another server answers and the next call will use that server."""
+        """True if another server answers, and the next call after a failed call will use that server."""
         return self._choice.has_fallback
 
     def complete(
@@ -286,10 +286,10 @@ class _ChatServer:
                 texts.append(text)
                 yield text
         if not finish:
-            what = "the stream ended before the reply was complete"
+            problem = "the stream ended before the reply was complete"
             if not events:
-                what = "the response is not a stream of the OpenAI protocol"
-            raise LanguageModelUnavailable(f"{self._title}: {what}; try again, or check the address")
+                problem = "the response is not a stream of the OpenAI protocol"
+            raise LanguageModelUnavailable(f"{self._title}: {problem}; try again, or check the address")
         if text := joiner.end():
             texts.append(text)
             yield text

@@ -82,7 +82,7 @@ class ReasoningFilter:
         return self._trim(pending)
 
     def _close(self) -> bool:
-        """If the closing mark has arrived, remove the reasoning with its marks, and return True; otherwise False."""
+        """Remove the reasoning and its marks if the closing mark has arrived. Return whether this mark has arrived."""
         end = _ENDS[self._opened_by]
         at = self._pending.find(end, max(len(self._opened_by), self._searched - len(end)))
         if at == -1:

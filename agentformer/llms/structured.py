@@ -52,7 +52,7 @@ class Schema:
 
     @property
     def is_object(self) -> bool:
-        """True if only a JSON object is allowed: the reply format `json_object` of servers returns only objects."""
+        """True if the schema allows only JSON objects, as the reply format `json_object` of servers does."""
         return self.wire.get("type") == "object"
 
     @property
@@ -62,7 +62,7 @@ class Schema:
 
     @property
     def instruction(self) -> str:
-        """A prompt for a JSON value with the schema, for a server that does not pass the schema to the model."""
+        """The prompt that asks for JSON of this schema, for a server that does not pass the schema to the model."""
         schema = json.dumps(self.wire, ensure_ascii=False)
         return f"Answer with one JSON value and nothing else. It must be valid under this JSON Schema:\n{schema}"
 
@@ -116,9 +116,9 @@ def _is_strict(part: Mapping[str, Any]) -> bool:
 
 
 def parse_json(text: str) -> Any:
-    """Return the value of a JSON text. Raise `ValueError` if the text is not JSON, or if not every parser reads the
-    text in the same way. This is the case for NaN, a number that is too large for a double, the same key twice in an
-    object, a lone surrogate, and nesting that is too deep."""
+    """Return the value of a JSON text. Raise `ValueError` if the text is not JSON, or if parsers could read the text in
+    different ways. This is the case for NaN, a number that is too large for a double, the same key twice in an object,
+    a lone surrogate, and nesting that is too deep."""
     try:
         value = json.loads(text, parse_constant=_refuse, parse_float=_number, object_pairs_hook=_members)
         json.dumps(value, ensure_ascii=False).encode()

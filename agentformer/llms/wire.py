@@ -100,13 +100,13 @@ class Capabilities:
         return options
 
     def json_request(
-        self, messages: Sequence[ChatMessage], schema: Schema, below: str
+        self, messages: Sequence[ChatMessage], schema: Schema, refused: str
     ) -> tuple[Sequence[ChatMessage], dict[str, Any]]:
         """Return the messages and the options of a request for a JSON reply. There are three formats for such a
         request, and the strictest format that the server has not refused is chosen. If the server has just refused a
-        format, `below` is its name, and only less strict formats are considered; otherwise, `below` is "". If the
+        format, `refused` is its name, and only less strict formats are considered; otherwise, `refused` is "". If the
         options of the chosen format do not contain the schema, the schema is added to the messages."""
-        remaining = SHAPES[SHAPES.index(below) + 1 :] if below else SHAPES
+        remaining = SHAPES[SHAPES.index(refused) + 1 :] if refused else SHAPES
         usable = [s for s in remaining if s not in self._refused and (schema.is_object or s != "json_object")]
         shape = usable[0] if usable else "text"
         if shape == "json_schema":

@@ -12,7 +12,7 @@ from itertools import accumulate
 
 from agentformer.errors import RerankerUnavailable
 from agentformer.http.circuit_breaker import Breaker, Guarded
-from agentformer.registry import lookup, ours
+from agentformer.registry import built_in_names, lookup
 from agentformer.settings import Settings
 from agentformer.types import BoundedReranker, Hit, Hits, MemoryEntry, Query, Reranker, Span, Vector, Vote
 
@@ -74,7 +74,7 @@ def named_reranker(settings: Settings) -> GuardedReranker | None:
     if not settings.reranker:
         return None
     provider, _, model = settings.reranker.partition(":")
-    if provider not in ours("rerankers"):
+    if provider not in built_in_names("rerankers"):
         lookup("rerankers", provider)  # raises `InvalidInput` if no plugin has this name, or if it cannot be imported
     return GuardedReranker(
         settings.reranker, lambda: lookup("rerankers", provider)(model, settings), seconds=settings.breaker_seconds

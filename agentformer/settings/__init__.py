@@ -106,8 +106,9 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
 
 
 def unused_values() -> list[str]:
-    """Return a sentence without the value for each variable in `.env` or in the environment that is not used, because
-    the other source comes first (see `load_settings`). Raises `InvalidInput` if `.env` cannot be read."""
+    """Return one sentence for each variable in `.env` or in the environment that is not used, because another source
+    comes first (see `load_settings`). The sentences do not contain the values. Raises `InvalidInput` if `.env` cannot
+    be read."""
     file, path = _env_file(Path(ENV_FILE)), Path(ENV_FILE).resolve()
     used = _combine(file, os.environ)
     sentences = []

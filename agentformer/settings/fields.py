@@ -47,7 +47,7 @@ class Settings:
     # Storage.
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
-    originals: str = ""  # where uploaded files are stored: "s3://BUCKET/PREFIX", "database"; "": `upload_dir`
+    originals: str = ""  # place of uploaded files: "s3://BUCKET/PREFIX", "database", or "" for `upload_dir`
     backend: str = "faiss"  # backend of all entries without a route
 
     # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
@@ -84,8 +84,8 @@ class Settings:
 
     # The backend `postgres`. Its address may contain a password, so the address is never shown.
     postgres_url: str = field(default="", repr=False)  # postgresql://user:password@host:5432/database
-    postgres_connections: int = 16  # the most connections of one process; more callers wait for a free one
-    postgres_schema: str = "agentformer"  # the schema of the tables; {folder} stands for a hash of the index folder
+    postgres_connections: int = 16  # largest number of connections of one process; further callers wait
+    postgres_schema: str = "agentformer"  # the schema of the tables; {folder} becomes a hash of the index folder
     node_lease_seconds: float = 15.0  # seconds after which other nodes take the work of a dead node
 
     # Embedding: `provider:model`, or `auto`: the multilingual model if it is available, or the packaged model.
@@ -118,10 +118,10 @@ class Settings:
     rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
-    code_weight: float = 3.0  # factor of the vectors for a question in plain words that finds source code; 1: none
+    code_weight: float = 3.0  # factor of the vectors if a question in plain words finds source code; 1: none
     long_weight: float = 2.0  # factor of the vectors if the best passages are long, such as chunks of reports; 1: none
-    statements: float = 1.0  # how strongly messages that state something are ranked above questions; 0: not
-    dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time, as a share; 0: none
+    statements: float = 1.0  # how strongly messages that state something are ranked above questions; 0: not at all
+    dated: float = 0.2  # if the query asks for a time: share added to scores of messages that name one; 0: none
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
     rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
     target_recall: float = 0.99  # share of the ten nearest vectors that a search in a large store finds; 0.5..1
@@ -136,7 +136,7 @@ class Settings:
     max_pages: int = 10_000
     read_seconds: float = 120.0  # seconds of real time for one file
     sync_roots: str = ""  # folders that HTTP and tools may sync, separated as in PATH: "/srv/notes:/srv/code"
-    sync_text_bytes: int = 8 * 1024 * 1024  # longest text file that a sync reads; longer files are logs and data
+    sync_text_bytes: int = 8 * 1024 * 1024  # longest text file that a sync reads; longer files are usually logs or data
 
     # Fetching documents from URLs. Servers and tools fetch only from `url_hosts`: "example.org, *.example.net", or "*".
     url_hosts: str = ""  # "": none for servers and tools, and every host for the command line and Python
@@ -155,7 +155,7 @@ class Settings:
     answer_context_tokens: int = 2000  # tokens of the passages that the model receives
 
     # The check of a model's answer against the passages that it cites. report: list the numbers, dates, names and
-    # quotations that they do not contain. retry: also ask the model once more. off: no check.
+    # quotations that the passages do not contain. retry: also ask the model once more. off: no check.
     answer_check: str = "retry"
 
     # Least confidence, 0..1. Below it, the answer quotes nothing and reports that nothing was found. 0: always quote.
@@ -314,7 +314,8 @@ def _check_cache(name: str, folder: str | Path) -> Path:
 
 
 def _check_roots(name: str, roots: str) -> str:
-    """Return a list of folders, separated by `os.pathsep`, with normalized paths, which must be absolute."""
+    """Return the list of folders, separated by `os.pathsep`, with the home folder in place of `~`. Raise `InvalidInput`
+    if a path is not absolute."""
     paths = [str(_check_folder(name, root.strip())) for root in roots.split(os.pathsep) if root.strip()]
     if relative := next((path for path in paths if not Path(path).is_absolute()), None):
         raise invalid(name, "must be absolute paths of folders", relative)

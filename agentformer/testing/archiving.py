@@ -29,7 +29,7 @@ Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
 _LOOKS = 3  # calls of `verify` while another thread writes
 
 
-def _with_a_past(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
+def _with_history(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
     """Return an entry at version 4, and a list with the versions 1 and 3 of the same entry."""
     entry = make_entry(content, version=4, **values)
     return entry, [
@@ -80,9 +80,9 @@ class Archiving(BackendCase):
         return backend
 
     def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """`store` with `former` stores the former versions of an entry for `history`, until the entry is removed."""
+        """`history` returns the former versions that `store` received in `former`, until the entry is removed."""
         backend = self.start(tmp_path)
-        entry, states = _with_a_past()
+        entry, states = _with_history()
         other = make_entry("a numbat", version=2)
         _, stored = backend.store([other, entry], former={entry.id: states, other.id: []})
         assert list(self.start(tmp_path).history(entry.id)) == states
@@ -96,9 +96,9 @@ class Archiving(BackendCase):
         assert list(backend.history(entry.id)) == []
 
     def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """`store` raises `InvalidInput` for former versions that do not rise or are of another entry."""
+        """`store` raises `InvalidInput` if the versions in `former` are not ascending, or belong to another entry."""
         backend = self.start(tmp_path)
-        entry, states = _with_a_past()
+        entry, states = _with_history()
         stranger = dataclasses.replace(states[0], id="another")
         pasts = (
             {entry.id: states[::-1]},
@@ -157,7 +157,8 @@ class Archiving(BackendCase):
         assert len(thinned) < len(found) == 2
 
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
-        """A backup has the entries of its moment. A change of the backup does not change the store."""
+        """A backup contains the entries of the moment when it was made. A change of the backup does not change the
+        store."""
         backend = self.filled(tmp_path / "store")
         before = _now(backend)
         (tmp_path / "copy").mkdir()
@@ -221,7 +222,7 @@ class Archiving(BackendCase):
                 backend.keep_vectors([StoredVector(space, key, vector)])
 
     def test_unused_vectors_are_deleted_when_the_store_is_closed(self, tmp_path: Path) -> None:
-        """`close` deletes a vector that `keep_vectors` added, unless an entry has its text."""
+        """`close` deletes each vector that `keep_vectors` added, unless an entry has the text of the vector."""
         vectors = _vectors(self.filled(tmp_path / "first", dense=True))
         second = self.start(tmp_path / "second")
         assert second.keep_vectors(vectors) == 6

@@ -89,7 +89,8 @@ class BackendCase:
         return backend, list(backend.store(made))
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Return the sorted ids that dense search finds for `text`, or lexical search if there are no vectors."""
+        """Return the sorted ids of the entries that dense search finds for `text`. Without vectors, use lexical
+        search."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))
@@ -182,11 +183,12 @@ def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
         return equal
     if kind in ("ne", "nin"):
         return not equal
-    return key in values and _in_order(kind, values[key], wanted[0])
+    return key in values and _compare(kind, values[key], wanted[0])
 
 
-def _in_order(kind: str, value: Any, limit: Any) -> bool:
-    """Return whether the comparison `kind` of `value` with `limit` is true. False for values of different types."""
+def _compare(kind: str, value: Any, limit: Any) -> bool:
+    """Return whether the comparison `kind`, such as `gt`, of `value` with `limit` is true. Values of different types
+    never match."""
     numbers = [type(each) in (int, float) for each in (value, limit)]
     if not all(numbers) and not (isinstance(value, str) and isinstance(limit, str)):
         return False

@@ -64,8 +64,8 @@ class Changing(BackendCase):
         assert backend.count(Scope()) == 0
 
     def test_fields_set_by_the_store_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` raises `InvalidInput` if it is asked to change the id, the version, the use counts, the creation
-        time or the update time of an entry. An unknown field also raises `InvalidInput`."""
+        """`update` raises `InvalidInput` if the changes contain a field that the store sets, such as the id, the
+        version, a use count or a time of storing, or an unknown field."""
         backend, (entry,) = self.stored(tmp_path, "a")
         kept = {"id": "x", "version": 9, "created_at": _MOMENT, "updated_at": _MOMENT, "archived_by": "x"}
         counts = dict.fromkeys(("access_count", "match_count", "read_count", "repeat_count"), 1)
@@ -104,7 +104,7 @@ class Changing(BackendCase):
         assert by_words(backend, "okapi") == sorted([new.id, dusty.id]) == self.by_vectors(backend, "okapi")
 
     def test_one_of_several_updates_of_the_same_version_wins(self, tmp_path: Path) -> None:
-        """Of concurrent updates with one `expected_version`, one succeeds, and the others raise `Conflict`."""
+        """Of concurrent updates with the same `expected_version`, one succeeds, and the others raise `Conflict`."""
         backend, (entry,) = self.stored(tmp_path, "contested")
         outcomes: list[str] = []
 
@@ -254,8 +254,8 @@ class Superseding(BackendCase):
         assert by_words(backend, "okapi") == sorted([first.id, before.id])
 
     def test_a_stored_entry_is_superseded_only_by_an_entry_that_exists(self, tmp_path: Path) -> None:
-        """`store` drops a `superseded_by` that is the id of no entry of the same namespace and user, or that closes a
-        cycle. Otherwise the entry would never be found."""
+        """`store` drops the `superseded_by` of an entry if no entry of the same namespace and user has this id, or if
+        the successors would form a cycle. Otherwise the entry would never be found."""
         first, second, third = (make_entry(f"the {n}. gnu") for n in range(3))
         one = dataclasses.replace(first, superseded_by=second.id)
         two = dataclasses.replace(second, superseded_by=third.id)
@@ -269,7 +269,7 @@ class Superseding(BackendCase):
         assert len(by_words(backend, "gnu")) == 3
 
     def test_two_entries_never_supersede_each_other(self, tmp_path: Path) -> None:
-        """If several threads supersede two entries by each other at the same time, one of the entries stays visible."""
+        """If several threads try to make two entries supersede each other, one of the entries stays visible."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         for n in range(5):
             ids = [entry.id for entry in backends[0].store([make_entry(f"one {n}"), make_entry(f"two {n}")])]

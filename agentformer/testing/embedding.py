@@ -249,7 +249,7 @@ class Reembedding(BackendCase):
         self._check_dense(tmp_path, entries, 64, _TEXTS[5])
 
     def test_entries_that_fail_during_reembed_have_vectors_after_it(self, tmp_path: Path) -> None:
-        """`reembed` also embeds entries that cannot be embedded in the old space while it runs."""
+        """While `reembed` runs, it also embeds entries that cannot be embedded in the old space."""
         former = FlakyEmbedder()
         backend, stored = self.stored(tmp_path, *_TEXTS[:80], embedder=former, dense=True)
         former.down = True
@@ -261,13 +261,13 @@ class Reembedding(BackendCase):
         assert self.by_vectors(again, "marmot") == sorted(entry.id for entry in stored)
 
     def test_a_new_space_is_not_confused_with_a_pruned_one(self, tmp_path: Path) -> None:
-        """Search in a new space does not use files that remain of a space that `prune_spaces` deleted."""
+        """Search in a new space does not use files of a deleted space that remain on the disk."""
         backend, entries = self.stored(tmp_path, *_TEXTS, dense=True)
         backend.reembed(HashingEmbedder(64))
         backend.close()
         backend = self.start(tmp_path, HashingEmbedder(64))
         backend.search(Query("heron", mode="dense"))
-        backend.close()  # with the files of that space that are still on disk
+        backend.close()  # the files of this space stay on the disk
         backend = self.start(tmp_path, HashingEmbedder(64))
         backend.reembed(HashingEmbedder())
         backend.prune_spaces()

@@ -1,4 +1,5 @@
-"""Tests of a backend: `where`, a tree of conditions on metadata and fields, is exact in every call."""
+"""Tests of a backend: every call applies the filter `where` exactly. `where` is a tree of conditions on metadata and
+fields."""
 
 from __future__ import annotations
 

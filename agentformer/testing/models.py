@@ -104,7 +104,7 @@ class EmbedderConformance:
             embedder.embed_documents(["short", longer])
 
     def test_the_last_word_that_fits_changes_the_vector(self) -> None:
-        """The last word of a text of almost `max_tokens` tokens changes the vector: the whole text is read."""
+        """In a text of almost `max_tokens` tokens, the last word changes the vector, because the whole text is read."""
         embedder = self.make()
         spans = embedder.token_spans("filler " * 5000)
         per_word = max(1, sum(span.start < len("filler ") for span in spans))
@@ -235,7 +235,7 @@ COLOUR = {
     "required": ["colour", "dark"],
     "additionalProperties": False,
 }
-VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt returns this word, too
+VALUE = {"colour": "red", "dark": True}  # a model that repeats its prompt also returns this value
 
 
 class LanguageModelConformance:

@@ -276,7 +276,8 @@ class Scopes(BackendCase):
     """Tests of scopes in `list`, `count` and `search`. A scope is a filter for entries."""
 
     def test_every_scope_is_exact_in_list_count_and_search(self, tmp_path: Path) -> None:
-        """For many scopes over random entries, `list`, `count` and `search` equal `Reference`."""
+        """For many scopes over random entries, `list`, `count` and `search` return the entries that `Reference`
+        returns."""
         backend = self.start(tmp_path)
         reference = Reference(backend.store(_population(seed=1, size=400)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
@@ -297,7 +298,7 @@ class Scopes(BackendCase):
         assert backend.count(Scope(min_salience=0.73, decay=later)) == 0
 
     def test_metadata_is_compared_as_json(self, tmp_path: Path) -> None:
-        """A metadata filter compares JSON types and values: true does not equal 1, nor does "1"."""
+        """A metadata filter compares JSON types and values: true, 1 and "1" are three different values."""
         new = (make_entry(f"{_WORD} {n}", metadata={"k": value}) for n, value in enumerate(_JSON))
         backend, entries = self.stored(tmp_path, *new)
         backend.store([make_entry(f"{_WORD} without"), make_entry(f"{_WORD} nested", metadata={"n": {"k": 1}})])

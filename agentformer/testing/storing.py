@@ -123,7 +123,7 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_accepts_ids(self, tmp_path: Path) -> None:
-        """`replacing` removes the given ids, also if no entry is stored. Missing ids are ignored."""
+        """`replacing` removes the entries with the given ids, even if no entry is stored. Missing ids are ignored."""
         old, part = make_entry("old document", kind="document"), make_entry("old chunk", kind="chunk")
         part = dataclasses.replace(part, parent_id=old.id)
         backend, (_, _, kept) = self.stored(tmp_path, old, part, "kept")
@@ -154,7 +154,7 @@ class Storing(BackendCase):
         assert (backend.count(scope), len(conflicts)) == (1, 3)
 
     def test_replacing_keeps_the_new_entries(self, tmp_path: Path) -> None:
-        """`store` with `replacing` keeps the new entries, also if they are inside the replaced scope."""
+        """`store` with `replacing` keeps the new entries, even if they are inside the replaced scope."""
         backend, _ = self.stored(tmp_path, "former state")
         new = [make_entry("present state"), make_entry("present addition")]
         backend.store(new, replacing=[Scope(), Scope()])
@@ -280,13 +280,13 @@ class Storing(BackendCase):
 
 
 class AbsentDocuments(BackendCase):
-    """Tests of the list of documents that are not stored although their original files may exist: `announce` adds to
-    it, `absent_documents` returns it, and `forget_absent` deletes from it."""
+    """Tests of the list of documents that are not stored although their original files may exist. `announce` adds to
+    the list, `absent_documents` returns it, and `forget_absent` deletes from it."""
 
     def test_documents_are_absent_before_they_are_stored_and_after_they_are_removed(self, tmp_path: Path) -> None:
-        """An announced document is in the list until it is stored, and a removed document until `forget_absent` deletes
-        it from the list. A failed call changes nothing. Entries that are not documents with an original file are
-        ignored."""
+        """An announced document is in the list until it is stored. A removed document is in the list until
+        `forget_absent` deletes it from the list. A failed call changes nothing. Entries that are not documents with an
+        original file are ignored."""
         first, second, third = (
             make_entry(f"{n}.txt", kind="document", namespace=f"n{n % 2}", metadata={"sha256": str(n)})
             for n in range(3)

@@ -26,7 +26,7 @@ def _summary(originals: Sequence[MemoryEntry], content: str = "tapir: a summary"
 
 class Summaries(BackendCase):
     """Tests of `consolidate` and `restore`, and of removing summaries and originals. `consolidate` archives entries,
-    the originals, and stores a summary of them. `restore` reverses this."""
+    the originals, and stores a summary of them. `restore` reverses a consolidation."""
 
     def summarized(self, folder: Path) -> tuple[MemoryBackend, Sequence[MemoryEntry], MemoryEntry]:
         """Store three entries and a summary that replaces them. Return the backend, the entries and the summary."""
@@ -69,7 +69,8 @@ class Summaries(BackendCase):
             backend.consolidate(_summary([summary, other]), [other.id, summary.id])
 
     def test_one_of_several_overlapping_summaries_wins(self, tmp_path: Path) -> None:
-        """Of concurrent summaries of overlapping groups, one succeeds, and the others raise `Conflict`."""
+        """Of concurrent calls of `consolidate` for overlapping groups, one succeeds, and the others raise
+        `Conflict`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
         originals = backends[0].store([_message(f"the tapir ate {n} leaves") for n in range(4)])
         outcomes: list[str] = []
@@ -170,7 +171,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [entry.id for entry in originals])
 
     def test_removing_a_restored_original_removes_its_archived_summary(self, tmp_path: Path) -> None:
-        """`remove` of a restored original also removes the archived summary, which contains its text."""
+        """`remove` of a restored original also removes the archived summary, which repeats the text of the original."""
         backend, originals, summary = self.summarized(tmp_path)
         backend.restore(summary.id)
         assert backend.remove([originals[0].id]) == 2
@@ -204,7 +205,7 @@ class Summaries(BackendCase):
         self.check_live(backend, [kept.id, new.id])
 
     def test_a_removed_summary_is_no_duplicate(self, tmp_path: Path) -> None:
-        """A new entry is no duplicate of a summary with the same text that the same call removes."""
+        """A new entry is not a duplicate of a summary with the same text if the same call removes this summary."""
         backend, originals, summary = self.summarized(tmp_path)
         new = _summary([])  # the same text as the summary that this call removes
         (stored,) = backend.store([new], unique=True, replacing=[Scope(kinds=("message",), include_archived=True)])

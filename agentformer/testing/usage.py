@@ -28,7 +28,7 @@ _FACT: dict[str, Any] = {
     "source_id": "7",
 }
 # Each item changes one field, so that the entry is not a duplicate of `_FACT`.
-_OTHERWISE: tuple[dict[str, Any], ...] = (
+_DIFFERENCES: tuple[dict[str, Any], ...] = (
     {"content": "The heron nests here. "},
     {"content": "the heron nests here."},
     {"tier": "episodic"},
@@ -55,8 +55,7 @@ def _fact(**changes: Any) -> MemoryEntry:
 
 
 class Duplicates(BackendCase):
-    """Tests of `store` with `unique=True`, which stores no entry that has the same content and the same other fields as
-    an existing entry."""
+    """Tests of `store` with `unique=True`, which does not store an entry that only repeats an existing entry."""
 
     def test_a_duplicate_is_counted_and_not_stored(self, tmp_path: Path) -> None:
         """`store` with `unique` returns an equal stored entry, and raises its `repeat_count` by one."""
@@ -76,15 +75,15 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [first.id] == self.by_vectors(backend, "heron")
 
     def test_an_entry_with_any_difference_is_stored(self, tmp_path: Path) -> None:
-        """With `unique`, an entry is stored if one of its fields differs from those of the stored entry."""
+        """With `unique`, an entry is stored if one of its fields differs from the field of the stored entry."""
         backend = self.start(tmp_path)
         (first,) = backend.store([_fact()], unique=True)
-        for changes in _OTHERWISE:
+        for changes in _DIFFERENCES:
             new = _fact(**changes)
             (stored,) = backend.store([new], unique=True)
             assert stored.id == new.id, changes
             assert list(backend.get([first.id])) == [first], changes
-        assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_OTHERWISE)
+        assert backend.count(EVERYTHING) + backend.count(Scope("other")) == 1 + len(_DIFFERENCES)
 
     def test_duplicates_within_a_call_are_stored_once(self, tmp_path: Path) -> None:
         """Of two equal entries in one call, the first is stored, and the second raises its `repeat_count`."""
@@ -117,7 +116,7 @@ class Duplicates(BackendCase):
         assert by_words(backend, "heron") == [entry.id] == self.by_vectors(backend, "heron")
 
     def test_concurrent_duplicates_are_stored_once(self, tmp_path: Path) -> None:
-        """A fact that several threads store is stored once. Each other call raises its `repeat_count`."""
+        """A fact that several threads store is stored once. Each further call raises its `repeat_count`."""
         backends = [self.start(tmp_path), self.start(tmp_path)]
 
         def write(n: int) -> list[str]:
@@ -174,7 +173,7 @@ class Uses(BackendCase):
         assert list(self.start(tmp_path).get([entry.id])) == [expected]
 
     def test_last_accessed_never_moves_back(self, tmp_path: Path) -> None:
-        """`touch` also counts a use before `last_accessed`, but does not change `last_accessed`."""
+        """`touch` also counts a use that is older than `last_accessed`, but does not change `last_accessed`."""
         backend, (entry,) = self.stored(tmp_path, "a")
         for at, last in ((_NOON, _NOON), (_NOON - _HOUR, _NOON), (_NOON + _HOUR, _NOON + _HOUR)):
             backend.touch([Use(entry.id, at, reads=1)])
@@ -191,8 +190,8 @@ class Uses(BackendCase):
         assert (*counts, used.last_accessed) == (1, 1, 2, _NOON + _HOUR)
 
     def test_many_uses_are_counted_like_few(self, tmp_path: Path) -> None:
-        """If one call of `touch` lists many entries, each of them is counted, also one with an unusual id and one that
-        is listed twice. Missing entries are skipped."""
+        """If one call of `touch` lists many entries, each entry is counted, including an entry with an unusual id and
+        an entry that is listed twice. Missing entries are skipped."""
         strange = make_entry("b", id='"quoted", ä')
         backend, entries = self.stored(tmp_path, *(make_entry(f"a {n}") for n in range(30)), strange)
         uses = [Use(entry.id, _NOON, matches=n, reads=1) for n, entry in enumerate(entries)]
@@ -246,7 +245,7 @@ class Uses(BackendCase):
         assert list(backend.latest(Scope("other"))) == []
 
     def test_latest_respects_the_scope(self, tmp_path: Path) -> None:
-        """`latest` returns entries of the scope; archived and superseded ones only with `include_archived`."""
+        """`latest` returns only entries of the scope. `include_archived` adds archived and superseded entries."""
         made = (make_entry(f"{n}", session_id="ab"[n % 2], occurred_at=_NOON + n * _HOUR) for n in range(300))
         backend, entries = self.stored(tmp_path, *made)
         backend.update(entries[298].id, {"archived_at": _NOON})

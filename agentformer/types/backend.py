@@ -1,5 +1,5 @@
-"""The interfaces of a memory backend, which stores and searches entries, and of the database that a backend uses; the
-types of their results; and the interfaces of what the nodes of a memory share."""
+"""Interfaces of a memory backend and of its database, the types of their results, and interfaces of the files and locks
+that all nodes of a memory share."""
 
 from __future__ import annotations
 
@@ -327,7 +327,8 @@ class SharedFiles(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock that the caller holds, and that is extended while its process lives. It ends soon after that."""
+    """A lock that the caller holds. The lock is extended while the process lives, and ends soon after the process
+    dies."""
 
     def release(self) -> None:
         """Release the lock. Its name stays in `SharedLocks.states` until `SharedLocks.forget` deletes it."""

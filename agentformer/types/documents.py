@@ -141,7 +141,8 @@ class AnswerPiece:
 
 @dataclass(frozen=True, slots=True)
 class AnswerFault:
-    """An error of the language model during a streamed answer. An `Answer` with the text before it follows."""
+    """An error of the language model during a streamed answer. The last event is an `Answer` with the text that arrived
+    before the error."""
 
     message: str
 

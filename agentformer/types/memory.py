@@ -150,7 +150,8 @@ Where: TypeAlias = Filter | Mapping[str, Any]  # a filter, or its JSON form; see
 class Decay:
     """The decay of salience (importance) with time: `stored * rate ** days`, where `days` is the time since the last
     use of the entry. `rates` maps categories to their rates; a category that is not in `rates` does not decay. The
-    decay is computed when an entry is read; the stored salience does not change. `at` is the moment; None means now."""
+    decay is computed when an entry is read; the stored salience does not change. `at` is the moment of this
+    computation; None means now."""
 
     rates: Mapping[str, float] = field(default_factory=dict)  # category -> share that remains after one day, 0..1
     at: datetime | None = None
@@ -250,7 +251,7 @@ class Hit:
     lexical_rank: int | None = None
     span: Span | None = None  # best-matching part of `entry.content`
     votes: tuple[Vote, ...] = ()
-    originals: tuple[Original, ...] = ()  # of a summary: those that answer the query best, best first
+    originals: tuple[Original, ...] = ()  # the originals of a summary that answer the query best, best first
 
 
 class Factor(NamedTuple):

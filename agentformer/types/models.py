@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 else:
     Vector = Matrix = Any
 
-# Limits for the cosine of two fingerprints. One model on different hardware is far above the first limit, and two
-# different models are far below. Models with different names are the same model only above the second limit.
+# Limits for the cosine of two fingerprints. For one model on different hardware, the cosine is far above the first
+# limit; for two different models, it is far below. Models with different names count as the same model only above the
+# second limit.
 _SAME_MODEL = 0.99
 _MOVED_MODEL = 0.9999
 
@@ -191,7 +192,8 @@ class BoundedReranker(Reranker, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A function that a language model may call. `parameters` is a JSON Schema of its arguments, an object."""
+    """A function that a language model may call. `parameters` is the JSON Schema of its arguments, which are a JSON
+    object."""
 
     name: str
     description: str

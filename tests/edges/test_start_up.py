@@ -15,7 +15,7 @@ import pytest
 from agentformer.cli.commands import main
 from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
-from agentformer.registry import ours
+from agentformer.registry import built_in_names
 from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
@@ -125,7 +125,7 @@ def test_looking_at_records_imports_nothing_for_the_embedder_that_is_set(
         RUN, command, "--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", embedder
     )
     assert not HEAVY & there
-    assert not {f"agentformer.embedders.{provider}" for provider in ours("embedders")} & there
+    assert not {f"agentformer.embedders.{provider}" for provider in built_in_names("embedders")} & there
 
 
 def test_looking_at_records_makes_no_language_model(store: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_a_message_without_a_date_has_its_place_in_the_file_and_the_same_moment_
 
 
 def test_messages_of_several_transactions_have_one_order(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentformer.evaluation.corpus_loader._TOGETHER", 2)
+    monkeypatch.setattr("agentformer.evaluation.corpus_loader._BATCH", 2)
     opened = opens()
     opened.load(corpus(*(Passage(str(n), f"Turn {n}.", {"session": "s"}) for n in range(5))))
     moments = [each.occurred_at for each in opened.memory.transcript("s")]
@@ -168,7 +168,7 @@ def test_equal_texts_of_two_passages_are_two_passages(opens: Opens) -> None:
 
 
 def test_many_passages_are_stored_in_a_few_transactions_and_told(opens: Opens, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agentformer.evaluation.corpus_loader._TOGETHER", 40)
+    monkeypatch.setattr("agentformer.evaluation.corpus_loader._BATCH", 40)
     opened, told = opens(), []
     opened.load(corpus(*(Passage(str(n), f"Boat {n}.") for n in range(100))), lambda *each: told.append(each))
     assert told == [(40, 100), (80, 100), (100, 100)] and len(entries(opened)) == 100

@@ -30,7 +30,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 OWN = "agentformer-optimize"
 ANOTHER_FOLDER = "; choose another folder with --work"
 _BATCH = 500  # hashes of one statement; well below every SQLite's limit of bound variables
-_WHOLE = 64  # texts in a request, if the embedder does not define `request_texts`
+_DEFAULT_REQUEST = 64  # texts in a request, if the embedder does not define `request_texts`
 _DOCUMENT, _QUERY = b"d", b"q"  # a model may embed a document and a query differently
 _TABLE = "CREATE TABLE IF NOT EXISTS rows (text BLOB PRIMARY KEY, data BLOB NOT NULL) WITHOUT ROWID"
 
@@ -43,7 +43,7 @@ def work_folder(work: Path) -> Path:
 @contextmanager
 def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
     """Explain a failed write: replace an `OSError` of the `with` block by `StoreFull`. The message says that `path`
-    cannot be `verb`, such as "written", with the reason, and ends with `advice`."""
+    cannot be `verb`, such as "written", gives the reason, and ends with `advice`."""
     try:
         yield
     except OSError as error:
@@ -63,7 +63,7 @@ class CachingEmbedder:
         self.embedded = 0  # texts that `inner` has embedded
         self.on_embedded: Callable[[int], None] | None = None  # called with `embedded` when it has grown
         self._pace = 0.0  # seconds for one text in the last request for passages
-        # Called with the expected seconds of a request. If it returns False, these passages are not embedded.
+        # Called with the expected seconds of a request. If it returns False, the texts of the request are not embedded.
         self.has_time: Callable[[float], bool] = lambda seconds: True
 
     @property
@@ -73,7 +73,7 @@ class CachingEmbedder:
     @property
     def request_texts(self) -> int:
         """The number of texts that the cached embedder accepts in one request."""
-        return int(getattr(self._inner, "request_texts", _WHOLE))
+        return int(getattr(self._inner, "request_texts", _DEFAULT_REQUEST))
 
     def token_spans(self, text: str) -> list[Span]:
         return self._inner.token_spans(text)
@@ -169,9 +169,10 @@ Half = Literal["development", "test"]
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The result of one configuration with the questions of `half`, one of the two halves of all questions. `ranks` has
-    an item for each question, in order: the ranks of its relevant passages, from 1; None for a passage after the tenth.
-    `seconds` is the duration. If a configuration cannot run on this machine, `ranks` is empty, and `skipped` is the
-    reason. The journal does not store such a result, because a missing package may be installed later."""
+    an item for each question, in order: the ranks of its relevant passages, from 1. A rank is None if the passage is
+    not among the first ten. `seconds` is the duration. If a configuration cannot run on this machine, `ranks` is empty,
+    and `skipped` is the reason. The journal does not store such a result, because a missing package may be installed
+    later."""
 
     configuration: Configuration
     half: Half
@@ -191,7 +192,7 @@ class Journal:
         about = json.loads(json.dumps(about))
         self.reset_reason = ""
         with writing(path, ANOTHER_FOLDER):
-            header, measured, whole = _read(path)
+            header, measured, valid_bytes = _read(path)
             if header != about:
                 changed = sorted(name for name in {*header, *about} if header.get(name) != about.get(name))
                 self.reset_reason = (
@@ -200,7 +201,7 @@ class Journal:
                 write_atomically(path, _line(about))
             else:
                 self._measurements = {(key(one.configuration), one.half): one for one in measured}
-                os.truncate(path, whole)  # a line that was incomplete when the process ended
+                os.truncate(path, valid_bytes)  # removes an incomplete line at the end
             self._file = path.open("ab")
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
@@ -232,7 +233,7 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
         return {}, (), 0
     header: dict[str, Any] = {}
     measured: list[Measured] = []
-    whole = 0
+    valid_bytes = 0
     for number, line in enumerate(data.splitlines(keepends=True)):
         try:
             given = json.loads(line)
@@ -244,8 +245,8 @@ def _read(path: Path) -> tuple[dict[str, Any], Sequence[Measured], int]:
                 header = given
         except (ValueError, KeyError, TypeError):
             break
-        whole += len(line)
-    return header, measured, whole
+        valid_bytes += len(line)
+    return header, measured, valid_bytes
 
 
 def _measured(given: Mapping[str, Any]) -> Measured:

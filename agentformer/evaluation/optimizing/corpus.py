@@ -74,8 +74,9 @@ def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
 
 
 def _leaders(questions: Sequence[Question]) -> dict[str, str]:
-    """Return question id -> group id, which is the smallest question id of the group. Questions with a common relevant
-    passage, also through other questions, are in the same group (union-find: Tarjan and van Leeuwen 1984)."""
+    """Return question id -> group id, which is the smallest question id of the group. Questions are in the same group
+    if they have a common relevant passage, directly or through other questions (union-find: Tarjan and van Leeuwen
+    1984)."""
     above = {question.id: question.id for question in questions}
 
     def top(name: str) -> str:
@@ -116,8 +117,8 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
     """Return a dataset with the name `name`: the pages of the documents, and the answerable questions about them.
 
     Questions with a common correct page, directly or through other questions, must be in the same half (see `halves`).
-    So they get the same value in `relevant`: the text of one of them, and not a page. A question that names only a
-    document gets its own text. `answered_passage` decides whether a hit answers a question."""
+    So they get the same value in `relevant`: not a page, but the text of one of these questions. A question that names
+    only a document gets its own text. `answered_passage` decides whether a hit answers a question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
@@ -145,8 +146,8 @@ def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Se
 
 
 def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
-    """Yield the names of the pages that answer a question; for a question that names only a document, a name of its
-    own. `texts` maps the name of each page to its document and its text."""
+    """Yield the names of the pages that answer a question. For a question that names only a document, yield one name
+    that no other question has. `texts` maps the name of each page to its document and its text."""
     if question.document is not None and question.page is not None:
         yield page_name(question.document, question.page)
     elif question.answer is not None:
@@ -174,7 +175,7 @@ def with_documents(
 ) -> Dataset:
     """Add the documents to the dataset, so that an optimisation can try other sizes of chunks. The memory does not
     store the headings of a page, so the original files are read again. If an original file cannot be read, for example
-    because it is encrypted, its document is used without headings, and a note says so."""
+    because it is encrypted, its document is used without headings, and a note reports this."""
     limits = ReadLimits.from_settings(settings)
     texts: list[tuple[Document, DocumentText]] = []
     unread: list[str] = []
@@ -201,10 +202,10 @@ def with_documents(
 def synthetic(
     dataset: Dataset, count: int, work: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
 ) -> Dataset:
-    """Return the corpus with at most `count` questions that are generated from its passages. A language model, which
-    `name` identifies, generates different questions each time, so its questions are stored in `work`, and a later call
-    with the same corpus, `name`, `count` and `seed` reads them. Raises the errors of `build`, and `StoreFull` if `work`
-    cannot be written."""
+    """Return the corpus with at most `count` questions that are generated from its passages. A language model generates
+    different questions in each call. Therefore its questions are stored in `work`, and a later call with the same
+    corpus, `count`, `seed` and `name` (the name of the model) reads them. Raises the errors of `build`, and `StoreFull`
+    if `work` cannot be written."""
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}
@@ -236,7 +237,7 @@ _KEPT = 3  # stores on disk in addition to the store of the current settings
 
 
 class Stores:
-    """The stores of one corpus, each for other settings. If `vectors` is true, the passages are embedded."""
+    """The stores of one corpus, each for different settings. If `vectors` is true, the passages are embedded."""
 
     def __init__(self, folder: Path, corpus: Corpus, *, vectors: bool) -> None:
         self.vectors = vectors
@@ -247,11 +248,11 @@ class Stores:
 
     def has(self, configuration: Configuration) -> bool:
         """Return whether there is a complete store for a configuration."""
-        return _whole(self._place(configuration)).exists()
+        return _marker(self._place(configuration)).exists()
 
     @contextmanager
     def opened(self, configuration: Configuration, progress: Progress | None = None) -> Iterator[Trial]:
-        """Yield the opened store of a configuration; if there is no complete one, it is made first. Raises
+        """Yield the opened store of a configuration. If there is no complete store, it is built first. Raises
         `EmbedderUnavailable`, `StoreFull` if the disk cannot be written, and the errors of opening a memory."""
         settings, place = settings_of(self.corpus.settings, configuration), self._place(configuration)
         complete = self.has(configuration)
@@ -267,7 +268,7 @@ class Stores:
     def clear(self) -> None:
         """Delete all stores."""
         with writing(self._folder, verb="deleted"):
-            self._delete(self._made())
+            self._delete(self._existing())
             if self._folder.is_dir() and not any(self._folder.iterdir()):
                 self._folder.rmdir()
         self._used.clear()
@@ -279,13 +280,13 @@ class Stores:
                 "the embedder became unavailable while passages were embedded; start it and repeat the command"
             )
         with writing(self._folder):
-            write_atomically(_whole(place), b"")
+            write_atomically(_marker(place), b"")
 
     def _make_room(self, place: Path) -> None:
         """Create the empty folder `place`, and delete the stores that were not used for the longest time."""
         with writing(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
-            others = [path for path in self._made() if path != self._present and path not in self._used]
+            others = [path for path in self._existing() if path != self._present and path not in self._used]
             old = [path for path in (*others, *self._used) if path != place]
             unused = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
             self._delete((*unused, place))
@@ -294,10 +295,10 @@ class Stores:
 
     def _delete(self, places: Iterable[Path]) -> None:
         for path in places:
-            delete(_whole(path))
+            delete(_marker(path))
             delete(path)
 
-    def _made(self) -> list[Path]:
+    def _existing(self) -> list[Path]:
         if not self._folder.is_dir():
             return []
         return [path for path in self._folder.iterdir() if path.is_dir() and _NAME.fullmatch(path.name)]
@@ -307,6 +308,6 @@ class Stores:
         return self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
 
 
-def _whole(place: Path) -> Path:
+def _marker(place: Path) -> Path:
     """Return the path of the marker file, which exists if the store in `place` is complete."""
     return place.with_name(f"{place.name}.whole")

@@ -117,13 +117,13 @@ class Optimization:
         }
 
 
-_FEW = 100  # questions below which a note says how little is known
+_FEW = 100  # with fewer questions, a note warns that the figures are uncertain
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The progress of an optimisation: finished measurements, configurations that are planned now, the estimated time
-    for these (None if it is unknown), and the current step."""
+    """The progress of an optimisation: the number of finished measurements, the number of planned configurations, the
+    estimated seconds for the planned configurations (None if unknown), and the current step."""
 
     done: int
     left: int
@@ -214,9 +214,9 @@ class Optimizer:
 
     def _measured(self, configuration: Configuration, half: Half) -> Measured:
         """Return the measurement of a configuration with one half of the questions. If the journal does not contain it,
-        the configuration is measured, and the result is added to the journal. The result is not added if
-        the configuration cannot run, or if the reranker failed. Raises `OutOfTime` if the time is over before the end
-        of the measurement; the vectors that were made until then are kept."""
+        the configuration is measured, and the result is added to the journal. The result is not added if the
+        configuration cannot run, or if the reranker failed. Raises `OutOfTime` if the time is over before the end of
+        the measurement; the vectors that were made until then are kept."""
         measured = self._find(configuration, half)
         if measured is None:
             measured = self._measure(configuration, half)

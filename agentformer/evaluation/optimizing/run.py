@@ -41,7 +41,7 @@ from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace
 
 METRIC = "recall@5"
-LEAST = 20  # questions; smaller halves cannot compare settings
+LEAST = 20  # least number of questions; with fewer questions, the halves cannot compare settings
 _LEAST_HALF = 5
 _LONG = 50  # number of longest passages whose tokens are counted
 _SAMPLE = 500  # number of passages whose languages are detected
@@ -56,11 +56,11 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """The options of `optimize`. Only the settings named in `only` are changed, or all settings if it is empty;
-    settings named in `without` are never changed. `seed` changes how the questions are divided into halves. `budget` is
-    a number of seconds. A measurement that would probably exceed the budget is not started, and one that exceeds it is
-    interrupted; its vectors are kept. A part of the budget is reserved for the final measurements with the test half.
-    """
+    """The options of `optimize`. If `only` is not empty, only the settings that it names may change. Otherwise, all
+    settings may change, except those in `without`. `seed` changes how the questions are divided into halves. `budget`
+    is a number of seconds. A measurement that would probably exceed the budget is not started, and one that exceeds it
+    is interrupted; its vectors are kept. A part of the budget is reserved for the final measurements with the test
+    half."""
 
     level: Level = "quick"
     metric: str = METRIC

@@ -55,7 +55,7 @@ class Parameter:
 # In the order of the search: settings of storing, then of indexing, then of ranking.
 PARAMETERS = (
     Parameter("chunk_tokens", "chunks", (100, 200, 300, 500, 800)),
-    Parameter("chunk_overlap", "chunks"),  # shares of the chunk
+    Parameter("chunk_overlap", "chunks"),  # its values are shares of a chunk
     Parameter("window_tokens", "vectors", (0, 32, 64, 128, 256), dense=True),
     Parameter("language_detector", "words"),
     Parameter("compounds", "words", language="fi"),
@@ -118,8 +118,8 @@ def analyzer_names(settings: Settings) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """The search space of an optimisation: the settings that may change. Settings named in `without` are not searched.
-    If `only` is not empty, only the settings named in `only` are searched."""
+    """The search space of an optimisation: the settings that may change. If `only` is not empty, only the settings that
+    it names are searched. Otherwise, the settings in `without` are not searched."""
 
     level: Level
     facts: Facts
@@ -211,7 +211,7 @@ class Clock:
             raise OutOfTime
 
     def has(self, seconds: float) -> bool:
-        """Return whether more than these seconds are left, besides those for the final measurements of a search."""
+        """Return whether more than `seconds` are left, without the time for the final measurements of a search."""
         if self._end is None:
             return True
         final = _FINAL * statistics.fmean(self._asking) if self._searching and self._asking else 0.0
@@ -242,9 +242,9 @@ class OutOfTime(Exception):
 def descend(
     start: Configuration, space: Space, measure: Measure, planned: Planned = lambda left: None
 ) -> tuple[Configuration, bool]:
-    """Search for the best configuration, beginning with `start`. Return it, and whether the search finished in time.
-    `measure` returns the scores of a configuration; if it raises `OutOfTime`, the search ends. `planned` is called
-    before each step with the configurations that are left to try."""
+    """Search for the best configuration, beginning with `start`. Return the best configuration, and whether the search
+    finished in time. `measure` returns the scores of a configuration; if it raises `OutOfTime`, the search ends.
+    `planned` is called before each step with the configurations that are left to try."""
     best, order = start, space.parameters(start)
     try:
         scores = measure(best)
