@@ -156,12 +156,12 @@ def is_message(passage: Passage) -> bool:
 
 
 def value(meta: Mapping[str, Any], names: Sequence[str]) -> Any:
-    """Return the value of the first key of `names` that `meta` has, or None."""
+    """Return the value of the first key in `names` that `meta` has, or None if `meta` has none of these keys."""
     return next((meta[name] for name in names if meta.get(name) is not None), None)
 
 
 def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return `value(meta, names)` as text. A number is converted to text, and any other type to ""."""
+    """Return `value(meta, names)` as text. A number is converted to text. For a value of any other type, return ""."""
     item = value(meta, names)
     if isinstance(item, (int, float)) and not isinstance(item, bool):
         return str(item)

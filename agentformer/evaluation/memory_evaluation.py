@@ -42,8 +42,8 @@ def evaluate_opened(
     **options: Any,
 ) -> Evaluation:
     """Measure how well an open memory finds its own entries. `relevant` of a question lists the correct results: ids of
-    entries, source ids, names of documents, or pages (`name#3`). Each text in this list is looked up in this order, and
-    the first match counts. `scope_of(question)` returns the scope to search (default: the whole namespace). Raises
+    entries, source ids, names of documents, or pages (`name#3`). Each text is looked up as one of these, in this order,
+    and the first match counts. `scope_of(question)` returns the scope to search (default: the whole namespace). Raises
     `InvalidInput` if nothing matches, and the errors of `evaluate`."""
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")

@@ -13,7 +13,7 @@ either relevant or not. Each metric has its usual definition:
 
 Intervals are 95% percentile bootstraps (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). One
 call of `intervals` compares several columns of values, one for each search method, and draws the same questions for all
-of them. So the interval of a difference is a paired bootstrap. The same seed and the same values give the
+of them. So the interval of a difference comes from a paired bootstrap. The same seed and the same values give the
 same interval."""
 
 from __future__ import annotations

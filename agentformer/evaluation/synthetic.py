@@ -39,7 +39,7 @@ _SENTENCES = 200  # number of sentences of a text that are considered
 # mostly endings.
 # Vowel signs, accents and joiners are part of a word, but not of Python's \\w.
 IDEOGRAPHIC = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Myanmar and Khmer, whose words are not separated here
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese and Khmer, which have no spaces between words
 _MARKS = "\u0300-\u036f\u0900-\u0963\u0966-\u0dff\u0591-\u05c7\u064b-\u065f\u200c\u200d"
 LETTERS = f"[^\\W_{IDEOGRAPHIC}{UNSPACED}](?:[^\\W_{IDEOGRAPHIC}{UNSPACED}]|[{_MARKS}])*+"  # in a row
 _WORD = re.compile(

@@ -109,8 +109,8 @@ class JsonClient:
 
     @contextmanager
     def _connected(self, limit: ResponseLimit) -> Iterator[http.client.HTTPConnection]:
-        """Open a connection for one request and close it at the end. Each read and each write on the connection is
-        ended when `limit` has no time left."""
+        """Open a connection for one request and close it at the end. A read or a write raises an error when `limit` has
+        no time left."""
         kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
         seconds = min(limit.left(), CONNECT_SECONDS)
         connection = kind(self._parts.hostname or "", self._parts.port, timeout=seconds)
@@ -145,8 +145,8 @@ class JsonClient:
 
 
 def bounded_socket(sock: socket.socket, limit: ResponseLimit) -> Any:
-    """Wrap `sock` in an object that `http.client` uses as its socket, and that limits each read and write. The method
-    `close` of this object does nothing, because `http.client` calls it before the response is read."""
+    """Return an object that `http.client` uses as its socket. The object wraps `sock`, and limits each read and write.
+    Its method `close` does nothing, because `http.client` calls it before the response is read."""
 
     def sendall(data: bytes) -> None:
         sock.settimeout(limit.left())
@@ -177,10 +177,10 @@ def _reject_constant(name: str) -> float:
 
 def open_http(policy: Policy, authorization: str = "") -> Any:
     """Return an HTTP client for the package `openai`, with the limits of `policy`. The client raises `OverLimit` if a
-    response takes too long or is too large. `authorization` is the value of the header of this name, or "". The package
-    uses either the library httpx or the library httpx2. So this function uses only parts that are public in both: the
-    event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the package is not
-    installed."""
+    response takes too long or is too large. `authorization` is the value of the header `Authorization`, or "". The
+    package uses either the library httpx or the library httpx2. So this function uses only parts that are public in
+    both: the event hooks of a client, and the extension `trace` of a request. Raise `MissingExtra` if the package is
+    not installed."""
     try:
         import openai
     except ImportError as error:
@@ -203,8 +203,8 @@ class _Hooks:
 
     def send(self, send: Any, request: Any, **options: Any) -> Any:
         """Send the request, and retry a failed request if the policy allows a retry. The function `send` is the
-        original method of the HTTP client. The retries of the package `openai` are not used, because a server could
-        make them wait for any time."""
+        original method of the HTTP client. The package `openai` makes no retries of its own, because a server could
+        delay them without limit."""
         attempts = Attempts(self._policy)
         while True:
             request.extensions["trace"] = partial(self._trace, attempts.limit())

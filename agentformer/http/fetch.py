@@ -166,7 +166,7 @@ def _left(target: Target, limit: _Limit) -> float:
 
 class _Limit(ResponseLimit):
     """The limits of a fetch. `silence` is the longest time in seconds that a read may wait for the server. A caller may
-    change it between reads."""
+    change `silence` between reads."""
 
     silence = _SILENCE
 
@@ -230,8 +230,8 @@ def _body(target: Target, response: http.client.HTTPResponse, most: int, limit: 
 
 
 def _name(target: Target, media_type: str) -> str:
-    """Return the name of a document: the last part of the path, or else the host. If it has no extension, the extension
-    of a text format such as CSV is added, because the content does not show the format."""
+    """Return the name of a document: the last part of the path, or else the host. If the name has no extension, the
+    extension of a text format such as CSV is added, because the content does not show the format."""
     name = unquote(target.path.partition("?")[0].rstrip("/").rpartition("/")[2]).replace("/", "_") or target.host
     suffix = "" if _NAMED.search(name) else _SUFFIXES.get(media_type, "")
     return f"{name}{suffix}"

@@ -70,8 +70,8 @@ class Target(NamedTuple):
 
 
 class HostPattern(NamedTuple):
-    """A pattern of hosts: a name, "*.NAME" for all subdomains of a name, or "*" for all hosts. Without a port, it
-    matches the default port of the scheme."""
+    """A pattern of hosts: a name, "*.NAME" for all subdomains of a name, or "*" for all hosts. Without a port,
+    the pattern matches the default port of the scheme."""
 
     host: str
     port: int | None = None
@@ -90,8 +90,8 @@ def is_url(text: object) -> bool:
 
 
 def parse_url(url: str) -> Target:
-    """Return the parts of a URL. Raises `InvalidInput` if it is not a URL of HTTP, or if it contains a user name or a
-    password."""
+    """Return the parts of a URL. Raises `InvalidInput` if it is no URL of HTTP or HTTPS, or contains a user name or
+    a password."""
     if not isinstance(url, str) or len(url) > _LONGEST or not url.isprintable():
         raise InvalidInput("url", f"must be a URL with at most {_LONGEST} printable characters")
     try:
@@ -152,7 +152,7 @@ class FetchRules:
 
 @dataclass(frozen=True, slots=True)
 class Download:
-    """A fetched document. `url` identifies the document: it is the requested URL without secrets, also after a
+    """A fetched document. `url` identifies the document: it is the requested URL without secrets, even after a
     redirect. `name` is the last part of the path, or else the host."""
 
     url: str

@@ -252,7 +252,7 @@ def _quoted(detail: str) -> str:
 
 
 def _causes(error: BaseException) -> list[BaseException]:
-    """Return the exception and the exceptions that led to it, the first cause last."""
+    """Return the exception and the exceptions that caused it. The original cause is last."""
     causes = [error]
     while (cause := causes[-1].__cause__) and cause not in causes:
         causes.append(cause)

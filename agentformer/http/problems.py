@@ -62,7 +62,7 @@ class Problem:
 
 
 def openai_error(problem: Problem) -> dict[str, Any]:
-    """Return the same error in the format of OpenAI, for the endpoints with the protocol of OpenAI."""
+    """Return the error of a problem in the format of OpenAI, for the endpoints with the protocol of OpenAI."""
     document = problem.document
     kind = str(document["type"]).rpartition(":")[2]
     default = "server_error" if problem.status >= 500 else "invalid_request_error"

@@ -361,8 +361,8 @@ class _JobFiles:
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
         """Delete the files of a job, unless the job is active or a process is still creating it. `active` returns the
-        ids of the active jobs. It is called while this method holds the lock of the job, because a process that creates
-        a job holds this lock until the job is active."""
+        ids of the active jobs. The function is called while this method holds the lock of the job, because a process
+        that creates a job holds this lock until the job is active."""
         with self._guard():
             if lock := self.lock(job_id):
                 needed = job_id in active()

@@ -67,7 +67,7 @@ class SharedJobFiles:
 
     def lock(self, job_id: str, *, new: bool = False) -> HeldLock | None:
         """Take the lock of a job. Return None if another process holds it, or if the job has no files. A `new` job has
-        no files yet, so they are not required."""
+        no files yet, so its files are not required."""
         return self._locks.take(_JOB + job_id) if new or self.has(job_id) else None
 
     def has(self, job_id: str) -> bool:

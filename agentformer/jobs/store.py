@@ -52,7 +52,7 @@ _ADDED_COLUMNS = {  # name -> definition
 class Task:
     """An upload request: the namespace, the file names, and the metadata that the client sent, or None if it sent none.
     `on_conflict` says what to do if a document of the same name has other content: `replace`, `keep-both` or `fail`.
-    `key_id` is the id of the key of the request, or "" without a key."""
+    `key_id` is the id of the API key of the request, or "" without a key."""
 
     namespace: str
     names: tuple[str, ...]
@@ -310,7 +310,7 @@ class JobStore:
 
 
 def _migrate(connection: GuardedConnection) -> None:
-    """Create the table, or add the columns that an older file lacks. Several processes may do this at once."""
+    """Create the table, or add the columns that an older file lacks. Several processes may do this at the same time."""
     with transaction(connection, "BEGIN IMMEDIATE"):
         connection.execute(_SCHEMA)
         columns = {row["name"] for row in connection.execute("PRAGMA table_info(jobs)")}

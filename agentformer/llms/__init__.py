@@ -1,5 +1,5 @@
 """Language models. Each provider of models has its own module. The rest of the package calls a language model only
-through the class `GuardedModel` of this module, which protects it against repeated failures."""
+through the class `GuardedModel` of this module, which refuses calls for some time after a failed call."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Settings:
     # Retrieval.
     top_k: int = 3
     fanout: int = 100  # candidates from each of the two searches, by vectors and by words, before fusion
-    rrf_k: int = 60  # Cormack et al. 2009; large enough that one first rank alone does not decide
+    rrf_k: int = 60  # Cormack et al. 2009; large, so that a first rank in only one list does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
     code_weight: float = 3.0  # factor of the vectors if a question in plain words finds source code; 1: none

@@ -67,7 +67,7 @@ class _Readable(Protocol):
         """Return the names of all namespaces that contain an entry, sorted."""
 
     def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return at most `limit` entries of the scope whose id is greater than `after`, in order of id."""
+        """Return at most `limit` entries of the scope with an id greater than `after`, in order of id."""
 
     def history(self, entry_id: str) -> Sequence[MemoryEntry]:
         """Return the former versions of an entry, oldest first; none if it is missing or was never changed."""

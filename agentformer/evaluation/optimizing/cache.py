@@ -157,8 +157,8 @@ class CachingEmbedder:
 
 
 def short_name(space: EmbeddingSpace) -> str:
-    """Return a hexadecimal name (16 characters) for an embedding space, which is used in the names of files. Two spaces
-    that differ only in their token limit have the same name; all other spaces have different names."""
+    """Return a hexadecimal name (16 characters) of an embedding space, for the names of files. Two spaces that differ
+    only in their token limit have the same name; all other spaces have different names."""
     fields = json.dumps({**asdict(space), "max_tokens": 0}, sort_keys=True)
     return hashlib.blake2b(fields.encode(), digest_size=8).hexdigest()
 

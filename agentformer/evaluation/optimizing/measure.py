@@ -35,8 +35,8 @@ Verdict = Literal["keep", "better", "unproven", "worse"]
 @dataclass(frozen=True, slots=True)
 class Tried:
     """A measured configuration. `changed` are the settings that differ from the current settings. `value` is the mean
-    of the metric on the questions that settings are chosen with. `gain` is the increase of this mean over the current
-    settings. If the configuration cannot run on this machine, `value` is None, and `skipped` is the reason."""
+    of the metric over the questions with which settings are chosen. `gain` is the increase of this mean over the
+    current settings. If the configuration cannot run on this machine, `value` is None, and `skipped` is the reason."""
 
     changed: Mapping[str, Value]
     value: float | None
@@ -80,7 +80,7 @@ class Optimization:
 
     @property
     def changed(self) -> dict[str, tuple[Value, Value]]:
-        """Setting -> (current value, chosen value), for the settings whose chosen value differs."""
+        """A mapping: setting -> (current value, chosen value), for each setting whose chosen value differs."""
         return differing(self.settings, self.chosen)
 
     @property
@@ -148,7 +148,7 @@ class Optimizer:
         self._stores = stores
         self._journal = journal
         self._questions = questions
-        self._chooses: Half = "development" if "development" in questions else "test"
+        self._choice_half: Half = "development" if "development" in questions else "test"
         self._metric_name = metric_name
         self._metric: Callable[[Ranks], float] = metric(metric_name)
         self._clock = clock
@@ -191,14 +191,15 @@ class Optimizer:
         self._planned = left
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
-        """Return a score for each question that settings are chosen with, or None if the configuration cannot run here.
-        Raises `InvalidInput` if the current settings cannot run, and `OutOfTime` if too little time is left."""
-        if configuration != self._current and self._find(configuration, self._chooses) is None:
+        """Return a score for each question of the half with which settings are chosen, or None if the configuration
+        cannot run here. Raises `InvalidInput` if the current settings cannot run, and `OutOfTime` if too little time is
+        left."""
+        if configuration != self._current and self._find(configuration, self._choice_half) is None:
             self._clock.check(fills=not self._stores.has(configuration))
-        measured = self._measured(configuration, self._chooses)
+        measured = self._measured(configuration, self._choice_half)
         if measured.skipped and configuration == self._current:
             raise InvalidInput("settings", f"the current settings cannot be used: {measured.skipped}")
-        return None if measured.skipped else self._scores(configuration, self._chooses)
+        return None if measured.skipped else self._scores(configuration, self._choice_half)
 
     def _final_scores(self, configuration: Configuration) -> dict[Half, list[float]]:
         """Return the scores of the current or the chosen settings for each half of the questions, for the final
@@ -285,7 +286,7 @@ class Optimizer:
     def _reporter(self, configuration: Configuration) -> Callable[[str], None]:
         progress, changed = self._progress, differing(self._current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
-        left = [each for each in self._planned if self._find(each, self._chooses) is None]
+        left = [each for each in self._planned if self._find(each, self._choice_half) is None]
         estimates = [self._clock.estimate(fills=not self._stores.has(each)) for each in left]
         known = [seconds for seconds in estimates if seconds is not None]
         seconds = sum(known) if len(known) == len(left) else None
@@ -297,10 +298,10 @@ class Optimizer:
         return report
 
     def _tried(self) -> tuple[Tried, ...]:
-        if self._find(self._current, self._chooses) is None:
+        if self._find(self._current, self._choice_half) is None:
             return ()
-        first = statistics.fmean(self._scores(self._current, self._chooses))
-        return tuple(self._attempt(one, first) for one in self._used.values() if one.half == self._chooses)
+        first = statistics.fmean(self._scores(self._current, self._choice_half))
+        return tuple(self._attempt(one, first) for one in self._used.values() if one.half == self._choice_half)
 
     def _attempt(self, measured: Measured, first: float) -> Tried:
         changed = {name: value for name, (_, value) in differing(self._current, measured.configuration).items()}

@@ -33,7 +33,7 @@ class Written:
 def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -> Written:
     """Write these settings into a file, atomically. The file is created if it does not exist. A line that sets one of
     the settings is replaced. Settings without such a line are added at the end, after `comment`. Other lines and the
-    permissions of the file stay. Raises `InvalidInput` if the file cannot be read or written."""
+    permissions of the file do not change. Raises `InvalidInput` if the file cannot be read or written."""
     target, former, text = _read(path)
     try:
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666

@@ -206,7 +206,7 @@ class Clock:
         return statistics.fmean(self._asking) + (statistics.fmean(self._filling) if fills else 0.0)
 
     def check(self, *, fills: bool) -> None:
-        """Raise `OutOfTime` if another measurement would probably end after the budget. `fills` as in `estimate`."""
+        """Raise `OutOfTime` if another measurement would probably end after the budget. For `fills`, see `estimate`."""
         if not self.has(self.estimate(fills=fills) or 0.0):
             raise OutOfTime
 
