@@ -104,7 +104,8 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
 
 
 def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the backend `faiss`, in local files. It imports its index libraries when it first opens an index."""
+    """Return the backend `faiss`, which stores entries in local files. Index libraries are imported at their first
+    use."""
     from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 
     def open_indexes(*arguments: Any) -> Indexes:

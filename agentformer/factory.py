@@ -204,7 +204,7 @@ class AgentFormer:
         Equal stored entries are skipped, so a second call continues an interrupted import. `progress(stored, total)` is
         called with the number of entries that are stored, and the number of all entries to store. Raises `InvalidInput`
         for a damaged export. Raises `Conflict` if the memory has a different entry with the same id, or another
-        document or core block with the same name. After either error, nothing was stored."""
+        document or core block with the same name. After such an error, nothing was stored."""
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
 
@@ -344,9 +344,9 @@ def connect(
 
 @contextmanager
 def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | None = None) -> Iterator[Trial]:
-    """Open a separate memory for the corpus of an evaluation. If `folder` is given, the memory is kept there in local
-    files, even if the settings name a server, so that a later call can open it again. Otherwise, it is deleted at the
-    end. The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
+    """Open a separate memory for the corpus of an evaluation. If `folder` is given, the memory stays there in local
+    files, even if the settings name a server, and a later call can open it again. Otherwise, the memory is deleted at
+    the end. The memory makes no summaries. If `embedder` is not given, the embedder of the settings is used."""
     from agentformer.evaluation.memory_evaluation import Trial
 
     embedder = embedder or build_embedder(settings)

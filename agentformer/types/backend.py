@@ -81,8 +81,9 @@ class MemorySnapshot(_Readable, Protocol):
         yielded once, in order of hash."""
 
     def entry_vectors(self, namespace: str, *, every: int = 1) -> Iterator[EntryVector]:
-        """Yield each entry of a namespace that is neither archived nor superseded and has vectors in the active
-        embedding space, in order of id. If `every` is n, yield only about every n-th entry."""
+        """Yield one vector for each entry of a namespace, in order of id. Archived entries, superseded entries, and
+        entries without vectors in the active embedding space are skipped. If `every` is n, yield only about every n-th
+        entry."""
 
 
 class RecordStore(Protocol):
@@ -94,14 +95,16 @@ class RecordStore(Protocol):
     store_id: str
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a connection in a read transaction. All its statements see the data as of the first statement."""
+        """Return a context manager that yields a connection in a read transaction. All statements of the transaction
+        see the data as of its first statement."""
 
     def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a connection in a transaction that has the write lock. The transaction is committed at the end of the
-        context, or rolled back after an error."""
+        """Return a context manager that yields a connection in a transaction with the write lock. The transaction is
+        committed at the end of the context, or rolled back after an error."""
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a view of the store as of this moment, which is valid until the context ends."""
+        """Return a context manager that yields a view of the store at this moment. The view is valid until the context
+        ends."""
 
 
 class MemoryBackend(_Readable, Protocol):
@@ -220,8 +223,8 @@ class MemoryBackend(_Readable, Protocol):
         """
 
     def embed_pending(self, *, refused: bool = True) -> int:
-        """Embed the entries without vectors, and return the number of those that remain. If `refused` is False, entries
-        that the model has refused (for example, as too long) are not tried again and not counted."""
+        """Embed the entries without vectors. Return the number of entries that still have none. If `refused` is False,
+        entries that the model has refused (for example, as too long) are not tried again and not counted."""
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
         """Return the entries without vectors among `what` (a scope or ids), in order of id, with their last errors."""
@@ -248,7 +251,7 @@ class MemoryBackend(_Readable, Protocol):
         """Cancel an unfinished move to another embedding space. Return False if there is no unfinished move."""
 
     def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that searches no longer use. Return the number of vectors."""
+        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
         """Take the lease `name` for `seconds`, or extend it if `holder` already has it. A lease is a lock that ends
@@ -268,8 +271,8 @@ class MemoryBackend(_Readable, Protocol):
         """
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a read-only view of the store at this moment. The view can be used until the `with` block ends.
-        Writers do not wait for the view."""
+        """Return a context manager that yields a read-only view of the store at this moment. The view can be used until
+        the `with` block ends. Writers do not wait for the view."""
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         """Store vectors from another store, so that the next `store` does not need to embed their texts again. Return

@@ -104,7 +104,7 @@ class Citation:
 class UnsupportedSentence:
     """A sentence of a language model with claims that the passages do not contain. `claims` are these numbers, dates,
     names and quotations, for example "number 7". `citations` are the numbers of the passages that the sentence cites.
-    If it cites none, it was compared with all passages."""
+    If the sentence cites none, it was compared with all passages."""
 
     sentence: str
     claims: tuple[str, ...]

@@ -71,7 +71,7 @@ class EmbeddingSpace:
         return self.dimension, self.query_prefix, self.document_prefix, self.normalised, int8
 
     def _agreement(self, other: EmbeddingSpace) -> float:
-        """Return how equally the models of the two spaces embed a fixed test text: the cosine of the two vectors
+        """Return how similarly the models of the two spaces embed a fixed test text: the cosine of the two vectors
         (fingerprints), or -1.0 if they have different lengths."""
         import numpy as np
 
