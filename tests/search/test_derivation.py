@@ -137,3 +137,14 @@ def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
     assert (read[2] - read[0], len(store.read_now) - read[2]) == (34, 14)  # the best ten, and four with a title
     assert [*hits] == [*read[1]] and hits.analyzed == read[1].analyzed
     assert {row.language for row in hits.analyzed.values()} == {"en"} and len(hits.analyzed) >= 5
+
+
+def test_a_search_has_the_rows_of_new_entries_written_whenever_they_are_missing(store: Store) -> None:
+    database, renewal = store.af.backend._database, store.af.backend._indexes.search._renewal  # type: ignore[attr-defined]
+    for last in (4, 5):
+        with database.writing() as connection:
+            connection.execute("DELETE FROM derived WHERE entry = ?", [last])
+        assert len(store.af.memory.search("text")) == last
+        renewal.wait()
+        assert store.titles(last)[0] == [f"Title {last}"]
+        store.af.memory.store("Text 5.", title="Title 5")
