@@ -187,6 +187,21 @@ def test_callers_wait_for_a_free_connection(postgres_url: str, tmp_path: Path, m
     backend.close()
 
 
+def test_later_calls_of_a_thread_reuse_its_connections(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(pool, "open_connection", lambda url: opened.append(url) or open_connection(url))
+    backend = _open(postgres_url, tmp_path)
+    for n in range(4):
+        backend.store([make_entry(f"a heron {n}")])
+        assert backend.search(Query("heron")) and backend.count(EVERYTHING) == n + 1
+        if not n:
+            before = len(opened)
+    assert len(opened) == before > 0
+    backend.close()
+
+
 def test_calls_wait_for_a_server_that_restarts(server: Server, tmp_path: Path) -> None:
     url = f"postgresql://postgres@/postgres?host={server.data}"
     backend = _open(url, tmp_path)
