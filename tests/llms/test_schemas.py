@@ -53,6 +53,19 @@ def test_a_schema_that_is_not_strict_is_not_said_to_be(serve: Serve) -> None:
     assert "strict" not in server.seen[0].body["response_format"]["json_schema"]
 
 
+@pytest.mark.parametrize(("inner", "strict"), [(POINT, True), ({**POINT, "required": []}, False)])
+@pytest.mark.parametrize("place", ["property", "items", "either", "definition"])
+def test_a_schema_is_strict_only_if_its_inner_schemas_are(inner: dict[str, Any], strict: bool, place: str) -> None:
+    value = {
+        "property": inner,
+        "items": {"type": "array", "items": inner},
+        "either": {"anyOf": [{"type": "null"}, inner]},
+        "definition": {"$ref": "#/$defs/point"},
+    }[place]
+    outer = {**POINT, "properties": {"x": value}, **({"$defs": {"point": inner}} if place == "definition" else {})}
+    assert Schema(outer).strict is strict
+
+
 @pytest.mark.parametrize(
     "text", ['```json\n{"x": 3}\n```', '\n```\n{"x": 3}```\n', '<think>{"x": 1}? no</think>\n{"x": 3}', ' {"x":\n3}']
 )

@@ -145,6 +145,16 @@ def test_a_lead_in_comes_with_its_items() -> None:
     assert quote == "The agenda of the meeting:\n- the election of the chair\n- the budget"
 
 
+def test_a_lead_in_late_in_a_passage_comes_with_the_items_that_fit_in_a_quote() -> None:
+    before = "Dogs wait outside. Bikes stand at the wall. " * 7
+    agenda = "The agenda of the meeting:\n- the election of the chair\n- the budget"
+    quote = ranked("What is on the agenda of the meeting?", hit(f"{before}{agenda}\n\nTea is served.", 1))[0].quote
+    assert quote == agenda
+    shown = "The agenda of the meeting:\n- the election of the chair"
+    long = f"{shown}\n- the budget {'of the harbour and its boats ' * 20}\n- the tea"
+    assert ranked("What is on the agenda of the meeting?", hit(f"{before}{long}", 1))[0].quote == shown
+
+
 @pytest.mark.parametrize(
     ("carried", "content", "quote"),
     [
