@@ -23,7 +23,7 @@ from agentformer.errors import StoreDamaged
 from agentformer.records.codec import from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges, time_languages
-from agentformer.text.dates.phrases import DaySpan
+from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
 from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
 from agentformer.text.splitting import is_question, stated

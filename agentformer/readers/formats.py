@@ -266,7 +266,7 @@ ADAPTERS = {
     EPUB: f"{_READERS}.epub",
     RTF: f"{_READERS}.rtf",
     **dict.fromkeys((MAIL, MBOX), f"{_READERS}.mail"),
-    **dict.fromkeys(IMAGES, f"{_READERS}.image"),
+    **dict.fromkeys(IMAGES, f"{_READERS}.ocr"),
     HTML: f"{_READERS}.html",
     MARKDOWN: f"{_READERS}.markdown",
     NOTEBOOK: f"{_READERS}.notebook",

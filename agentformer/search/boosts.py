@@ -21,7 +21,7 @@ from agentformer.records.codec import from_micros
 from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.dates.expressions import Period, period_of, query_date_ranges, range_terms
-from agentformer.text.dates.phrases import DateRange
+from agentformer.text.dates.relative import DateRange
 
 _DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1
 _DOCUMENT_PASSAGES = 3  # number of passages of a document that count, so that long documents have no advantage

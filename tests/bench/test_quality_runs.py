@@ -13,7 +13,7 @@ import pytest
 import agentformer
 from agentformer.settings import Settings
 from agentformer.text import analysis
-from agentformer.text.dates import phrases as time_words
+from agentformer.text.dates import relative as time_words
 from agentformer.types import Query
 from bench import abstaining, data, pages, precision
 from bench.quality import __main__, others, table, timing

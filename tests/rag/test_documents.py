@@ -14,7 +14,7 @@ import pytest
 
 import agentformer
 from agentformer.errors import InvalidInput, NotFound, StoreFull
-from agentformer.readers.image import ocr_unavailable
+from agentformer.readers.ocr import ocr_unavailable
 from agentformer.types import Scope
 from tests.permissions import ordinary_user
 from tests.readers.conftest import make_pdf

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, image, read
+from agentformer.readers import ReadLimits, ocr, read
 from agentformer.readers.formats import MAIL, MBOX, sniff
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf
@@ -154,13 +154,13 @@ def test_rich_text_has_pages_characters_and_tables() -> None:
 
 
 def test_an_image_without_ocr_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "ocr_unavailable", lambda: image.OCR_ADVICE)
+    monkeypatch.setattr(ocr, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
     document = here(make_image(["Keys"], "PNG"), "a.png")
-    assert document.status == "no_text" and image.OCR_ADVICE in document.reason
+    assert document.status == "no_text" and ocr.OCR_ADVICE in document.reason
 
 
 @pytest.mark.process
-@pytest.mark.skipif(bool(image.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
+@pytest.mark.skipif(bool(ocr.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 @pytest.mark.parametrize(("kind", "pages"), [("WEBP", 1), ("TIFF", 2)])
 def test_the_text_of_an_image_is_recognised(kind: str, pages: int) -> None:
     document = read(make_image(["The caretaker keeps the keys"], kind, pages), "a.bin")
@@ -172,22 +172,22 @@ def test_the_text_of_an_image_is_recognised(kind: str, pages: int) -> None:
 def test_each_format_of_images_is_unpacked() -> None:
     for kind, pages in (("PNG", 1), ("JPEG", 1), ("WEBP", 1), ("TIFF", 3)):
         data = make_image(["Keys"], kind, pages)
-        assert [each.size for each in image._images(data, 9)] == [(900, 230)] * pages
+        assert [each.size for each in ocr._images(data, 9)] == [(900, 230)] * pages
         assert sniff(data) == f"image/{kind.lower()}"
     with pytest.raises(DocumentTooLarge, match="3 pages; the limit is 2 pages"):
-        list(image._images(data, 2))
+        list(ocr._images(data, 2))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "I;16", "CMYK", "1"])
 def test_every_mode_of_an_image_becomes_gray_on_white(mode: str) -> None:
-    prepared = image._prepared(Image.new(mode, (700, 30)))
+    prepared = ocr._prepared(Image.new(mode, (700, 30)))
     assert (prepared.mode, prepared.size) == ("L", (2100, 90))
-    transparent = image._prepared(Image.new("RGBA", (3600, 2), (0, 0, 0, 0)))
+    transparent = ocr._prepared(Image.new("RGBA", (3600, 2), (0, 0, 0, 0)))
     assert transparent.getpixel((0, 0)) == 255
 
 
 def test_an_image_that_unpacks_to_too_many_pixels_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "ocr_unavailable", lambda: "")
+    monkeypatch.setattr(ocr, "ocr_unavailable", lambda: "")
     out = io.BytesIO()
     Image.new("1", (12_000, 12_000)).save(out, "PNG")
     for data, error in ((out.getvalue(), DocumentTooLarge), (out.getvalue()[:200], DocumentError)):

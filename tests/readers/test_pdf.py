@@ -13,7 +13,7 @@ from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObjec
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, image, pdf, read
+from agentformer.readers import ReadLimits, ocr, pdf, read
 from agentformer.readers.pdf.page_text import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
@@ -181,7 +181,7 @@ def scanned() -> bytes:
 
 
 def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: image.OCR_ADVICE)
+    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
     document = read_here(scanned())
 
     assert document.status == "no_text"
@@ -255,7 +255,7 @@ def test_a_real_scan_is_read_upright_and_upside_down(turned: int) -> None:
 
 @pytest.mark.skipif(bool(pdf.ocr_unavailable()), reason="tesseract or the extra `ocr` is not installed")
 def test_guesswork_of_recognition_is_not_indexed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image, "_turn", lambda picture: 0)
+    monkeypatch.setattr(ocr, "_turn", lambda picture: 0)
     out = io.BytesIO()
     canvas = Canvas(out, pagesize=(408, 264))
     canvas.drawInlineImage(written(180), 0, 0, 408, 264)

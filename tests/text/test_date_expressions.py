@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.dates import find_dates, phrases
+from agentformer.text.dates import find_dates
+from agentformer.text.dates import relative as relative_dates
 from agentformer.text.dates.expressions import (
     MAX_TEXT,
     Period,
@@ -19,7 +20,7 @@ from agentformer.text.dates.expressions import (
     periods,
     range_terms,
 )
-from agentformer.text.dates.phrases import Slots
+from agentformer.text.dates.relative import Slots
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
 
@@ -327,12 +328,12 @@ def test_a_phrase_means_days() -> None:
         ("year", 1, Slots(), _span("2024-01-01", "2024-12-31")),
         ("unknown", 1, Slots(), None),
     ):
-        assert phrases.resolve(kind, number, slots, on, past=False) == days, (kind, number, slots)
+        assert relative_dates.resolve(kind, number, slots, on, past=False) == days, (kind, number, slots)
     end_of_march = date(2023, 3, 31)
-    month_ago = phrases.resolve("past", 0, Slots(unit=4, n=1), end_of_march, past=True)
+    month_ago = relative_dates.resolve("past", 0, Slots(unit=4, n=1), end_of_march, past=True)
     assert month_ago == _span("2023-02-28", "2023-03-31")
-    assert phrases.resolve("in-year", 0, Slots(year=2020), None, past=False) == _span("2020-01-01", "2020-12-31")
-    assert phrases.resolve("day", 1, Slots(), None, past=False) is None
+    assert relative_dates.resolve("in-year", 0, Slots(year=2020), None, past=False) == _span("2020-01-01", "2020-12-31")
+    assert relative_dates.resolve("day", 1, Slots(), None, past=False) is None
 
 
 def test_a_date_without_a_year_is_near() -> None:
@@ -348,15 +349,15 @@ def test_a_date_without_a_year_is_near() -> None:
         (2, 0, date(2024, 3, 1), True, _span("2024-02-01", "2024-02-29")),
         (2, 30, on, False, None),
     ):
-        assert phrases.nearest_occurrence(month, day, at, past) == days, (month, day, at)
+        assert relative_dates.nearest_occurrence(month, day, at, past) == days, (month, day, at)
 
 
 def test_numbers_and_years_that_words_mean() -> None:
-    english = phrases.phrase_tables()["en"]
+    english = relative_dates.phrase_tables()["en"]
     words = ("7", "999", "1000", "two", "xyz")
-    assert [phrases.number_value(word, english) for word in words] == [7, 999, 0, 2, 0]
+    assert [relative_dates.number_value(word, english) for word in words] == [7, 999, 0, 2, 0]
     years = ("1899", "1900", "2099", "2100", "202", "20230")
-    assert [phrases.year_value(year) for year in years] == [0, 1900, 2099, 0, 0, 0]
+    assert [relative_dates.year_value(year) for year in years] == [0, 1900, 2099, 0, 0, 0]
 
 
 def test_the_length_of_a_range_decides_its_terms() -> None:
@@ -373,5 +374,5 @@ def test_the_length_of_a_range_decides_its_terms() -> None:
         ("2020-01-01", "2023-12-31", True, ("2020", "2021", "2022")),
         ("2021-01-01", "2022-12-30", True, ()),
     ):
-        assert range_terms([phrases.DateRange(0, 1, *_span(first, last), relative)]) == terms, (first, last)
+        assert range_terms([relative_dates.DateRange(0, 1, *_span(first, last), relative)]) == terms, (first, last)
     assert day_terms(date(2023, 1, 1)) == ("2023-01-01", "2022-W52", "2023-01")

@@ -18,7 +18,7 @@ from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
-from agentformer.text.dates.phrases import DateRange
+from agentformer.text.dates.relative import DateRange
 from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.image import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable
+from agentformer.readers.ocr import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable
 from agentformer.readers.pdf.layout import Title, bodies, page_headings, with_titles
 from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located

@@ -16,8 +16,8 @@ from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import Day, Mention, find_dates, weekdays
-from agentformer.text.dates import phrases as time_words
-from agentformer.text.dates.phrases import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
+from agentformer.text.dates import relative as time_words
+from agentformer.text.dates.relative import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
 from agentformer.text.languages import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points of a text that are read
