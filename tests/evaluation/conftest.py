@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from agentformer import embedders
+from agentformer.embedders import estimated_spans
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.factory import trial
@@ -30,11 +32,14 @@ def opens() -> Iterator[Opens]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _each_text_is_hashed_once() -> Iterator[None]:
-    """An optimization embeds the same long texts for many settings, and these tests run a hundred of them."""
+    """An optimization divides and embeds the same long texts for many settings, and these tests run a hundred of
+    them."""
     spans, vector = HashingEmbedder.token_spans, HashingEmbedder.embed_query
     kept_spans = cache(lambda text: tuple(spans(HashingEmbedder(), text)))
+    kept_estimates = cache(lambda text: tuple(estimated_spans(text)))
     kept_vector = cache(lambda dimension, text: vector(HashingEmbedder(dimension), text))
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(embedders, "estimated_spans", lambda text: list(kept_estimates(text)))
         patch.setattr(HashingEmbedder, "token_spans", lambda self, text: list(kept_spans(text)))
         patch.setattr(HashingEmbedder, "embed_query", lambda self, text: kept_vector(self.space.dimension, text).copy())
         yield

@@ -169,7 +169,7 @@ def test_an_interrupted_search_goes_on_where_it_was(optimized: Opened, tmp_path:
 @pytest.mark.parametrize("what", ["questions", "passages", "model", "settings", "seed"])
 def test_a_journal_of_something_else_begins_anew(optimized: Opened, what: str) -> None:
     dataset = plain()
-    options: dict[str, Any] = {"level": "quick", "only": ["rrf_k"]}
+    options: dict[str, Any] = {"level": "eval"}
     optimized(dataset, **options)
     settings, embedder = SETTINGS, None
     if what == "questions":
