@@ -103,7 +103,7 @@ def _names(title: str, name: str) -> list[str]:
 
 def words_of_name(name: str) -> str:
     """Return the words of the name of a file, without folder and extension, separated by spaces: "AMAZON 2017 10K" for
-    "AMAZON_2017_10K.pdf". Digests and UUIDs are left out. Return "" if the name contains no word, such as "p1"."""
+    "AMAZON_2017_10K.pdf". Digests and UUIDs are left out. Return "" for a name without words, such as "p1"."""
     stem = PurePath(name).stem[: 4 * _MAX_NAME]
     words = [word for word in _NAME_SEPARATOR.split(_NAME_CODE.sub(" ", stem)) if word]
     text = " ".join(words)[:_MAX_NAME].rstrip()
@@ -111,8 +111,9 @@ def words_of_name(name: str) -> str:
 
 
 def _cut_headers(page: Page, span: Span) -> list[str]:
-    """Return a list of one string for the context line: the headers of the table that the span continues, and the unit
-    of the amounts, such as "in millions". Return an empty list if the span does not begin inside a table."""
+    """Return the headers for the context line of a chunk that begins inside a table. The result is a list with one
+    string: the headers of the table, and the unit of its amounts, such as "in millions". Return an empty list if the
+    span does not begin inside a table."""
     table = next((table for table in page.tables if table.start < span.start < table.end), None)
     if table is None:
         return []

@@ -79,7 +79,8 @@ class Problem(NamedTuple):
 
 
 def encodable(path: str | os.PathLike[str]) -> str:
-    """Return a path as a text that can be stored: with `/`, and with `\\udce9` for a byte that is not UTF-8."""
+    """Return a path as a text that can be stored. Folders are separated by `/`. A byte that is not UTF-8 becomes an
+    escape: the byte E9 becomes the six characters `\\udce9`."""
     return Path(path).as_posix().encode("utf-8", "backslashreplace").decode()
 
 
@@ -254,7 +255,7 @@ class Folders(NamedTuple):
 
 class SizeLimits(NamedTuple):
     """The size limits of a sync, in bytes. `file` is the limit for every file. `text` is the limit for a text file; a
-    longer text is a log or data."""
+    longer text is usually a log or data, and not a document."""
 
     file: int
     text: int
@@ -266,8 +267,8 @@ class Unread(Exception):
 
 def _refuse_unread(head: bytes, file: FolderFile, size: int, max_bytes: int, is_text: Callable[[bytes], bool]) -> None:
     """Raise `Unread` if a sync must leave out the file, because it is empty, binary, minified or generated, or a text
-    of more than `max_bytes` bytes. `head` is the beginning of the file, and `size` is the size of the file in bytes. A
-    document such as a PDF file is never left out."""
+    of more than `max_bytes` bytes. `head` is the beginning of the file, and `size` is the size of the file in bytes.
+    This function never leaves out a file with the suffix of a document format, such as ".pdf"."""
     path = Path(file.name)
     suffix = path.suffix.lower()
     if suffix in _DOCUMENTS:

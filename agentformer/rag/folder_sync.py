@@ -60,8 +60,8 @@ class SyncReport:
 
 
 class _Known(NamedTuple):
-    """The values of a stored document that a sync needs. There are only a few, so that the values of a million
-    documents fit in memory."""
+    """The values of a stored document that a sync needs. Other values are not kept, so that a sync of a million
+    documents fits in memory."""
 
     id: str
     stamp: str

@@ -33,8 +33,8 @@ _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language i
 
 @runtime_checkable
 class TextProgress(Protocol):
-    """A progress callback that reports more to the user. Its method `read` is called with the numbers of pages and
-    chunks after the text of the file was cut into chunks."""
+    """A progress callback that also receives the numbers of pages and chunks of a file. These are passed to its method
+    `read`, once, after the text of the file was cut into chunks."""
 
     def __call__(self, done: int, windows: int, /) -> None: ...
 
@@ -216,8 +216,9 @@ def _copies(same: MemoryEntry, parts: Iterable[MemoryEntry], upload: Document) -
 
 
 def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
-    """Return an entry of a renamed document with the new name. The entry of the document itself, and not of a page or
-    chunk, also gets the new origin and stamp."""
+    """Return an entry of a renamed document with the new name. `entry` is the entry of the document itself, of a page
+    or of a chunk. Only the entry of the document itself also gets the new origin and the new stamp of the file (see
+    `folder_sync`)."""
     if entry.kind == "document":
         place = {"name": document.name, "origin": document.origin, "root": document.root, "stamp": document.stamp}
         return dataclasses.replace(entry, content=document.name, metadata={**entry.metadata, **place})

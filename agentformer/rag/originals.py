@@ -36,7 +36,7 @@ DATABASE = "database"  # the setting for files in the database of the memory
 
 
 class SharedPlace(Protocol):
-    """The files and the locks that all nodes of a memory share, in its database."""
+    """The files and the locks in the database of a memory, which all nodes of the memory share."""
 
     @property
     def files(self) -> SharedFiles: ...
@@ -124,8 +124,8 @@ class Originals:
                 upload.release()
 
     def restore(self, data: bytes) -> None:
-        """Store the original file of a stored document again if the file is missing or damaged. Do nothing if the
-        document was removed in the meantime."""
+        """Store `data`, the original file of a stored document, again if this file is missing or damaged. Do nothing if
+        no stored document has these bytes any more."""
         digest = _digest(data)
         if not self.files.holds(digest, data):
             with self._uploads.exclusive():  # a concurrent removal of the document deletes the file after this block

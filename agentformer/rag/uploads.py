@@ -44,8 +44,8 @@ class Placement:
     """The decision about an upload. `document` has the name and the origin under which the new document is stored.
     `former` contains the stored documents that the new document replaces: normally one or none. If `same` is not None,
     the document `same` is stored with the same bytes already, and the file is not read again. If `new_metadata` is also
-    True, the metadata of the upload replace the metadata of `same`. `check` is passed to `MemoryBackend.store`; it
-    raises `Conflict` if another caller has changed the documents on which the decision depends."""
+    True, the metadata of the upload replace the metadata of `same`. The caller passes `check` to `MemoryBackend.store`.
+    The check raises `Conflict` if another caller has changed the documents on which the decision depends."""
 
     document: Document
     former: tuple[MemoryEntry, ...]
@@ -133,9 +133,9 @@ def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Documen
 
 
 def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:
-    """Add values of the upload to the stored document `same`: the folder and the stamp of a sync, and the origin if an
-    older version of agentformer stored the document without it. Return the stored document. Raises `Conflict` if
-    another caller has changed the stored document."""
+    """Add values of the upload to the stored document `same`: the folder of a sync, the stamp of the file (see
+    `folder_sync`), and the origin if an older version of agentformer stored the document without an origin. Return the
+    stored document. Raises `Conflict` if another caller has changed the stored document."""
     known = {"origin": document.origin, "root": document.root} if "origin" not in same.metadata else {}
     if document.stamp:
         known |= {"root": document.root, "stamp": document.stamp}
@@ -250,9 +250,9 @@ def _absolute(path: str | os.PathLike[str]) -> str:
 
 
 def read_upload(file: Any, name: str, origin: Origin | None, limit: int) -> tuple[bytes, Document]:
-    """Return the bytes of a file to upload, and a `Document` with its name, origin, SHA-256 and size. If `name` is ""
-    or `origin` is None, it is taken from the path of the file. Raises `InvalidInput` if the file cannot be read, or if
-    the file has more than `limit` bytes."""
+    """Return the bytes of a file to upload, and a `Document` with its name, origin, SHA-256 and size. If `name` is "",
+    the name is taken from the path of the file. If `origin` is None, the origin is taken from this path. Raises
+    `InvalidInput` if the file cannot be read, or if the file has more than `limit` bytes."""
     data, file_name = _read_file(file, limit)
     origin = origin or _origin_of(file, name)
     return data, Document(

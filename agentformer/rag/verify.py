@@ -52,8 +52,8 @@ class _Listing(Protocol):
 class _Survey:
     def __init__(self, backend: MemoryBackend, *, sound: bool) -> None:
         """Read and check all documents of the backend. `sound` is True if the other checks of the backend found no
-        damage. Only then, documents that cannot be read are reported as damage, because otherwise the other checks have
-        already reported it."""
+        damage. If `sound` is False, documents that cannot be read are not reported as damage, because the other checks
+        have already reported this damage."""
         what = "each document has all its pages and chunks, with their text unchanged"
         self.documents = Findings("documents", what, _INGEST_AGAIN)
         advice = (

@@ -93,8 +93,9 @@ class Answerer:
     def judged(
         self, question: str, hits: Sequence[Hit], more: Sequence[Hit] = ()
     ) -> tuple[list[RankedSentence], QuoteFeatures | None]:
-        """Return two values for a benchmark, from which an extractive answer is made: the sentences of the hits and of
-        `more` (see `answer`), best first, and the values for the confidence (None if there are no hits)."""
+        """Return the two values from which an extractive answer is made: the sentences of the hits and of `more` (see
+        `answer`), best first, and the values for the confidence (None if there are no hits). Benchmarks call this
+        method."""
         request = self._request(question, hits, more=more)
         return request.ranked, request.grounds
 
@@ -278,7 +279,8 @@ def _shown(arrived: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -
 
 
 def _at_once(answer: Answer, *, shown: bool = False) -> Iterator[AnswerEvent]:
-    """Yield the whole text as one piece, unless pieces were `shown` before, and then the complete answer."""
+    """Yield the events of an answer that is already complete: its whole text as one piece, and then the answer. If
+    `shown` is True, the caller has already yielded pieces, and only the answer is yielded."""
     if not shown:
         yield AnswerPiece(answer.text)
     yield answer

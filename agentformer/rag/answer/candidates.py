@@ -100,17 +100,18 @@ def lacks_frequency(question: str, text: str, language: str) -> bool:
 
 
 def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks for a time, a number or a reason, and a text contains none. If the text contains a
-    question, a reason is not searched for, because the answer after this question may be a reason without a word such
-    as "because"."""
+    """Return whether a question asks for a time, a number or a reason, and a text contains none. Return False if the
+    question asks for a reason and the text itself contains a question: the sentence after that question may be a reason
+    without a word such as "because"."""
     asked = classify(question, language)
     judged = asked.type in ("when", "many", "much") or (asked.type == "why" and not _ASKS.search(text))
     return judged and has_candidate(asked, text, language, _spoken(question)) == 0.0
 
 
 def repeats_question(question: str, text: str, language: str) -> bool:
-    """Return whether a text certainly does not say who, where or why. This is the case if it is a question, or if all
-    its words are words of the question or function words ("The concert was postponed.")."""
+    """Return whether a text only repeats the question. This is the case if the text is itself a question. For a
+    question that asks who, where or why, this is also the case if the text consists of words of the question and
+    function words ("The concert was postponed." for "Why was the concert postponed?")."""
     if is_question(text):
         return True
     if classify(question, language).type not in ("who", "where", "why") or language in _CASELESS:
@@ -189,8 +190,8 @@ def _has_another_dimension(question: Question, folded: str, known: Collection[st
 
 
 def _value(found: Quantity, question: Question, asked: Collection[str]) -> float:
-    """Return how well a number answers the question, from 0 to 1. The question asks for the kinds of quantities
-    `asked`, and the unit of the number is of another kind or missing."""
+    """Return how well a number answers the question, from 0 to 1. `asked` are the kinds of quantities for which the
+    question asks. Call this function only for a number without a unit of one of these kinds."""
     if "age" in asked and "span" in found.kinds:
         return _YEARS_OLD
     if found.is_year or (found.has_noun and not found.kinds and asked and _PHYSICAL.issuperset(asked)):

@@ -136,8 +136,8 @@ def without_unfinished(text: str) -> str:
 
 
 def _without_strays(run: re.Match[str]) -> str:
-    """Return a group of markers. Markers that cite no passage are removed, and also the words that joined only these
-    markers."""
+    """Return the text of a group of markers, such as "[1] and [2]", without the markers that cite no passage. The words
+    between the markers, such as "and", are removed if they no longer join two markers."""
     if run["framed"]:
         return ""
     if run["code"] is not None or _STRAY not in run["marks"]:
@@ -185,8 +185,8 @@ class _CopiedMarkers:
         self.numbers: set[int] = set()  # of the copied markers found so far
 
     def has(self, number: int, start: int, end: int) -> bool:
-        """Return True if the model copied the marker with this number from a passage, and add the number to `numbers`.
-        The position of the marker in the text of the model is `[start, end)`."""
+        """Return whether the model copied the marker with this number from a passage. If so, the number is also added
+        to `numbers`. The position of the marker in the text of the model is `[start, end)`."""
         if not self._holders:
             return False
         copied = any(

@@ -3,13 +3,14 @@
 Two logistic functions estimate it (Platt 1999). The first estimates whether the hits are about the question, from two
 values: the share of the question's terms that one passage contains, and the cosine of the passage that is nearest to
 the question (`ConfidenceFeatures`). The second uses this probability and the features of the first quote
-(`QuoteFeatures`). If the confidence is below a bound, the question is declined. The bound follows from the cost of
-wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020, "Selective Question Answering").
+(`QuoteFeatures`). If the confidence of an extractive answer is below a limit (`Answerer.abstain`), the answer only says
+that nothing was found. The limit follows from the cost of wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020,
+"Selective Question Answering").
 
-The baseline is the mean cosine of unrelated texts, which differs between models (`CosineBaselines`). Cosines are
-therefore measured relative to the baseline. The confidence can hardly distinguish a passage about the topic of the
-question from a passage with the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared
-only within one list of hits.
+The mean cosine of unrelated texts differs between models. This mean is called the baseline (`CosineBaselines`), and
+cosines are measured relative to it. The confidence can hardly distinguish a passage about the topic of the question
+from a passage with the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within
+one list of hits.
 """
 
 from __future__ import annotations
@@ -110,9 +111,9 @@ class QuoteFeatures(NamedTuple):
 
     @property
     def is_judged(self) -> bool:
-        """True if the confidence depends on the coefficients, so that they can be fitted to this example: the hits may
-        contain the answer, and neither `unknown` nor `other_period` is true. The limit for `lacks` and `missing` may
-        still apply."""
+        """True if the coefficients of the logistic function can be fitted to this example. This is the case if the hits
+        may contain the answer, and if neither `unknown` nor `other_period` is true. Otherwise, fixed rules lower the
+        confidence. The upper limit that `lacks` and `missing` set is not considered here."""
         return self.hits >= _HOPELESS and not (self.unknown or self.other_period)
 
     @property
@@ -234,7 +235,8 @@ def confidence_features(
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
     """Return the share (0..1) of the question's terms that occur in a quote of the passage or in the headings above it.
     If only another form of a term occurs there, the similarity of the two forms counts. A term that no passage contains
-    also counts, so a question about another subject has a low share. A question without terms has the share 1."""
+    is counted as missing, so the share is low for a question about another subject. It is 1 for a question without
+    terms."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
     return _held_share(terms, held)

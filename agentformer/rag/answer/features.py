@@ -96,7 +96,8 @@ class Features(NamedTuple):
 
 
 class SentenceFeatures:
-    """Computes the features of sentences for one question. Also sets `leads` and `refers` of the sentences."""
+    """Computes the features of sentences for one question. Also sets the attributes `leads` and `refers` of each
+    `Sentence`."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")

@@ -148,7 +148,8 @@ def _may_refuse(text: str) -> bool:
 
 
 def _encodable(text: str) -> str:
-    """Return the text with surrogate pairs joined and single surrogates, which cannot be stored, removed."""
+    """Return the text as valid Unicode: the halves of a surrogate pair are joined, and a single half is removed,
+    because it cannot be stored."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "ignore")
 
 

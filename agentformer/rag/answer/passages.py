@@ -103,8 +103,9 @@ class Passage:
 
     @cached_property
     def header_stems(self) -> dict[Span, frozenset[str]]:
-        """A dictionary: span of each row of a table -> the stems of the title, the headers and the group above the row.
-        A stem that also occurs in a row of the table is left out, because it describes only some of the rows."""
+        """A dictionary: span of each row of a table -> the stems of the words that apply to the row: the title of the
+        table, the headers of its columns, and the heading of the group of rows to which the row belongs. A stem that
+        also occurs in a row of the table is left out, because it describes this row and not the whole table."""
         own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
         found: dict[Span, frozenset[str]] = {}
         for table in self.tables:
@@ -115,9 +116,10 @@ class Passage:
 
     @cached_property
     def carried(self) -> str:
-        """The beginning of the first sentence if this sentence begins on the previous page, else "". The beginning is
-        stored in the context of the chunk. A heading in the context does not count: the content must go on with a small
-        letter, a digit or a script without case."""
+        """The beginning of the first sentence if this sentence begins on the previous page, else "". The context line
+        of the chunk contains this beginning. The context line may contain a heading of the previous page instead.
+        Therefore the result is "" unless the content begins with a small letter, a digit or a letter of a script
+        without case."""
         carried = self.hit.entry.context.partition(CARRIED)[2]
         first = self.content.lstrip()[:1]
         goes_on = first.islower() or first.isdigit() or (first.isalpha() and first.lower() == first.upper())
@@ -169,8 +171,9 @@ class Passage:
 
     @cached_property
     def named_dates(self) -> list[str]:
-        """The words of the question for dates of the entry: the day on which the entry happened, in UTC or in the local
-        time zone, and the days that the text of the entry names in any notation."""
+        """The words with which the question names a date of the entry, such as "last Monday". Dates of the entry are
+        the day on which the entry happened, in UTC or in the local time zone, and the days that its text names in any
+        notation."""
         if not self._dates:
             return []
         at = self.hit.entry.occurred_at
@@ -182,7 +185,7 @@ class Passage:
 
 
 def dates_of(query: QueryTerms) -> NamedDates:
-    """Return the dates that a question names: the words for each date, and its days."""
+    """Return the dates that a question names: for each date, the words of the question and the range of days."""
     return [(query.text[days.start : days.end], days) for days in query_dates(query).days]
 
 
@@ -195,7 +198,8 @@ def read_passages(
     """Return a `Passage` for each hit. `dates` are the dates that the question names; see `dates_of`. If the passages
     are too short to detect a language, `likely`, the language of the question, is assumed. If this language is unknown,
     too, as for a question of one word, a passage that is Danish, Norwegian or Swedish has the likeliest of these
-    languages. `analyzed` is `Hits.analyzed` of the hits; the language of other hits is detected."""
+    languages. `analyzed` contains the known languages of hits (see `Hits.analyzed`). If the language of a hit is not
+    known, it is detected."""
     languages = EntryLanguages(analyzed)
     passages = [Passage(hit, languages, "" if likely else None, dates) for hit in hits]
     if likely and not any(passage.language for passage in passages):
@@ -235,12 +239,12 @@ def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
 
 @dataclass(eq=False, slots=True)
 class Sentence:
-    """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if `before` belongs to
-    the quote, and `refers` if this sentence also begins with a word that refers to it ("It was built ..."). `headings`
-    are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its headers. If
-    the sentence is a question, `answer` is the next sentence, unless this is a question, too. In a message, a question
-    has no `answer` and is not the `before` of a sentence, because the author of a message does not answer their own
-    question."""
+    """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if a quote of this
+    sentence also includes `before`. `refers` is True if the reason is a word at the beginning of this sentence that
+    refers to `before` ("It was built ..."). `headings` are the stems of the headings above. A row of a table counts as
+    a sentence; `row` is this row with its headers. If the sentence is a question, `answer` is the next sentence, unless
+    this is a question, too. In a message, a question has no `answer` and is not the `before` of a sentence, because the
+    author of a message does not answer their own question."""
 
     passage: Passage
     span: Span
@@ -261,8 +265,9 @@ class Sentence:
 
     @property
     def naming(self) -> Sentence | None:
-        """The sentence that names the subject, with which a quote begins. This is the previous sentence. If several
-        sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence before all of them."""
+        """The earlier sentence that names the subject of this sentence; a quote can begin with it. This is the previous
+        sentence. If several sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence
+        before all of them. None if there is no previous sentence."""
         former = self.before
         while self.refers and former and former.refers and former.before:
             former = former.before
@@ -293,9 +298,9 @@ def _sentences_of(passage: Passage) -> Iterator[Sentence]:
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Return the sentences that have content (see `_is_filled`) and are not headings. Set the `headings` of each
-    sentence: the stems of the nearest heading before it in the passage, or, before the first heading, those of the
-    context line."""
+    """Return the sentences without headings and without sentences that have no content (see `_is_filled`). Set the
+    `headings` of each sentence: the stems of the nearest heading before it in the passage, or, before the first
+    heading, those of the context line."""
     body: list[Sentence] = []
     headings: frozenset[str] | None = None
     for sentence in sentences:

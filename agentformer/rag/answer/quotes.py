@@ -119,8 +119,8 @@ def rank_sentences(
 
 def knows_language(hits: Iterable[Hit]) -> bool:
     """Return whether the embedder probably knows the language of the hits, so that vectors of their sentences can be
-    compared: the vector search found at least one hit, and its weight in the ranking was at least `_SAY`. A search
-    lowers this weight if the embedder hardly knows the language."""
+    compared: the search by vectors found at least one hit, and the weight of the vectors in the ranking was at least
+    `_SAY`. A search lowers this weight if the embedder hardly knows the language."""
     found = [hit for hit in hits if hit.dense_rank]
     weights = [vote.weight for hit in found for vote in hit.votes if vote.name == "vectors"]
     return bool(found) and max(weights, default=1.0) >= _SAY
@@ -194,8 +194,9 @@ def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights
 
 
 def _probabilities(features: Sequence[Features], weights: Features, texts: Sequence[str]) -> list[float]:
-    """Return for each sentence the probability that it is the answer. Sentences with the same text do not compete with
-    each other: only the best of them is counted in the total by which all are divided."""
+    """Return for each sentence the probability that it is the answer. The probabilities of different texts have the sum
+    1. Sentences with the same text do not compete with each other: only the most probable of them is counted in this
+    sum."""
     scores = np.array(features) @ np.array(weights)
     odds = np.exp(scores - scores.max())
     best: dict[str, float] = {}

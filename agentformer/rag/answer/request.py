@@ -109,8 +109,8 @@ class AnswerRequest:
     @cached_property
     def ranked(self) -> list[RankedSentence]:
         """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
-        language of the hits. Vectors of tokens are compared in this case, and also if a hit has the language of the
-        question."""
+        language of the hits. Vectors of tokens are compared if the embedder knows this language, or if a hit has the
+        language of the question."""
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count tokens in another way and refuse a long sentence
@@ -204,7 +204,8 @@ class AnswerRequest:
         return self._passage.language or classify(self.question).language
 
     def _has_other_period(self) -> bool:
-        """Return whether the quote states an amount for another period than the question asks for, such as a year."""
+        """Return whether the first quote states an amount for another period than the question asks for, such as an
+        amount per month for a question about a year."""
         quote, language = self.quotes[0].quote, self._language
         asked = classify(self.question, language)
         if other_period(asked, quote, language):

@@ -123,7 +123,8 @@ def with_citations(text: str, passages: Sequence[Passage]) -> str:
 
 
 class _Reader:
-    """Reads the numbers, dates and names of passages, once for each group of passages that a sentence cites."""
+    """Compares the numbers, dates and names of a text with those of the passages. `text` is an answer of a model or a
+    question. Passages that a sentence cites together are read once and cached."""
 
     def __init__(self, passages: Sequence[Passage], question: str, text: str) -> None:
         self._passages = passages
@@ -156,20 +157,22 @@ class _Reader:
         return [*found, *self._missing_quotations(plain, numbers)]
 
     def unknown(self) -> list[str]:
-        """Return the numbers, dates and names of the text that no passage contains. The text is a question."""
+        """Return the numbers, dates and names of the text that no passage contains. Call only if the text is a
+        question."""
         text = self._compared_text()
         figures = self._not_named(self._unknown_figures(text), text)
         return figures + [f"name {name}" for name in self.names()[1]]
 
     def names(self) -> tuple[list[str], list[str]]:
-        """Return the names of the text, a question, and those of them that no passage contains."""
+        """Return two lists: the names of the text, and those of them that no passage contains. Call only if the text is
+        a question."""
         text = self._compared_text()
         names = self._compared_names(text)
         return names, [name for name in names if self._is_unknown_name(name, text)]
 
     def _not_named(self, figures: list[str], text: str) -> list[str]:
-        """Return the claims `figures`. The number of a thing that a passage names, such as a berth in a range of
-        berths, is left out."""
+        """Return the claims `figures` without the numbers of things that a passage names: if a passage names the berths
+        10 to 15, the number of berth 12 is left out."""
         if not figures:
             return []
         things = numbered_things(text, self._language)
@@ -177,8 +180,9 @@ class _Reader:
         return [figure for figure in figures if figure not in {f"number {thing.numbers}" for thing in named}]
 
     def names_nothing(self) -> bool:
-        """Return whether the text, a question, contains numbers, dates or names, and no passage contains one of
-        them. False for a language that writes every noun with a capital, in which few names are recognised."""
+        """Return whether the text contains numbers, dates or names, and no passage contains one of them. Call only if
+        the text is a question. Return False for a language that writes every noun with a capital letter, because few
+        names are recognised in it."""
         if self._language in claims.CAPITAL_NOUNS:
             return False
         text = self._compared_text()
@@ -203,9 +207,10 @@ class _Reader:
         return [name for name in names if len(name) >= _SHORTEST_NAME and not months(name)]
 
     def _unknown_figures(self, text: str) -> list[str]:
-        """Return the numbers and dates of the text that no passage contains. To save time, a few lines of the passages
-        with the same digits are read first, and then all such lines. All lines of the passages are read if the text
-        names a month, or if these lines do not contain everything."""
+        """Return the numbers and dates of the text that no passage contains. To save time, only a few lines of the
+        passages with the same digits are read at first. If they do not contain all numbers, all lines with these digits
+        are read. If these do not contain all numbers either, or if the text names a month, all lines of the passages
+        are read."""
         names_month = any(months(word) for word in _WORD.findall(text))
         if not names_month and not any(find_numbers(text)):
             return []
@@ -284,7 +289,8 @@ class _Reader:
 
 
 def _cited_sentences(text: str) -> Iterator[tuple[str, list[int]]]:
-    """Yield the sentences of a text, each with the numbers that it cites, also those of markers after its end."""
+    """Yield the sentences of a text, each with the numbers of the passages that it cites. Markers directly after the
+    end of a sentence belong to this sentence."""
     text = claims.without_list_numbers(text)
     sentence, cited = "", list[int]()
     for span in sentence_spans(text):
