@@ -88,6 +88,10 @@ def test_a_server_without_schemas_is_asked_more_and_more_plainly_and_then_rememb
     assert kinds == ["json_schema", "json_object", None, None]
     messages = server.seen[-1].body["messages"]
     assert len(messages) == 1 and json.dumps(POINT) in messages[0]["content"]
+    asked.complete([ChatMessage("system", "Be brief."), ChatMessage("assistant", "Hi."), *ASK], schema=POINT)
+    *before, last = server.seen[-1].body["messages"]
+    assert [message["content"] for message in before] == ["Be brief.", "Hi."]
+    assert last["role"] == "user" and last["content"].startswith("hello") and json.dumps(POINT) in last["content"]
 
 
 def test_one_schema_that_a_server_cannot_read_is_not_held_against_the_others(serve: Serve) -> None:

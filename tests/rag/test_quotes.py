@@ -250,6 +250,13 @@ class Counting(HashingEmbedder):
         return super().embed_query(text)
 
 
+def test_the_words_of_the_question_in_the_same_order_count() -> None:
+    text = "The keeper of the light lives in Turku. A light is on for the keeper in Turku."
+    first, second = sorted(ranked("Where is the keeper of the light?", hit(text, 1)), key=lambda each: each.span.start)
+    assert first.features is not None and second.features is not None
+    assert first.features.phrase > second.features.phrase >= 0.0
+
+
 def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
     text = " ".join(f"The keys number {n} hang in cupboard number {n} of the second office." for n in range(40))
     embedder, vectors, query = (
@@ -263,14 +270,6 @@ def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
     again = rank_sentences(query, read_passages([hit(text, 1)]), embedder, vectors)
     assert len(embedder.batches) == embedder.questions.count(query.text) == 1
     assert [(each.quote, each.score) for each in again] == [(each.quote, each.score) for each in found]
-
-
-def test_a_full_cache_drops_the_vector_that_was_unused_for_the_longest_time() -> None:
-    embedder = Counting()
-    vectors = RecentVectors(values=2 * embedder.space.dimension)
-    for text in ("a", "b", "a", "c", "a", "b"):
-        assert vectors.of([text], embedder).shape == (1, embedder.space.dimension)
-    assert embedder.batches == [["a"], ["b"], ["c"], ["b"]]
 
 
 class Tokens(Counting):

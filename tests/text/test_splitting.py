@@ -19,7 +19,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text import splitting
-from agentformer.text.splitting import split, windows
+from agentformer.text.splitting import split, stated, windows
 from agentformer.types import Embedder, Query, Span
 from tests.faults.long_form import LONG
 
@@ -392,3 +392,13 @@ def test_a_text_without_tokens_is_one_window() -> None:
 
 def test_the_ends_of_a_text_count_as_white_space() -> None:
     assert [splitting._at_space("a b", at) for at in range(-1, 4)] == [True, False, True, False, True]
+
+
+def test_a_text_states_more_the_longer_it_is_without_its_questions() -> None:
+    words = "The ferry to Utö leaves the harbour at nine. "
+    assert 0.0 < stated(words) < stated(2 * words) < stated(9 * words) == 1.0
+    assert stated(f"{words}When does it come back? ") < stated(f"{words}It comes back at noon ok. ")
+    assert stated("When does it come back?") == 0.0
+    japanese = "フェリーは九時に港を出る。"  # few characters state as much as many letters
+    assert stated(japanese) > 2 * stated("é" * len(japanese))
+    assert stated("é" * 30) == stated("e" * 30)
