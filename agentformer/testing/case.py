@@ -10,6 +10,7 @@ import unittest
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -166,14 +167,23 @@ def json_equal(one: Any, other: Any) -> bool:
 
 def admitted_by(tree: Mapping[str, Any], entry: MemoryEntry) -> bool:
     """Return whether `entry` matches `tree`, a filter in its JSON form."""
-    kind = tree["type"]
-    if kind in ("and", "or", "not"):
-        results = [admitted_by(part, entry) for part in tree["filters"]]
-        return all(results) if kind == "and" else any(results) if kind == "or" else not any(results)
+    return is_true(tree, filtered_values(entry))
+
+
+def filtered_values(entry: MemoryEntry) -> dict[str, Any]:
+    """Return the values of an entry that a filter can compare: key of the filter -> value."""
     values = {f"$metadata.{key}": value for key, value in entry.metadata.items()}
     values |= {f"${key}": value for key, value in entry_to_json(entry).items() if value is not None}
     source = values.get("$source") or {}
-    values |= {f"${name}": source[name] for name in ("document_id", "page") if source.get(name) is not None}
+    return values | {f"${name}": source[name] for name in ("document_id", "page") if source.get(name) is not None}
+
+
+def is_true(tree: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether the filter `tree` is true for the values of an entry."""
+    kind = tree["type"]
+    if kind in ("and", "or", "not"):
+        results = [is_true(part, values) for part in tree["filters"]]
+        return all(results) if kind == "and" else any(results) if kind == "or" else not any(results)
     key = tree["key"] if tree["key"].startswith("$") else f"$metadata.{tree['key']}"
     wanted = tree["value"] if kind in ("in", "nin") else [tree["value"]]
     if kind == "exists":
@@ -233,9 +243,14 @@ class Reference:
     def __init__(self, entries: Iterable[MemoryEntry] = (), embedder: Embedder | None = None) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self._embedder: Embedder = embedder or HashingEmbedder()
+        self._rows: dict[str, Matrix] = {}  # text -> the vectors of its windows
+        self._values: dict[str, tuple[MemoryEntry, dict[str, Any]]] = {}  # id -> the entry and its `filtered_values`
 
     def list(self, scope: Scope) -> list[MemoryEntry]:
         """Return the entries of a scope, sorted by id."""
+        if scope.where is not None:  # parse it once, not for each entry
+            tree, rest = to_json(parse(scope.where)), replace(scope, where=None)
+            return [entry for entry in self.list(rest) if is_true(tree, self._values_of(entry))]
         return sorted((e for e in self.entries.values() if admits(scope, e)), key=lambda entry: entry.id)
 
     def cosines(self, query: Query) -> dict[str, float]:
@@ -244,11 +259,23 @@ class Reference:
         vector = self._embedder.embed_query(query.text)
         cosines: dict[str, float] = {}
         for entry in self.list(query.scope):
-            spans = windows(entry.content, self._embedder.token_spans, self._embedder.space.max_tokens)
-            if spans and entry.kind not in UNSEARCHED_KINDS:
-                rows = self._embedder.embed_documents([entry.content[start:end] for start, end in spans])
+            if entry.kind not in UNSEARCHED_KINDS and len(rows := self._windows(entry.content)):
                 cosines[entry.id] = float(np.max(rows @ vector))
         return cosines
+
+    def _windows(self, text: str) -> Matrix:
+        """Return the vectors of the windows of a text, one per row. Each text is embedded once."""
+        if text not in self._rows:
+            spans = windows(text, self._embedder.token_spans, self._embedder.space.max_tokens)
+            self._rows[text] = self._embedder.embed_documents([text[start:end] for start, end in spans])
+        return self._rows[text]
+
+    def _values_of(self, entry: MemoryEntry) -> dict[str, Any]:
+        """Return `filtered_values` of an entry. They are computed again only after a change of the entry."""
+        known = self._values.get(entry.id)
+        if known is None or known[0] is not entry:
+            known = self._values[entry.id] = entry, filtered_values(entry)
+        return known[1]
 
     def check_dense(self, query: Query, hits: Sequence[Hit]) -> None:
         """Check that `hits` are the entries with the highest cosines, in descending order of cosine. Entries with equal

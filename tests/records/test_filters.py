@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from agentformer.records.codec import now
 from agentformer.records.database import Database
 from agentformer.records.filters import COMPARISONS, GROUPS, both, matches, parse, to_json
 from agentformer.testing import make_entry
-from agentformer.testing.case import admitted_by
+from agentformer.testing.case import filtered_values, is_true
 from agentformer.testing.filtering import random_entries, random_filter
 from agentformer.types import Condition, Group, MemoryEntry, Scope
 from tests.faults.long_form import LONG
@@ -35,23 +35,24 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 @pytest.fixture(scope="module")
-def everything(database: Database) -> Sequence[MemoryEntry]:
+def everything(database: Database) -> list[tuple[MemoryEntry, dict[str, Any]]]:
+    """Each entry with the values that a filter compares."""
     with database.reading() as connection:
-        return records.page(connection, Scope(), "", 1000)
+        return [(entry, filtered_values(entry)) for entry in records.page(connection, Scope(), "", 1000)]
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=400 if LONG else 60, deadline=None)
 def test_sql_and_the_matcher_agree_on_random_filters(
-    database: Database, everything: Sequence[MemoryEntry], seed: int
+    database: Database, everything: list[tuple[MemoryEntry, dict[str, Any]]], seed: int
 ) -> None:
     tree = random_filter(random.Random(seed))
     parsed = parse(tree)
     assert parsed is not None and parse(to_json(parsed)) == parsed == parse(parsed)
     with database.reading() as connection:
         found = records.page(connection, Scope(where=tree), "", 1000)
-    assert [entry.id for entry in found] == [entry.id for entry in everything if matches(parsed, entry)]
-    assert [entry.id for entry in found] == [entry.id for entry in everything if admitted_by(tree, entry)]
+    assert [entry.id for entry in found] == [entry.id for entry, _ in everything if matches(parsed, entry)]
+    assert [entry.id for entry in found] == [entry.id for entry, values in everything if is_true(tree, values)]
 
 
 numbers = st.integers(-(2**53), 2**53) | st.floats(-(2.0**53), 2.0**53)
