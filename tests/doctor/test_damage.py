@@ -25,9 +25,9 @@ from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 
 pytestmark = pytest.mark.fault
 
-ENTRIES = 60
+ENTRIES = 24
 FACT = "(SELECT num FROM entries WHERE content LIKE '%number n7 %')"
-PLAN = IndexOptions(train_at=50, exact_rows=20, train_after=0.0)  # so that the vector index is a trained one
+PLAN = IndexOptions(train_at=20, exact_rows=8, train_after=0.0)  # so that the vector index is a trained one
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
@@ -207,7 +207,7 @@ DAMAGES = {
     "an index that lacks a row": Damage(unindexed, "database", "missing from index entries_live"),
     "a flipped bit in the saved vectors": Damage(flipped("rag_faiss_index.bin"), "snapshot", "is damaged"),
     "a flipped bit in what describes them": Damage(flipped("rag_faiss_meta.json"), "snapshot", "is damaged"),
-    "a flipped bit in the word index": Damage(flipped("words/*.*"), "words", "is damaged"),
+    "a flipped bit in the word index": Damage(flipped("words/*.term"), "words", "is damaged"),
 }
 
 
@@ -219,7 +219,7 @@ def not_findable(backend: FaissMemoryBackend) -> Iterator[str]:
     """Yield live entries that words or vectors do not find by their own text."""
     for entry in backend.list(Scope(kinds=("fact", "chunk")), limit=1000):
         for mode in ("lexical", "dense"):
-            hits = backend.search(Query(entry.content[:300], limit=10, mode=mode))  # type: ignore[arg-type]
+            hits = backend.search(Query(entry.content[:300], limit=3, mode=mode))  # type: ignore[arg-type]
             if entry.id not in [hit.entry.id for hit in hits]:
                 yield f"{mode}: {entry.content}"
 
