@@ -279,7 +279,7 @@ class Scopes(BackendCase):
         """For many scopes over random entries, `list`, `count` and `search` return the entries that `Reference`
         returns."""
         backend = self.start(tmp_path)
-        reference = Reference(backend.store(_population(seed=1, size=400)))
+        reference = Reference(backend.store(_population(seed=1, size=260)))
         sizes = [self._check_scope(backend, reference, scope) for scope in _scopes()]
         assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # otherwise the scopes test little
 

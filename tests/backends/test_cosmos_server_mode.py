@@ -175,6 +175,9 @@ def backend(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_the_condition_selects_exactly_the_entries_of_the_scope(backend: CosmosMemoryBackend) -> None:
     chooser = random.Random(11)
     backend.store([random_entry(chooser, number) for number in range(120)])
+    with backend._database.reading() as connection:
+        ids = {row["num"]: row["id"] for row in connection.execute("SELECT num, id FROM entries")}
+    assert len(ids) == 120
     found = 0
     for _ in range(80):
         scope = random_scope(chooser)
@@ -182,9 +185,6 @@ def test_the_condition_selects_exactly_the_entries_of_the_scope(backend: CosmosM
         query = f"SELECT c.scope.num, c.namespace FROM c WHERE IS_DEFINED(c.text) AND {text}"
         rows = list(backend._container.query(query, **parameters))
         assert {row["namespace"] for row in rows} <= {scope.namespace}
-        with backend._database.reading() as connection:
-            ids = {row["num"]: row["id"] for row in connection.execute("SELECT num, id FROM entries")}
-        assert len(ids) == 120
         assert sorted(ids[row["num"]] for row in rows) == [entry.id for entry in backend.list(scope, limit=1000)]
         found += len(rows)
     assert found > 50

@@ -32,8 +32,16 @@ def proxy(postgres_url: str) -> Iterator[Proxy]:
     proxy.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
+    """A server that a test may stop and has to start again."""
+    with own_server() as server:
+        yield server
+
+
+@pytest.fixture
+def failing_server() -> Iterator[Server]:
+    """A server that a test may leave stopped."""
     with own_server() as server:
         yield server
 
@@ -248,8 +256,9 @@ def test_a_commit_lost_in_a_crash_is_not_taken_for_a_later_transaction(server: S
     other.close()
 
 
-def test_a_promoted_standby_goes_on(server: Server, tmp_path: Path) -> None:
+def test_a_promoted_standby_goes_on(failing_server: Server, tmp_path: Path) -> None:
     """The address names both servers. The entries that the standby received are there once."""
+    server = failing_server
     standby = server.standby()
     hosts = f"host={server.data},{standby.data}&target_session_attrs=read-write"
     backend = _open(f"postgresql://postgres@/postgres?{hosts}", tmp_path)

@@ -24,7 +24,7 @@ from tests.backends.postgres_server import open_store
 pytestmark = pytest.mark.process
 
 Filled = tuple[MemoryBackend, dict[str, MemoryEntry]]
-NAMESPACES = ("default", "Default", "a", "a ", "a%", "a' OR '1'='1", "日本", "a/b")
+NAMESPACES = ("default", "Default", "a", "a ", "a%", "a' OR '1'='1", "ns:a", "control", "日本", "a/b", 'x"} ')
 WORDS = ("numbat", "kakapo", "axolotl", "dugong")
 MOMENT = datetime(2026, 11, 20, tzinfo=UTC)
 MODES = ("lexical", "dense", "hybrid")
