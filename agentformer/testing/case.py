@@ -248,8 +248,8 @@ class Reference:
 
     def list(self, scope: Scope) -> list[MemoryEntry]:
         """Return the entries of a scope, sorted by id."""
-        if scope.where is not None:  # parse it once, not for each entry
-            tree, rest = to_json(parse(scope.where)), replace(scope, where=None)
+        if (where := parse(scope.where)) is not None:  # parsed once, not for each entry
+            tree, rest = to_json(where), replace(scope, where=None)
             return [entry for entry in self.list(rest) if is_true(tree, self._values_of(entry))]
         return sorted((e for e in self.entries.values() if admits(scope, e)), key=lambda entry: entry.id)
 

@@ -180,7 +180,7 @@ def test_unreadable_records_give_no_backup(tmp_path: Path) -> None:
 @pytest.mark.fault
 def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path) -> None:
     with opened(tmp_path) as af:
-        af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(250))
+        af.memory.store_many(f"fact number {n} {'of the harbour ' * 200}" for n in range(80))
     folders = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
     for command in (["backup"], ["export", "--to"]):
         done = forked.ended(forked.command(*command, tmp_path / "copy", *folders, before=_LIMITED))
@@ -188,12 +188,12 @@ def test_a_full_disk_leaves_no_partial_folder(tmp_path: Path) -> None:
         assert seen == (3, True, False), done
         assert not (tmp_path / "copy").exists() and not list(tmp_path.glob(".copy*"))
     with opened(tmp_path) as af:
-        assert af.backend.count(Scope()) == 250
-        assert af.backup(tmp_path / "copy").namespaces == {"default": 250}
-        assert af.export_to(tmp_path / "exported").namespaces == {"default": 250}
+        assert af.backend.count(Scope()) == 80
+        assert af.backup(tmp_path / "copy").namespaces == {"default": 80}
+        assert af.export_to(tmp_path / "exported").namespaces == {"default": 80}
 
 
-_LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))"
+_LIMITED = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000))"
 
 
 def test_two_backends_are_backed_up_into_one_folder(tmp_path: Path) -> None:

@@ -79,11 +79,11 @@ def kill_somewhere(child: Any, log: Path, choose: random.Random) -> bool:
 
 def answers(entries: list[MemoryEntry], embedder: Embedder, backend: FaissMemoryBackend) -> dict[str, list[Any]]:
     """What each question must be answered with in the embedder's space, checked against the exact reference."""
-    expected = {}
+    expected, reference = {}, Reference(entries, embedder)
     for question in QUESTIONS:
         query = Query(question, Scope(), limit=10, mode="dense")
         hits = backend.search(query)
-        Reference(entries, embedder).check_dense(query, hits)
+        reference.check_dense(query, hits)
         expected[question] = [(hit.entry.id, round(hit.dense_score or 0.0, 4)) for hit in hits]
     return expected
 

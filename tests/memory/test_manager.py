@@ -249,13 +249,13 @@ def test_what_is_at_hand_keeps_to_the_place_asked_for(memory: MemoryManager) -> 
 
 
 def test_recent_and_relevant_look_at_everything_that_happened(memory: MemoryManager) -> None:
-    for n in range(150):
+    for n in range(112):
         memory.add_message("s", "user", f"note {n}", occurred_at=_DAY + timedelta(minutes=n))
     oldest = memory.transcript("s")[0]
     memory.update(oldest.id, content="The safe opens with a heliotrope key.")
     memory.clean(session_id="s")
-    assert contents(memory.recent(2)) == ["note 149", "note 148"]
-    assert len(memory.recent(140)) == 140
+    assert contents(memory.recent(2)) == ["note 111", "note 110"]
+    assert len(memory.recent(105)) == 105  # more than one page of a list
     assert memory.relevant("heliotrope key of the safe", 1)[0].entry.id == oldest.id
     assert oldest.id not in [hit.entry.id for hit in memory.search("heliotrope key of the safe")]
 
