@@ -46,9 +46,9 @@ class BackedUp:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The memory that is backed up: its backend, its original files, and its folders `places`. `keys` returns the bytes
-    of the file with the hashes of the API keys, or None if there is no file. `open_copy(folder)` opens the copied data
-    of the backend."""
+    """The memory that is backed up. `places` are the folders in which the memory stores its files; a backup must not be
+    in one of them. `keys` returns the bytes of the file with the hashes of the API keys, or None if there is no file.
+    `open_copy(folder)` opens the copied data of the backend."""
 
     backend: MemoryBackend
     originals: Originals

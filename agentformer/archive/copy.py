@@ -1,8 +1,9 @@
 """Copy the entries of one backend into another, while the source is in use.
 
 A copy is a sequence of passes. Each pass compares a snapshot of the source with the target and makes the target equal
-to the snapshot. So the next copy continues an interrupted one. The last pass finds nothing to change, and thus verifies
-the copy."""
+to the snapshot. So a copy that was interrupted can be started again, and continues where it stopped. The copy is
+complete when a pass finds no difference. If the source keeps changing, the copy stops after a given number of
+passes."""
 
 from __future__ import annotations
 
@@ -53,8 +54,9 @@ def copy_entries(
     delete: bool = False,
     progress: Progress | None = None,
 ) -> Copied:
-    """Make `target` equal to `source` in at most `most` passes. No other process may use `target`. The last pass finds
-    no difference, unless the source keeps changing.
+    """Make `target` equal to `source` in at most `most` passes. The caller must ensure that no other process uses
+    `target`. If the source keeps changing, the target may still differ after the last pass; `equal` of the result is
+    then False.
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
     the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
@@ -212,8 +214,9 @@ def _pairs(
 
 
 def _more_uses(ours: _Versions, theirs: _Versions) -> Use | None:
-    """Return the uses that the target's entry lacks. After they are added, it equals the source's entry, and need not
-    be stored again. Return None if the entries also differ in other fields, or if the target has more uses."""
+    """Return the uses that must be added to the target's entry `theirs` to make it equal to the source's entry `ours`.
+    An entry that differs only in its uses need not be stored again. Return None if the entries also differ in other
+    fields, or if the target has more uses."""
     entry, former = ours.entry, theirs.entry
     counts = {name: getattr(entry, name) for name in _COUNTED}
     if ours.history != theirs.history or replace(former, **counts) != entry or entry.last_accessed is None:

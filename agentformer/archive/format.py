@@ -235,7 +235,8 @@ def _check_document(entry: MemoryEntry) -> None:
 
 
 def vector_line(stored: StoredVector) -> str:
-    """Return the line of a vector and the hash of its text; the vector is little-endian float32 in base64."""
+    """Return a line of a vector file: a JSON object with a vector and the hash of its text. The vector is little-endian
+    float32 in base64."""
     data = base64.b64encode(np.ascontiguousarray(stored.vector, "<f4").tobytes()).decode("ascii")
     return json.dumps({"hash": stored.hash.hex(), "vector": data}, sort_keys=True) + "\n"
 
@@ -257,7 +258,8 @@ def read_vectors(folder: Path, file: VectorFile) -> Iterator[StoredVector]:
 
 
 def read_vector_file(path: str, values: Any) -> VectorFile:
-    """Parse the description of the vector file `path` in a manifest. Raises `ValueError`, `KeyError` or `TypeError`."""
+    """Parse the description of the vector file `path` in a manifest. Raises `ValueError`, `KeyError` or `TypeError` if
+    the description is not valid."""
     try:
         space = _space.validate_json(json.dumps(values["space"], ensure_ascii=False).encode(), strict=True)
     except ValidationError:

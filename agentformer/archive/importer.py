@@ -128,8 +128,9 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Check the core blocks to import (the named texts of every context). Raises `InvalidInput` if a block is longer
-    than the limit, and `Conflict` if the memory already has a block with the same name."""
+    """Check the core blocks to import. A core block is a text with a name that is part of every prompt. Raises
+    `InvalidInput` if a block is longer than the limit, and `Conflict` if the memory already has a block with the same
+    name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):

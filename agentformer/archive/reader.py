@@ -188,7 +188,7 @@ def read(folder: Path) -> Archive:
     described = manifest.get("vectors", {})
     paths = {path for path in manifest["files"] if VECTORS.fullmatch(path)}
     if not isinstance(described, dict) or {*described} != paths:
-        raise damaged(f"the vector files that {MANIFEST} describes are not those that it lists")
+        raise damaged(f"{MANIFEST} names other vector files in `vectors` than in `files`")
     for path, values in described.items():
         try:
             archive.vectors.append(read_vector_file(path, values))
@@ -327,8 +327,9 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return the owner and the name of a core block (a named text of every prompt), which no two current blocks share.
-    Return None for any other entry, and for a block that is archived or superseded."""
+    """Return the owner and the name of a core block (a text with a name that is part of every prompt). Two blocks must
+    not have the same owner and name. Return None for any other entry, and for a block that is archived or
+    superseded."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title

@@ -18,8 +18,8 @@ class Likeness(NamedTuple):
     """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `alike` is the mean
     cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
     tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
-    `asked` shows whether the text has an answer to the interrogative ("who", "which year"): the mean cosine of the
-    interrogative's tokens with the nearest token of the text that is not in the question."""
+    `asked` shows whether the text has an answer to the interrogative ("who", "which year"). It is the mean cosine of
+    the interrogative's tokens with the nearest of those tokens of the text that the question does not contain."""
 
     alike: float = 0.0
     telling: float = 0.0
@@ -55,8 +55,8 @@ class AskedTokens:
 
 
 def likeness(nearest: Mapping[int, tuple[Vector, float]], baseline: float) -> dict[int, Likeness]:
-    """Return a dictionary: number of a text -> its likeness. `nearest` has the results of `AskedTokens.nearest`, and
-    `baseline` is the mean cosine of unrelated texts."""
+    """Return a dictionary: number of a text -> its likeness. `nearest` has the results of `AskedTokens.nearest`.
+    `baseline` is the mean cosine of the tokens of unrelated texts; a cosine of this value gives the likeness 0."""
     if not nearest:
         return {}
     cosines = (np.array([row for row, _ in nearest.values()]) - baseline) / (1 - baseline)  # (texts, tokens)

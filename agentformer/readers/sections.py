@@ -103,7 +103,8 @@ class OutlineBuilder:
             parts.append(text)
 
     def line(self, *, paragraph: bool = False) -> None:
-        """End the current line, with a blank line after a `paragraph`, unless the text already ends in this way."""
+        """End the current line. If `paragraph` is true, add a blank line, too. Line ends that the text already has at
+        its end are not added again."""
         parts = self._blocks[-1][1]
         end = "\n\n" if paragraph else "\n"
         tail = "".join(parts[-2:])[-2:]

@@ -1,7 +1,7 @@
 """Read the parts of documents that are ZIP archives. The unpacked size is limited, and XML is parsed without entities.
 
-The readers of Word, PowerPoint, Excel, OpenDocument and EPUB files use this module. Only the named parts are unpacked,
-never to the disk. Archives inside of the archive are not opened, and macros are not read.
+The readers of Word, PowerPoint, Excel, OpenDocument and EPUB files use this module. A part is unpacked only when a
+reader requests it, and only in memory. Archives inside of the archive are not opened, and macros are not read.
 """
 
 from __future__ import annotations

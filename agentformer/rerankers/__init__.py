@@ -100,10 +100,11 @@ class Reranking:
 def rerank(reranker: Reranker, query: str, hits: Sequence[Hit], n: int) -> tuple[list[Hit], tuple[str, ...]]:
     """Sort the first `n` hits by the scores of the reranker. Return all hits, and warnings.
 
-    Each rank keeps its score, so a hit that gets a new rank gets the score of this rank. Scores stay in 0..1, and each
-    score is lower than the score before it. Each of the first `n` hits gets a vote of the reranker. Hits with equal
-    scores of the reranker keep their order. If the reranker is unavailable, the order does not change, and a warning
-    gives the reason. Another warning reports hits or queries that were too long to be read completely.
+    The scores of the search stay at their ranks: a hit that moves to another rank gets the score of this rank. Scores
+    stay in 0..1, and each score is lower than the score before it. A `Vote` with its rank by the reranker is added to
+    each of the first `n` hits. Hits with equal scores of the reranker keep their order. If the reranker is unavailable,
+    the order does not change, and a warning gives the reason. Another warning reports hits or queries that were too
+    long to be read completely.
     """
     head = hits[:n]
     if len(head) < 2:

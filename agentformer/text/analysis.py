@@ -67,14 +67,14 @@ class Terms:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The words of `surface`: all its terms except stems."""
+        """The terms of `surface` that are words and not stems."""
         return tuple(form for form in self.surface if "~" not in form)
 
 
 def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
-    """Return the language of the text, or "" if it is unknown. `prior` is the probable language, such as that of the
-    document; it is used if the text does not show its language. Without a `prior`, the optional detector of `analyzers`
-    decides then, if it is certain enough."""
+    """Return the language of the text, or "" if it is unknown. `prior` is the probable language, such as the language
+    of the document. It is returned if the text does not show its language. If `prior` is "" in this case, the language
+    that the optional detector of `analyzers` finds is returned, unless the detector is uncertain."""
     detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
@@ -97,7 +97,7 @@ def stored_terms(
 def code_terms(text: str) -> Terms:
     """Return the terms of source code. Comments are analyzed as prose. Each other word, such as an identifier, counts
     once with its parts, because a name that is used often says no more about the code than a name that is used once.
-    The names that the code defines count once more, like a title."""
+    A name that the code defines counts twice, because it says what the code is about, as a title does."""
     parts = code_parts(text)
     comments = _terms(lexemes(parts.comments), CODE_LANGUAGE)
     words = _distinct_terms(parts.words)
@@ -109,7 +109,8 @@ def code_terms(text: str) -> Terms:
 
 
 def _distinct_terms(words: Iterable[str]) -> Terms:
-    """Return the terms of identifiers, each once. Parts of an identifier are stems too: they count like whole names."""
+    """Return the terms of identifiers, each once. The parts of an identifier are among the stems, so that a match of a
+    part counts like a match of the whole name."""
     terms = _terms(lexemes(" ".join(dict.fromkeys(words))), CODE_LANGUAGE)
     return Terms(tuple(dict.fromkeys((*terms.stems, *terms.parts))), tuple(dict.fromkeys(terms.surface)))
 
@@ -244,8 +245,8 @@ class QueryTerms:
         return terms
 
     def as_text(self, language: str) -> Terms:
-        """Return the terms that a stored text in `language` with the words of this query would have. They can be
-        compared with the terms of texts."""
+        """Return the terms of this query, computed as if the query was a stored text in `language`, so that they can be
+        compared with the terms of stored texts."""
         if (terms := self._derived.get(key := (language,))) is None:
             terms = self._derived[key] = _terms(self.tokens, language)
         return terms

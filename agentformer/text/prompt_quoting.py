@@ -123,7 +123,8 @@ def wrap_in_tag(tag: str, text: str) -> str:
 
 
 def _is_frame(name: str) -> bool:
-    """Return whether `name` looks, also in letters of other scripts, like a tag that surrounds data in a prompt."""
+    """Return whether `name` looks like the name of a tag that surrounds data in a prompt. Letters of other scripts that
+    look like Latin letters are compared as Latin letters."""
     plain = normalized("NFKC", name).casefold().translate(_LIKE_LATIN)
     return "".join(ch for ch in plain if ch.isalpha() or ch == "-").strip("-") in _FRAMES
 
@@ -146,16 +147,17 @@ def _whole(quoted: re.Match[str]) -> str:
 
 
 def _coded(match: re.Match[str]) -> str:
-    """Return the matched characters as escape codes of JSON. Of a token, only the two brackets become escape codes."""
+    """Return the matched characters as escape codes of JSON. If the match is a token of a chat template, only its two
+    brackets become escape codes."""
     if match.re is not _SQUARE or match["token"] is None:
         return _codes(match[0])
     return f"{_codes('[')}{match['token']}{_codes(']')}"
 
 
 def _coded_tag(tag: re.Match[str]) -> str:
-    """Return the matched start of a tag, with its opening bracket as a JSON escape code. If the bracket is already
-    written as an escape code, the character after the backslash is escaped. If the name is not that of a tag around
-    data, the match is returned unchanged."""
+    """Return the matched start of a tag, with its opening bracket as a JSON escape code. If the bracket is already an
+    escape code, the character after its backslash is escaped instead. If no tag around data has this name, the match is
+    returned unchanged."""
     if not _is_frame(tag["name"]):
         return tag[0]
     at = 1 if tag[0][0] == "\\" else 0

@@ -87,8 +87,9 @@ def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
-    """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. White space or the end of the
-    text follows the mark. `caseless` means that sentences of this text begin with small letters."""
+    """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. The caller must pass only a
+    mark that is followed by white space or the end of the text. `caseless` means that sentences of this text may begin
+    with small letters."""
     mark = match[0].removesuffix(match["note"]).rstrip(_CLOSERS.replace("\\", ""))
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
@@ -214,7 +215,8 @@ def split(
 
 
 class _Piece(NamedTuple):
-    """A piece of a text: its span, its number of tokens, and whether white space or an end is on both sides."""
+    """A piece of a text: its span and its number of tokens. `whole_words` is True if each end of the piece is next to
+    white space or at an end of the text."""
 
     span: Span
     tokens: int

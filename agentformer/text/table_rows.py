@@ -1,8 +1,9 @@
-"""Finds the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". A row is written
-with the headers of its columns, the group that it belongs to and the scale of the amounts.
+"""Finds the rows of tables in plain text: lines that end with amounts, or lines of cells between "|". The text of a
+found row also contains the headers of its columns, the name of its group (a line without amounts above several rows),
+and the scale of the amounts ("in millions").
 
 A chunk contains only the text of a table, in which an empty cell leaves no trace. So a value gets a header only if the
-row has as many values as the table has headers; otherwise the lines above the table are written before the row.
+row has as many values as the table has headers. Otherwise, the lines above the table are put before the values.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ SCALE = re.compile(
 @dataclass(frozen=True, slots=True)
 class TableRow:
     """A row of a table in a text. `span` is its position, and `text` is the row with its headers and scale. `above` has
-    the words above the row: the title of the table, the headers and the group. `headers` has a header for each of the
-    `values`, or none if the headers cannot be assigned."""
+    the words above the row: the title of the table, the headers, and the name of the row's group. `headers` has a
+    header for each of the `values`, or none if the headers cannot be assigned."""
 
     span: Span
     text: str
@@ -235,8 +236,8 @@ def _headers(above: Sequence[str], wanted: int) -> tuple[str, ...]:
 
 
 def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
-    """Return the headers, each with the length of its period ("Three Months Ended") if the text names several
-    lengths."""
+    """Return `periods` as headers. If `above`, the text above the table, names several lengths ("Three Months Ended"),
+    each header begins with the length of its period."""
     lengths = [" ".join(match.group().split()) for match in _LENGTH.finditer(above)]
     if len(lengths) < 2 or len(periods) % len(lengths):
         return periods
@@ -245,7 +246,8 @@ def _with_lengths(periods: tuple[str, ...], above: str) -> tuple[str, ...]:
 
 
 def _continued(context: str, wanted: int) -> tuple[str, ...]:
-    """Return the `wanted` headers of a table that began before the chunk, from its context line, or ()."""
+    """Return the headers of a table that began before the chunk. They are read from `context`, the context line of the
+    chunk. Return () if this line does not contain exactly `wanted` headers."""
     headers = tuple(part.strip() for part in SCALE.sub("", context).replace("()", "").split("|"))
     return headers if len(headers) == wanted and wanted > 1 else ()
 

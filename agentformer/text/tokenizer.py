@@ -94,7 +94,8 @@ class Lexeme:
 
 
 def lexemes(text: str) -> Iterator[Lexeme]:
-    """Yield the lexemes of `text`. If it contains no words, yield its symbols, so that a search can find it."""
+    """Yield the lexemes of `text`. If the text contains no words, yield its symbols, so that a search can find the
+    text."""
     text = _unified(text)
     empty = True
     for lexeme in lexemes_of_part(text):
@@ -203,7 +204,8 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of an identifier, with its words as `inner`, or of words joined by marks ("e-mail")."""
+    """Return the lexeme of words that marks join ("e-mail"), or of an identifier. The words inside an identifier are in
+    the field `inner`."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []
@@ -252,8 +254,8 @@ def _without_ending(token: str) -> str:
 
 
 def _number(number: str) -> Iterator[str]:
-    """Yield the forms of a number: as written, without thousands separators, and the parts of a date or of a
-    version."""
+    """Yield the forms of a number: the number as it is written, the number without thousands separators, and the parts
+    of a date or of a version."""
     yield number
     if (day := _DAY_FIRST.fullmatch(number)) or (day := _YEAR_FIRST.fullmatch(number)):
         year, month, date = reversed(day.groups()) if "." in number else day.groups()

@@ -1,5 +1,6 @@
 """Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), compounds ("sauna" and
-"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` weighs terms."""
+"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` gives each term of a
+question a weight."""
 
 from __future__ import annotations
 
@@ -72,8 +73,9 @@ def _similarity(word: str, other: str) -> float:
 class WeightedTerms:
     """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
     term that no text contains has no weight. `forms` finds other forms of the terms in the texts. `names` contains for
-    each text the terms of its document's name. These terms count as terms of the text, so they get a low weight: the
-    name of a company shows which report has the answer, but not which sentence."""
+    each text the terms in the name of its document. Such a term counts as a term of each text of the document. So it is
+    less rare and gets a lower weight: the name of a company shows which report has the answer, but not which
+    sentence."""
 
     def __init__(
         self,

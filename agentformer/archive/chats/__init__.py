@@ -185,7 +185,7 @@ class _Import:
 
         def check(ids: Callable[[Scope], Collection[str]]) -> None:
             if any(ids(scope) for scope in scopes):
-                raise _Stored("another import stores the same messages")
+                raise _Stored("another import stores the same messages; wait until it ends, and import the file again")
 
         if missing:
             self._backend.store([*missing.values()], check=check)
@@ -209,7 +209,8 @@ class _Import:
 
 
 class _Stored(Conflict):
-    """Another import has stored a message of the batch meanwhile. The batch is then stored without it."""
+    """Raised if another import has stored a message of the batch after this import has searched for it. `_flush` then
+    tries again without this message."""
 
 
 def _short(text: str, most: int) -> str:

@@ -167,7 +167,7 @@ class Unusable(str):
 
 
 class TextTooLong(ValueError):
-    """A text in a JSON file has more than `MAX_VALUE` bytes. The rest of the file is not read."""
+    """Raised if a text in a JSON file has more than `MAX_VALUE` bytes. The rest of the file is not read."""
 
 
 class _Bounded:

@@ -61,10 +61,10 @@ class MarkdownHomes:
         changed in the file and in the memory, the value in the file is used, the other value stays in the history, and
         the report names the field. The report also contains the problems of single files.
 
-        With `adopt`, the folder may come from another memory, or have no marker: its files are stored with their ids.
-        Raises `InvalidInput` if the folder is not a home, or if it is the home of another namespace than `namespace`.
-        Without `delete`, also raises `InvalidInput` if more than half of the files, or of the entries that have a file,
-        are gone."""
+        With `adopt`, the folder may be the home of another memory, or a folder with such files that is no home yet. The
+        files are stored with the ids that they contain. Without `adopt`, raises `InvalidInput` if the folder is not a
+        home. Raises `InvalidInput` if the folder is the home of another namespace than `namespace` and, without
+        `delete`, if more than half of the files, or of the entries that have a file, are gone."""
         path, namespace = checked_folder(folder), fields.optional_name("namespace", namespace)
         if kind_of(path, "folder") != "folder":
             raise InvalidInput("folder", f"{path} is not a folder; check the path, or whether the disk is mounted")
@@ -82,14 +82,16 @@ class MarkdownHomes:
         return HomeFollower(self, checked_folder(folder))
 
     def keep(self, folder: Place, seconds: float) -> HomeKeeper:
-        """Start and return a thread that looks for changes every `seconds` seconds, and then syncs a home."""
+        """Start a thread and return it. Every `seconds` seconds, the thread syncs the home in `folder` if the home or
+        the memory has changed."""
         keeper = HomeKeeper(self.follow(folder), seconds)
         keeper.start()
         return keeper
 
     def state(self, folder: Path, since: datetime) -> HomeState:
         """Return the present state of the memory and the folder. Two states differ if something was changed between
-        them. `since` is the time of the last sync: `changed` counts the entries that were updated since then."""
+        them. `since` is the time of the last sync. The field `changed` of the state is the number of entries that were
+        updated after this time."""
         home = HomeFolder(folder)
         recent = Condition("gte", "$updated_at", since)
         live, changed = scope_of(home.namespace), scope_of(home.namespace, archived=True, where=recent)

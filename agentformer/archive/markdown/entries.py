@@ -124,14 +124,18 @@ class Categories:
     def _placed(self, page: Page, folder: str, given: str, replaced: tuple[str, ...]) -> Page:
         category = self.of_folder(folder)
         if given not in (*replaced, category):
-            raise InvalidInput("category", f"is {given[:80]!r}, but the folder says {category[:80]!r}; make them equal")
+            raise InvalidInput(
+                "category",
+                f"is {given[:80]!r}, but the folder is that of {category[:80]!r}; change one of the two",
+            )
         return Page({**page.values, "category": category})
 
 
 def created(page: Page, file: HomeFile, namespace: str, entry_id: str, check_tier: CheckTier) -> MemoryEntry:
-    """Return the entry for a new file. If the front matter has no title, the name of the file is the title. The id of
-    the entry is `entry_id`, but a core block keeps the id that `check_tier` gives it. `check_tier` checks the rules of
-    the entry's tier. Raises `InvalidInput` if a value is not valid."""
+    """Return the entry for a new file. If the front matter has no title, the name of the file is the title.
+    `check_tier` checks the rules of the entry's tier, and returns the entry as it must be stored. The id of the entry
+    is `entry_id`. Only a core block has another id, which `check_tier` computes from its name and owner. Raises
+    `InvalidInput` if a value is not valid."""
     values = {name: page.values[name] for name in _NEW if name in page.values}
     category = page.values.get("category", "")
     values["title"] = values.get("title") or PurePosixPath(normalize("NFC", file.name)).stem

@@ -43,8 +43,8 @@ class Scan:
 
 def scan(folder: HomeFolder, versions: Mapping[str, int]) -> Scan:
     """Read the changed files of the folder of a memory. `versions` contains the version of each live entry. A file is
-    not read if its stamp (size and modification time) and the version of its entry are the same as in the last sync.
-    Problems are added to `folder.failed`."""
+    not read if its stamp (see `Record`) and the version of its entry are the same as in the last sync. Files that
+    cannot be used are added to `folder.failed`."""
     result = Scan()
     recorded = {record.path: entry_id for entry_id, record in folder.records.items()}
     claims: dict[str, list[Found]] = {}
@@ -89,8 +89,8 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
 
 
 def _choose(folder: HomeFolder, entry_id: str, founds: list[Found]) -> Found | None:
-    """Return the only file of an entry. If there are several, return the file at the recorded path, or None, and report
-    the other files as problems."""
+    """Return the file of an entry. If several files have its id, return the file at the path of the last sync, or None
+    if no file is there. The other files are added to `folder.failed`."""
     record = folder.records.get(entry_id)
     if len(founds) == 1:
         return founds[0]
@@ -147,8 +147,8 @@ class HomeReport:
 
 
 class HomeWriter:
-    """Writes entries of the memory into their files in a memory home, deletes the files of other entries, and adds the
-    names of these files to the report of the sync."""
+    """Writes entries of the memory into their files in a memory home, and deletes the files of entries that are
+    removed, archived or superseded. Adds the name of each written or deleted file to the report of the sync."""
 
     def __init__(self, folder: HomeFolder, report: HomeReport) -> None:
         self.folder = folder
@@ -156,9 +156,9 @@ class HomeWriter:
 
     def write(self, entry: MemoryEntry, each: Found | None) -> None:
         """Write an entry into its file, unless the file already contains it, and record that both are equal. `each` is
-        the present file, if there is one. If somebody has changed the file meanwhile, it is not written, but added to
-        the report as `pending`. Raises `InvalidInput` for an entry that is too long for a file, and `OSError` if the
-        file cannot be written."""
+        the present file, if there is one. If somebody has changed the file since it was read, it is not written, but
+        added to the report as `pending`. Raises `InvalidInput` for an entry that is too long for a file, and `OSError`
+        if the file cannot be written."""
         data, record = render(entry), self.folder.records.get(entry.id)
         if len(data) > MAX_BYTES:
             raise InvalidInput("entry", f"{entry.id} needs {len(data):,} bytes in a file; the limit is {MAX_BYTES:,}")
@@ -175,7 +175,8 @@ class HomeWriter:
             self.report.pending.append(Problem(name, _MEANWHILE))
 
     def delete(self, entry_id: str, each: Found) -> None:
-        """Delete the file of an entry that is no longer live, unless somebody has changed it meanwhile."""
+        """Delete the file of an entry that is removed, archived or superseded. A file that somebody has changed since
+        it was read is not deleted."""
         if self.folder.remove(each.file):
             self.report.deleted.append(each.file.name)
             self.folder.records.pop(entry_id, None)

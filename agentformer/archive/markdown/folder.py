@@ -52,8 +52,9 @@ _LONGEST_PRIVATE = 1 << 28  # bytes of the marker or the record
 @dataclass(slots=True)
 class Record:
     """The state of one file after its last sync. `version` is the version of its entry, or 0 for a new file whose entry
-    is being stored. A file with the same `stamp` has not changed. `stamp` is "" if the file was changed so recently
-    that another change could give the same stamp (see `rag.folder_files.stamp_of`)."""
+    is being stored. `stamp` has the size, the modification time and the inode number of the file. A file with the same
+    stamp has not changed. `stamp` is "" if the file was changed so recently that another change could give the same
+    stamp (see `rag.folder_files.stamp_of`)."""
 
     path: str
     version: int
@@ -194,8 +195,8 @@ class HomeFolder:
         return os.path.lexists(self.root / name)
 
     def is_one_folder(self, one: str, other: str) -> bool:
-        """Return whether two names, in the Unicode form NFC, name the same folder. On a file system that ignores case,
-        `foo` and `Foo` do."""
+        """Return whether two names, in the Unicode form NFC, name the same folder. `foo` and `Foo` name the same folder
+        on a file system that ignores case."""
         if one == other or one.casefold() != other.casefold():
             return one == other
         try:
@@ -231,12 +232,13 @@ class HomeFolder:
         return True
 
     def stamp(self, name: str) -> str:
-        """Return the stamp of a file that this sync has written. The stamp changes if the file is changed later."""
+        """Return the stamp of a file that this sync has written. `Record` describes stamps."""
         return stamp_of((self.root / name).lstat(), time.time())
 
     def save(self) -> None:
-        """Sync the written files to the disk, and then write the record, so that after a crash the record never names a
-        lost file. If the record has not changed, nothing is written. Raises `StoreFull` if the disk is full."""
+        """Flush the written files to the disk (fsync), and then write the record, so that after a crash the record
+        never names a lost file. If the record has not changed, nothing is written. Raises `StoreFull` if the disk is
+        full."""
         if (text := self._state()) == self._saved:
             return
         try:
@@ -304,8 +306,8 @@ def check_loss(description: str, lost: Sequence[str], total: int, advice: str) -
 
 
 def _sync_file(path: Path) -> Path:
-    """Sync a written file to the disk, and return its folder, which must be synced later. If `path` is a folder, only
-    return it."""
+    """Flush a written file to the disk (fsync), and return its folder, which the caller must flush too. If `path` is a
+    folder, only return it."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since

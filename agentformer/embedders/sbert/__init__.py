@@ -145,8 +145,8 @@ class SbertEmbedder:
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors of the queries, as `BatchedQueries.embed_queries` describes. Each batch has only queries
-        of the same padded length. So each row equals the vector that the query gets alone (bit by bit on the processors
-        that were measured). More padding would change the fifth digit."""
+        of the same padded length. So each row equals the vector that the query has if it is embedded alone (bit by bit
+        on the processors that were measured). Other padding would change the vector slightly, in the fifth digit."""
         rows = np.zeros((len(texts), self._space.dimension), dtype=np.float32)
         batches: dict[int, list[tuple[int, Tokenized]]] = {}
         for place, text in enumerate(texts):

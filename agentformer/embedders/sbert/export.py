@@ -3,8 +3,8 @@ the code that makes an export in a child process.
 
 An export contains one OpenVINO graph for all parts of the model (transformer, pooling, dense layers), the tokenizer,
 facts about the model, and the vectors of the probe texts. The child process is needed because the export loads torch
-and changes it, which must not affect the calling process. An export is either complete or absent. KEY is a hash of the
-model's files, the precision and the package versions.
+and changes it, which must not affect the calling process. An export is either complete or absent. In the following
+paths, KEY is a hash of the model's files, the precision and the package versions.
 
 CACHE_DIR/models/KEY/           one export; `whole.json` has the size of each file; `of.json` has the hash of the model
                                 and, as the time of the file, the time when the export was last loaded
@@ -83,7 +83,8 @@ class ExportCache:
 
     def refuse(self, model: Path, precision: str, reason: str) -> None:
         """Store that this model cannot be exported, with `reason` as the reason, so that `export` does not try again
-        until the version of a package changes. Call this method if a new export of the model is damaged too."""
+        until the version of a package changes. Call this method if an export is damaged, and the export that replaced
+        it is damaged too."""
         _refuse(self._path([_FORMAT, self._digest(model), precision]), reason)
 
     def _path(self, source: list[str]) -> Path:
@@ -186,7 +187,7 @@ def _made_at(export: Path) -> int:
 
 def _note_use(export: Path, source: list[str]) -> None:
     """Record that an export was loaded now, and delete old exports of the same model: those that other package versions
-    made and that were not loaded for a week. Until then, another Python environment may need them."""
+    made and that were not loaded for a week. A younger one is kept, because another Python environment may use it."""
     with suppress(OSError):
         os.utime(export / _SOURCE)
         for other in export.parent.glob(f"*/{_SOURCE}"):

@@ -226,7 +226,8 @@ class OpenVinoRuntime(FastTokenizer):
 
     def _most_running(self, requests: queue.SimpleQueue[Any]) -> int:
         """Return how many batches one thread may compute at the same time. While questions are computed, and shortly
-        after, documents leave one stream free, because a question waits for the batches that were started before."""
+        after, the batches of documents use all streams (workers of OpenVINO) except one. Otherwise, a question would
+        have to wait for the batches that were started before."""
         asked = self._short.qsize() < self._streams or time.monotonic() - self._asked_at < _ASKED_SECONDS
         return max(1, self._streams - 1) if asked and requests is self._requests else self._streams + _SPARE
 

@@ -170,9 +170,9 @@ def load_model(model: str, *, local_only: bool, device: str) -> SentenceTransfor
 
 @contextmanager
 def loading(error: type[AgentFormerError], subject: str, advice: str) -> Iterator[None]:
-    """Convert any exception in the `with` block, which loads a model with sentence-transformers, to the class `error`.
-    Exceptions of the classes of agentformer are raised unchanged. The new message begins with `subject` and ends with
-    `advice`."""
+    """A context manager for code that loads a model with sentence-transformers. It converts any exception in the `with`
+    block to the class `error`. Exceptions of the classes of agentformer are raised unchanged. The new message begins
+    with `subject` and ends with `advice`."""
     try:
         import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
@@ -245,9 +245,10 @@ def why_unavailable(name: str) -> str:
 
 
 def _why_not_downloaded(name: str) -> str:
-    """Return the reason why a model that is not cached cannot be downloaded now, or "" if no reason is known. The only
-    reason is that the model hub does not answer. Whether the hub has the model is not tested. If `HF_HUB_OFFLINE` or a
-    proxy is set, no request is sent, because the hub's client may then work in another way."""
+    """Return the reason why a model that is not cached cannot be downloaded now, or "" if no reason is known. The
+    function only tests whether the model hub answers, and not whether the hub has the model. If `HF_HUB_OFFLINE` or a
+    proxy is set, no request is sent, because its result would not show what the hub's client does with these
+    settings."""
     import urllib.request  # imports TLS
 
     from huggingface_hub import hf_hub_url
@@ -349,8 +350,8 @@ def limit_torch_threads() -> None:
 
 def package_version(package: str) -> str:
     """Return the version of an installed package, or "" if it is not installed. The version is read from the name of
-    the folder with the package's metadata. If there is no such folder, or more than one, `importlib.metadata` is used.
-    It is not always used, because importing it takes longer than opening a store."""
+    the folder with the package's metadata. `importlib.metadata` is used only if there is no such folder, or more than
+    one, because importing this module takes longer than opening a store."""
     name = package.replace("-", "_")
     spec = importlib.util.find_spec(name)
     place = Path(spec.origin).parent.parent if spec and spec.origin else Path()

@@ -77,8 +77,9 @@ def _blocks(parent: etree._Element, out: OutlineBuilder, depth: int) -> None:
 
 
 def _rows(table: etree._Element) -> Iterator[list[str]]:
-    """Yield the rows of a table. Cells that a merged cell covers are included. A blank row, and a row or cell that is
-    repeated more than 1,000 times, is yielded once, because it is the empty rest of a sheet."""
+    """Yield the rows of a table. Cells that a merged cell covers are included. Repeated blank rows are yielded as one
+    row. A row or a cell that is repeated more than 1,000 times is included once, because it is the unused rest of a
+    sheet."""
     for row in table.iter(f"{_TABLE}table-row"):
         cells: list[str] = []
         for cell in row:
@@ -114,8 +115,8 @@ def _paragraphs(parent: etree._Element) -> str:
 
 
 def _is_skipped(element: etree._Element, below: etree._Element) -> bool:
-    """Return whether an element is left out, because a comment, or a paragraph whose text already contains the element,
-    is between the element and its ancestor `below`."""
+    """Return whether the paragraph `element` is left out of the text of its ancestor `below`. It is left out if it is
+    inside a comment, or inside another paragraph, because the text of that paragraph contains it already."""
     for above in element.iterancestors():
         if above is below:
             return False

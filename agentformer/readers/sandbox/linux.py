@@ -22,7 +22,7 @@ _ALL_SIGNALS_AND_SOCKETS = 3  # refuses signals to other processes, and their ab
 
 def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: Iterable[Path] = ()) -> bool:
     """Restrict this process and its children to the given files and folders (Landlock). The restriction cannot be
-    removed. Files in `readable` can be read and run, and those in `writable` also changed. In the `listed` folders,
+    removed. Files in `readable` can be read and run. Files in `writable` can be changed, too. In the `listed` folders,
     only the names of files can be read. Open files stay usable. Return False if the system does not support
     Landlock."""
     version = _call(_CREATE, None, 0, _VERSION)
@@ -160,8 +160,9 @@ def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]
 
 def _unless(number: int, *tests: bytes) -> Iterator[bytes]:
     """Yield filter instructions that allow or refuse the system call `number`, depending on its first argument. The
-    instructions `tests` compare this argument. Of the two instructions after them, the first allows the call, and the
-    second refuses it. Each comparison skips as many instructions as are needed to reach one of the two."""
+    last two instructions end the filter: the first of them allows the call, and the second refuses it. The instructions
+    `tests` compare the argument. Each comparison must jump to the first or to the second of these two, or continue with
+    the next comparison."""
     yield _step(_JUMP_EQUAL, number, 0, 3 + len(tests))
     yield _step(_LOAD, _FIRST_ARGUMENT_AT)
     yield from tests

@@ -57,8 +57,9 @@ def _transfer(
     *,
     lasting: bool = False,
 ) -> bool:
-    """Exchange data with the process until its frames are done, as `exchange` does, without killing the process. Return
-    whether it ran out of time. The standard input of a `lasting` process stays open for further requests."""
+    """Exchange data with the process, as `exchange` does, but do not kill the process. Stop when `frames` has the whole
+    answer, or the process has ended. Return whether the process ran out of time. The standard input of a `lasting`
+    process stays open for further requests."""
     assert process.stdin and process.stdout
     deadline, ready_seen = time.monotonic() + start + seconds, False
     todo = [memoryview(piece) for piece in given if piece]

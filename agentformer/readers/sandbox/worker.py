@@ -60,8 +60,9 @@ _SYSTEM = (
 def programs() -> tuple[tuple[Path, ...], tuple[Path, ...]]:
     """Return two tuples of paths: the files and folders that a reader may read (this package, Python's modules, the
     parsers, system libraries and tesseract), and the folders whose file names Python must be able to list when it
-    imports a module. The other folders of `sys.path` are not among them: one is the folder of the user's script or the
-    working folder. The result is cached, because a restricted process cannot read all of these folders again."""
+    imports a module. Other folders of `sys.path` must stay unreadable, because one of them is the working folder or the
+    folder of the user's script, which may contain files of users. The result is cached, because a restricted process
+    cannot read all of these folders again."""
     readable = [Path(__file__).parents[2], Path(os.__file__).resolve().parent, *_of_python(), *_of_tesseract()]
     readable += [Path(p) for p in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if _is_narrow(p)]
     places = [place for module in _PARSERS for place in _places(module)]

@@ -165,8 +165,8 @@ def day_of_moment(moment: datetime) -> Day:
 
 
 def is_given(claim: Day, known: Collection[Day], years: Collection[int]) -> bool:
-    """Return whether a `known` date agrees with all parts of `claim`. A known date without a year agrees with all
-    `years`."""
+    """Return whether one of the `known` dates has all parts (year, month, day, weekday) that `claim` has. If a known
+    date has no year, each year in `years` counts as its year."""
     return any(_covers(claim, day, years) for day in known)
 
 
@@ -215,7 +215,8 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
     """Return the year of a Japanese, Chinese or Korean date. `era` is the Japanese era, and `year` is the year in this
-    era or, without an era, in the Western calendar. Return 0 without a year, and None if it is ambiguous."""
+    era or, without an era, in the Western calendar. Return 0 if `year` is None. Return None if the year is
+    ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)

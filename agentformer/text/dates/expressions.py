@@ -70,11 +70,13 @@ class _Line:
     @cached_property
     def fills(self) -> dict[str, bool]:
         """A dictionary: slot (a variable word of phrases) -> whether the text can fill it. The text fills "{weekday}"
-        if it has a weekday, and "{n}" if it has a digit. Number words are not counted."""
+        if it has a weekday, and "{n}" if it has a digit. Numbers that are written as words do not fill "{n}" here;
+        `_fills` looks for them."""
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether a noun follows the number at token `at`, so that it is no year, as in "in 2000 words"."""
+        """Return whether the number at token `at` counts something and is no year, as in "in 2000 words": a noun
+        follows the number."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
@@ -86,7 +88,7 @@ class _Line:
         return len(between) <= _MOST_BETWEEN and all(mark in _BETWEEN for mark in between)
 
     def behind_border(self, at: int) -> bool:
-        """Return whether a border word such as "before" precedes token `at`, also with an article between the two."""
+        """Return whether a border word such as "before" precedes token `at`. Articles may be between the two."""
         for n in range(at - 1, max(-1, at - 3), -1):
             if not self.joined(n):
                 return False
@@ -115,7 +117,8 @@ def periods(text: str, at: datetime, language: str = "") -> list[Period]:
 
 
 def query_date_ranges(text: str, on: date, language: str = "") -> list[DateRange]:
-    """Return the date ranges that a question names on the day `on`, without those that only limit a period."""
+    """Return the date ranges that a question names on the day `on`, without dates that are only the limit of a period,
+    such as the date in "before 7 May"."""
     return [
         days
         for days in find_date_ranges(text, on, language, past=True)
@@ -134,9 +137,10 @@ def find_date_ranges(
 ) -> list[DateRange]:
     """Return the date ranges that `text` names, in order. Two ranges overlap only if they are meanings of the same date
     ("7/5/2023"). Relative expressions are computed from the day `on`, or skipped without it. A date without a year
-    means the nearest such date to `on` or, with `past`, the last one that is not after it. The word index needs less,
-    and sets `years` to False. Then the result may lack years alone ("in 2019") and, without `on`, distances to a date
-    ("two weeks before 7 May 2023"). Also, `border` may be False although a word such as "before" precedes the date."""
+    means the nearest such date to `on` or, with `past`, the last one that is not after it. If `years` is False, the
+    search is faster but incomplete, which is enough for the word index. The result then may lack years without a month
+    ("in 2019") and, if `on` is None, distances to a date ("two weeks before 7 May 2023"). Also, the field `border` of a
+    date may be False although a word such as "before" precedes the date."""
     text = text[:MAX_TEXT]
     ranges = [*_mentioned(text, on, past)] if _DIGIT.search(text) else []
     if on is not None or years:

@@ -57,7 +57,8 @@ class Facts:
 
 
 def find_numbers(text: str) -> Iterator[Number]:
-    """Yield the numbers in `text`, in order. A value is a decimal such as "1234.5", or a time such as "at 13:56"."""
+    """Yield the numbers in `text`, in order. The values in their readings are strings: "1234.5" for a decimal, or "at
+    13:56" for a time."""
     plain = ascii_digits(text)
     for match in _NUMBER.finditer(plain):
         if match.end() - match.start() <= MAX_NUMBER_LENGTH:
@@ -111,8 +112,8 @@ def conflict(one: Facts, other: Facts) -> str:
     """Return the kind of contradiction between the facts of two sentences about one subject: "number", "date" or
     "negation". Return "" if the sentences do not contradict each other. A sentence that only adds facts does not
     contradict the other sentence. Sentences about different things do not contradict each other. They are about
-    different things if their labels differ (such as "12" in "Room 12 is free"), or if a number or a date differs and a
-    weekday or a year differs, too."""
+    different things in two cases: their labels differ (such as "12" in "Room 12 is free"), or they differ both in a
+    number or a date and in a weekday or a year."""
     if one.label != other.label:
         return ""
     numbers = bool(one.numbers - other.numbers and other.numbers - one.numbers)
@@ -178,11 +179,11 @@ def values_of(text: str, number: Number) -> list[str]:
     return [sign + value.removeprefix("at ").removesuffix(":00") for value in number.readings[0]]
 
 
-def masked(text: str, counted: Sequence[Mention | Number]) -> str:
-    """Return the text with `MASK` in place of each character of the items `counted`, so that they are not found
-    again."""
+def masked(text: str, found: Sequence[Mention | Number]) -> str:
+    """Return the text with `MASK` in place of each character of the dates and numbers in `found`, so that a later
+    search does not find them again."""
     characters = list(text)
-    for item in counted:
+    for item in found:
         characters[item.start : item.end] = MASK * (item.end - item.start)
     return "".join(characters)
 

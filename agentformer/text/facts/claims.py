@@ -266,8 +266,8 @@ def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Nam
 
 
 def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
-    """Yield the words around each capitalized word, and around each capitalized word with the word after it, because a
-    name may have two words. `has_other` looks up these words, which `_sides` returns."""
+    """Yield the words around each possible name, in the form that `_sides` yields and `has_other` looks up. A possible
+    name is a capitalized word, or a capitalized word and the word after it."""
     words = _WORD.findall(text)
     folded = [_folded(word) for word in words]
     for n, word in enumerate(words):
@@ -276,9 +276,9 @@ def _surroundings(text: str) -> Iterator[tuple[str, ...]]:
 
 
 def _sides(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield the three words nearest to a name, with "" in place of the name. `before` and `after` are the words on both
-    sides of the name. Two words before and one after are yielded, and one before and two after. At the start or the end
-    of the text, the three words on the other side are yielded."""
+    """Yield tuples of three words around a name, with "" in place of the name. `before` and `after` are the words on
+    both sides of the name. One tuple has two words before the name and one word after it; the other has one word before
+    it and two words after it. If one side has no words, the only tuple has the three words on the other side."""
     if len(before) > 1 and after:
         yield (*before[-2:], "", after[0])
     if before and len(after) > 1:

@@ -1,8 +1,8 @@
-"""The numbers of a text with the kinds of their units, the numbers as whole tokens, and the things that a number names.
+"""Find the numbers of a text, the kinds of their units, and the things that are named by a number.
 
 "640 metres" is a length, and "3 years" is a span of time; `question_words.txt` has the units of each language. A time,
 a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)" does
-not contain 3. "Berth 30" and "article 12(4)" are things that a number names.
+not contain 3. "Berth 30" and "article 12(4)" are things that are named by a number.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ _WITHOUT_ARTICLES = frozenset({"fi", "ja"})
 
 class Quantity(NamedTuple):
     """A number of a text, as written. `kinds` are the kinds of quantities that its unit measures, such as {"length"}.
-    They are empty if the unit is missing or has no kind. `has_unit` is true if a unit follows, also a unit without a
-    kind such as "people", or a word such as "million". `is_year` is true if the number is probably a year, and
+    `kinds` is empty if the unit is missing or has no kind. `has_unit` is true if a unit follows, even a unit without a
+    kind ("people"), or if a word such as "million" follows. `is_year` is true if the number is probably a year, and
     `has_noun` if a word that may be a noun follows ("8 persons")."""
 
     number: str
@@ -70,7 +70,7 @@ def quantities(text: str, language: str) -> Iterator[Quantity]:
 
 
 def _without_scales(behind: str, language: str) -> str:
-    """Return the text behind a number without words such as "million"."""
+    """Return `behind`, the text after a number, without the words such as "million" at its start."""
     scales = pattern_of("scales", language)
     while scales and (scale := scales.match(behind)):
         behind = behind[scale.end() :].lstrip(_SPACES)
@@ -229,8 +229,8 @@ def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> b
 
 
 def names_same(asked: Iterable[NumberedThing], text: str, language: str) -> list[NumberedThing]:
-    """Return the things in `asked` that a text names. A range that contains the number and a part of the number also
-    count: "berths 28-34" for "berth 30", and "section 7.2" for "section 7"."""
+    """Return the things in `asked` that a text names. The text may also name a range with the thing ("berths 28-34" for
+    "berth 30"), or a part of the thing ("section 7.2" for "section 7")."""
     return [thing for thing, alike in _compared(asked, text, language) if thing.is_among(alike)]
 
 

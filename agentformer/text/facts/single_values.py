@@ -43,7 +43,7 @@ _ENDINGS = ("ssa", "ssä", "lla", "llä")  # Finnish case endings of places; Fin
 
 
 def _phrases(kind: str) -> dict[str, frozenset[tuple[str, ...]]]:
-    """Return the phrases of a kind for each language, in the order of `single_values.txt`."""
+    """Return the phrases of a kind in `single_values.txt` for each language. A phrase is a tuple of words."""
     lines = [line.split() for line in data_lines(Path(__file__).with_name("single_values.txt"))]
     return {own[0]: frozenset(tuple(phrase.split("_")) for phrase in own[2:]) for own in lines if own[1] == kind}
 
