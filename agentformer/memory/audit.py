@@ -65,11 +65,11 @@ class Oversized:
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
     `compared` contains the number of "texts" that were searched for duplicates, and the numbers of "facts" and
-    "core_blocks" that were searched for contradictions. `duplicates` are groups of entries with the same owner and
-    details. Their texts differ at most in capital letters, white space and the final punctuation. `merge_duplicates`
-    can merge them. `near_duplicates` are groups of similar texts; a person must decide whether they are duplicates.
-    Messages, working entries and parts of documents are not compared, because people repeat themselves and documents
-    quote each other."""
+    "core_blocks" that were searched for contradictions. `duplicates` are groups of entries with the same owner and the
+    same details (such as title and metadata). Their texts differ at most in capital letters, white space and the final
+    punctuation. `merge_duplicates` can merge them. `near_duplicates` are groups of similar texts; a person must decide
+    whether they are duplicates. Messages, working entries and parts of documents are not compared, because people
+    repeat themselves and documents quote each other."""
 
     namespace: str
     entries: int
@@ -169,10 +169,10 @@ class _Candidate:
 
 
 def _belongs_to(entry: MemoryEntry, user_id: str | None, project: str | None) -> bool:
-    """Return whether the audit examines this entry. If `user_id` is given, the caller has already selected the entries
-    of this user. Without `project`, all these entries are examined. With `project`, only entries of this project and
-    core blocks are examined. A core block has no project, so its user must be `user_id`, or it must have no user if
-    `user_id` is None."""
+    """Return whether the audit examines this entry. The caller must pass only entries of the user `user_id`, if it is
+    given. If `project` is None, the audit examines every passed entry. If `project` is given, it examines the entries
+    of this project, and core blocks, which have no project. Of the core blocks, it examines those of the user
+    `user_id`; if `user_id` is None, these are the core blocks without a user."""
     if project is None:
         return True
     return entry.user_id == user_id if entry.tier == "core" else entry.project == project

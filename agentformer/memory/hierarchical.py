@@ -1,5 +1,6 @@
-"""The rules of the memory tiers. `CoreMemory` edits core blocks: named texts of limited size that are in every context.
-`HierarchicalMemory` reads the last messages and notes of a session (working memory) and the episodic entries.
+"""The rules of the memory tiers: core, working, episodic and semantic. `CoreMemory` edits core blocks: named texts of
+limited size that are in every context. `HierarchicalMemory` reads the last messages and notes of a session (working
+memory) and the episodic entries.
 
 A core block is an entry of the tier `core`, and the title of the entry is the name of the block. The id of a block is
 computed from its name and owner, so that only one block is stored if two callers create the same block at the same
@@ -168,8 +169,8 @@ class HierarchicalMemory:
         self.working_messages = working_messages
 
     def check_tier(self, entry: MemoryEntry) -> MemoryEntry:
-        """Return the entry in the form in which it is stored in its tier. A core block gets an id that is computed from
-        its name and owner. Raises `InvalidInput` if the entry breaks a rule of its tier."""
+        """Check the rules of the tier of an entry that will be stored, and return the entry. A core block is returned
+        with an id that is computed from its name and owner. Raises `InvalidInput` if the entry breaks a rule."""
         if entry.tier == "working" and entry.session_id is None:
             raise InvalidInput("session_id", "is missing; an entry of the tier 'working' needs a session")
         if entry.tier != "core":

@@ -79,8 +79,8 @@ def select_groups(
 class MessageCounter:
     """Counts the messages of each session in memory, so that a new message rarely needs a query. Thread-safe. The
     messages in the store are counted when a session is new, and when the count reaches a multiple of `every`, because
-    other processes can add messages too. If messages are removed, a cleaning can start late, by fewer than `every`
-    messages."""
+    other processes can add messages too. A removal of messages is not counted. It can delay a cleaning by fewer than
+    `every` new messages."""
 
     def __init__(self, every: int) -> None:
         self._every = every
@@ -219,8 +219,8 @@ class MemoryCleaner:
 
     def status(self) -> dict[str, Any]:
         """Return JSON values: the number of stored summaries for each way of making them, the time of the last run, the
-        last error, and the number of queued jobs. If this process has not run yet, the last run is the time at which
-        the newest summary was made."""
+        last error, and the number of queued jobs. If this process has not cleaned any session yet, the time at which
+        the newest summary was made is used as the time of the last run."""
         outcomes: Counter[str] = Counter(dict.fromkeys(OUTCOMES, 0))
         for namespace in self._backend.namespaces():
             for outcome in OUTCOMES:
@@ -268,7 +268,7 @@ class MemoryCleaner:
     @contextmanager
     def _logging_errors(self) -> Iterator[None]:
         """Log errors of the `with` block and do not raise them. The message of the caller is already stored, so an
-        error in cleaning must not fail the call."""
+        error in cleaning must not make the call fail."""
         try:
             yield
         except AgentFormerError as error:

@@ -101,13 +101,13 @@ class MemoryManager(BatchOperations):
         `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
         `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
         `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry; the id is not checked. An entry is removed together with a parent of the same user and project.
-        `pair_id` is the id of a related entry, such as the question that a stored answer belongs to; filters can use it
-        as `$pair_id`.
+        the new entry; the id is not checked. If the parent has the same user and project, its removal also removes the
+        entry. `pair_id` is the id of a related entry, such as the question that a stored answer belongs to; filters can
+        use it as `$pair_id`.
 
         `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
-        entry replaces earlier entries of the same record. Text that a prompt has quoted from memory is removed from
-        `content`, unless `verbatim` is True. With `searchable` False, no search returns the entry.
+        entry replaces earlier entries of the same record. Recalled entries that `content` repeats from a prompt are
+        removed from it, unless `verbatim` is True. With `searchable` False, no search returns the entry.
 
         If an equal fact is already stored, it is returned, and its `repeat_count` is increased. Raises `InvalidInput`
         with the name of the wrong argument, and `Conflict` if a core block has the same name and another text."""
@@ -245,8 +245,8 @@ class MemoryManager(BatchOperations):
         that were superseded by a deleted entry. A part in another namespace, or of another user or project, is not
         deleted.
 
-        Raises `NotFound` if the entry does not exist, `Conflict` if it has another version than `expected_version`, and
-        `InvalidInput` if it is an uploaded document or part of one; use `rag.remove` for these."""
+        If `what` is an id, raises `NotFound` if the entry does not exist, `Conflict` if it has another version than
+        `expected_version`, and `InvalidInput` if it is a document or part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         if deleted := self._backend.remove([changeable(self._backend, what).id], expected_version):

@@ -164,8 +164,8 @@ def _comparison_key(text: Text) -> int:
 
 
 def _shingles(text: str) -> Hashes:
-    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. The text gets one
-    space at each end, so that its first and its last word have the same sequences as other words."""
+    """Return the hashes of all sequences of `_SHINGLE` characters, sorted and without repetitions. One space is added
+    at each end of the text, so that the first and the last word have a space on both sides, as all other words do."""
     codes = np.frombuffer(f" {text} ".encode("utf-32-le", "surrogatepass"), "<u4").astype(np.uint64)
     if len(codes) < _SHINGLE:
         codes = np.pad(codes, (0, _SHINGLE - len(codes)))

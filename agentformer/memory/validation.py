@@ -119,8 +119,8 @@ _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
 
 def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
-    """Check the arguments of `store`, and return the new entry. Text that a prompt has quoted from memory is removed
-    from the content, unless `verbatim` is true. Raises `InvalidInput` for an invalid argument."""
+    """Check the arguments of `store`, and return the new entry. Recalled entries that the content repeats from a prompt
+    are removed (see `without_recalled`), unless `verbatim` is true. Raises `InvalidInput` for an invalid argument."""
     check_known(values, STORED)
     flags = {name: fields.flag(name, values.get(name, default)) for name, default in _FLAGS.items()}
     given = _checked_fields({"content": None, **{name: values[name] for name in values if name not in _FLAGS}})
@@ -321,10 +321,11 @@ def _checked_fields(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without_recalled(text: str) -> tuple[str, list[str]]:
-    """Remove all blocks of recalled memory (entries that a prompt has quoted) from `text`. Return the remaining text
-    and the ids of the removed entries. A block is a pair of markers with at least one entry between them. Nested blocks
-    are removed as one block. Markers around other text are not removed. After an opening marker without a closing
-    marker, only the entries that directly follow the marker are removed. The running time is linear."""
+    """Remove all blocks of recalled memory from `text`. An agent can copy such a block, in which a prompt quotes
+    entries of the memory, into a new text. Return the remaining text and the ids of the entries in the removed blocks.
+    A block is a pair of markers with at least one entry between them. Nested blocks are removed as one block. Markers
+    around other text are not removed. After an opening marker without a closing marker, only the entries that directly
+    follow the marker are removed. The running time is linear."""
     if _MARK not in text:
         return text, []
     remaining, ids, at = [], [], 0

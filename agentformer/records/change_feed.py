@@ -96,9 +96,9 @@ def since(
 
 def step(connection: sqlite3.Connection, seq: int, size: int) -> int:
     """Return the number of the last change that an index should read in one step, beginning after `seq`. An index reads
-    many changes in steps, so that it needs little memory. A step contains only complete writes and at most `size`
-    changes. If the first write alone has more changes, the step contains this write. Return `seq` if there are no later
-    changes."""
+    many changes in steps, so that it needs little memory. A step contains only the changes of complete transactions,
+    and at most `size` changes. If the first transaction alone has more changes, the step contains this transaction.
+    Return `seq` if there are no later changes."""
     query = "SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?"
     found = connection.execute(query, [seq, seq + size]).fetchone()[0]
     if found is None:

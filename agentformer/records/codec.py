@@ -61,7 +61,7 @@ _TIME_INDEXES = tuple(_INDEX[name] for name in TIMES)
 
 
 def to_micros(moment: datetime | None) -> int | None:
-    """Return the microseconds from 1970-01-01 UTC to `moment`, which has a time zone, or None for None."""
+    """Return the microseconds from 1970-01-01 UTC to `moment`, or None for None. `moment` must have a time zone."""
     return None if moment is None else (moment - _EPOCH) // _MICROSECOND
 
 

@@ -1,4 +1,4 @@
-"""Summaries and their originals, which are the entries that a summary replaces.
+"""Summaries and their originals. The originals of a summary are the entries that the summary replaces.
 
 These functions archive, restore and remove summaries together with their originals. The caller opens and commits the
 write transaction.
@@ -34,9 +34,9 @@ _SUMMARIES = """
 def archive(
     connection: sqlite3.Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
-    """Archive the entries `ids`, which the summary replaces, with the time `at`. `versions` (id -> version) contains
-    the expected versions of entries. Raises `Conflict` if one of the entries `ids` does not exist in the namespace of
-    the summary, is archived, superseded or itself a summary, or does not have the expected version."""
+    """Archive the entries `ids`, which the summary replaces. `at` is stored as the time of archiving. `versions` (id ->
+    version) contains the expected versions of entries. Raises `Conflict` if one of the entries `ids` does not exist in
+    the namespace of the summary, is archived, superseded or itself a summary, or does not have the expected version."""
     entries = records.by_num(connection, records.numbers(connection, list(ids))).items()
     current = [(num, entry) for num, entry in entries if versions.get(entry.id, entry.version) == entry.version]
     current = [(num, entry) for num, entry in current if entry.namespace == summary.namespace]
@@ -56,9 +56,10 @@ def archive(
 
 
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
-    """Make the archived originals of a summary active again, and archive the summary with the time `at`. If the summary
-    superseded another entry, that other entry is current again. Return the originals in order of id. Raises `NotFound`
-    if there is no entry `summary_id`, and the error of `restore_error` if the entry has no archived originals."""
+    """Make the archived originals of a summary live (not archived) again, and archive the summary with the time `at`.
+    If the summary superseded another entry, that other entry is current again. Return the originals in order of id.
+    Raises `NotFound` if there is no entry `summary_id`, and the error of `restore_error` if the entry has no archived
+    originals."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")

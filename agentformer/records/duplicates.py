@@ -58,8 +58,8 @@ def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     (such as namespace, session and user), and the same details (such as title and metadata). A detail that is empty in
     `new` is not compared. Return False if `is_repeatable(new)` is True, or if `stored` is archived or superseded.
 
-    Entries of an API key without the right to read are compared only with entries of the same key. If they were
-    compared with all entries, this key could change what `store` returns to other callers."""
+    An entry of an API key without the right to read is compared only with entries of the same key. Otherwise, `store`
+    could return an entry of this key to another caller who stores the same text."""
     known = KnownEntries()
     known.add(stored)
     return known.find(new) is not None

@@ -208,7 +208,7 @@ def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]
 def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     """Delete entries together with their history, their windows (the passages that are embedded), and the vectors that
     no other entry uses. The parts of these entries are not deleted. Return how many entries were deleted."""
-    neighbors = _other_neighbors(connection, _messages(connection, nums), nums)
+    neighbors = _other_neighbors(connection, _messages(connection, nums), nums)  # read before the rows are deleted
     delete_windows(connection, nums)
     connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
     change_feed.append(connection, [*nums, *neighbors])
@@ -216,8 +216,7 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
-    """Yield each of these entries that is a message of a session, because its removal changes the neighbors of other
-    messages. Damaged messages are skipped."""
+    """Yield those of these entries that are messages of a session, without damaged messages."""
     for marks, group in in_groups(nums):
         query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
         for row in connection.execute(query, group):

@@ -151,8 +151,8 @@ def names(field: str, values: Any) -> tuple[str, ...]:
 
 
 def shown(value: Any) -> str:
-    """Return the first 80 characters of a value for a message. Python cannot convert a whole number of more than 4,300
-    digits to text."""
+    """Return the first 80 characters of a value for a message, or a description if Python cannot convert the value to
+    text (a whole number of more than 4,300 digits)."""
     try:
         return repr(value)[:80]
     except ValueError:

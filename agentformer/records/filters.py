@@ -1,4 +1,5 @@
-"""Filters of entries: the JSON form, its checks, the exact meaning of each comparison, and the SQL conditions.
+"""Filters of entries: functions that parse and check the JSON form of a filter, test whether an entry matches a filter,
+and convert a filter to an SQL condition.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
 [...]}`, as in the API of OpenAI. Any other object is the short form: the entry must have the given value for each key,
@@ -7,7 +8,7 @@ misspelt key in a condition is an error and does not select wrong entries.
 
 A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
 `ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
-texts in the order of their code points. The SQL is written for SQLite; PostgreSQL translates it.
+texts in the order of their code points. The SQL is written for SQLite; the backend `postgres` translates it.
 """
 
 from __future__ import annotations

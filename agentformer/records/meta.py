@@ -39,8 +39,8 @@ def check_value(row: sqlite3.Row) -> str:
 
 
 def request_secure_delete(connection: sqlite3.Connection) -> None:
-    """Record a request to erase deleted text from the index files, because these files may still contain text that this
-    transaction removes. The request is stored with the transaction, so it is not lost in a crash."""
+    """Record a request to erase deleted text from the index files, which may still contain it. The request is a part of
+    the transaction of `connection`. If this transaction also deletes the text, a crash cannot lose the request."""
     set_value(connection, _SECURE_DELETE, new_id())
 
 
@@ -67,7 +67,7 @@ def take_lease(connection: sqlite3.Connection, name: str, holder: str, seconds: 
 
 
 def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> None:
-    """End the lease `name`, an exclusive right, if `holder` has this lease. Otherwise do nothing."""
+    """End the lease `name` if `holder` has it. Otherwise do nothing."""
     connection.execute("DELETE FROM leases WHERE name = ? AND holder = ?", [name, holder])
 
 

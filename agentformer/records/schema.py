@@ -221,9 +221,9 @@ REQUIRED_TABLES = ("meta", "entries")  # every store has them
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Migrate the schema of the database to the newest version. Each migration is one transaction; for a new database,
-    all of them are one. Several processes may migrate at the same time. Raises `StoreError` if the schema is newer than
-    this software, or if the schema is older and the database cannot be written."""
+    """Migrate the schema of the database to the newest version. Each migration is one transaction. For a new database,
+    one transaction creates the newest schema. Several processes may migrate at the same time. Raises `StoreError` if
+    the schema is newer than this software, or if the schema is older and the database cannot be written."""
     while (version := _version(connection)) < len(MIGRATIONS):
         try:
             _migrate_step(connection, version)
@@ -301,7 +301,8 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 def _statements(script: str) -> list[str]:
-    """Split an SQL script into statements: `executescript` would commit the open transaction."""
+    """Split an SQL script into statements. `executescript` cannot be used, because it would commit the open
+    transaction."""
     statements, current = [], ""
     for line in script.splitlines():
         current += line + "\n"

@@ -53,8 +53,8 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
 
 def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
     """Return the condition of `where`. A scope with `or_nobody` matches two groups of entries: the entries of its owner
-    (user or project), and the entries without an owner. `owned` limits the condition to one of these groups. For the
-    column of an owner, True selects the entries of the owner, and False selects the entries without an owner."""
+    (user or project), and the entries without an owner. `owned` limits the condition to one of these groups: it maps
+    the column of the owner to True (entries of the owner) or to False (entries without an owner)."""
     selective, session = is_selective(scope), scope.session_id is not None
     user = scope.user_id is not None and (not scope.or_nobody or "user_id" in owned)
     many = {"session_id": selective, "user_id": selective or session, "tier": selective or session or user}

@@ -94,7 +94,7 @@ def begin_move(connection: sqlite3.Connection, space: EmbeddingSpace) -> int:
             started = f"a move to a different model with the name {_name(space)} has started"
             raise Conflict(f"{started}; abandon that move first: {abandon}")
         finish = f"finish it (agentformer reembed --to {other.spec}), or abandon it ({abandon})"
-        raise Conflict(f"a move to {_name(other)} is under way; {finish}")
+        raise Conflict(f"a move to {_name(other)} is in progress; {finish}")
     rows = connection.execute("SELECT * FROM spaces WHERE active = 0 ORDER BY id DESC").fetchall()
     number = next((row["id"] for row in rows if not decode_space(row).difference(space)), None)
     if number is None:
@@ -113,19 +113,21 @@ def add_to_move(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
 
 
 def missing_entries(connection: sqlite3.Connection, limit: int) -> list[int]:
-    """Return the row numbers, ascending, of at most `limit` entries without vectors in the building space. Entries that
-    the embedding model refused are not included."""
+    """Return the row numbers, ascending, of at most `limit` entries without vectors in the building space (the space
+    that a move fills). Entries that the embedding model refused are not included."""
     rows = connection.execute("SELECT entry FROM moving WHERE attempts = 0 ORDER BY entry LIMIT ?", [limit])
     return [row[0] for row in rows]
 
 
 def missing_count(connection: sqlite3.Connection) -> int:
-    """Return how many entries have no vectors in the building space, refused entries included."""
+    """Return how many entries have no vectors in the building space (the space that a move fills). Entries that the
+    embedding model refused are included."""
     return int(connection.execute("SELECT count(*) FROM moving").fetchone()[0])
 
 
 def mark_moved(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    """Remove entries from the table `moving`, because they now have vectors in the building space."""
+    """Remove entries from the table `moving`, because they now have vectors in the building space (the space that a
+    move fills)."""
     connection.executemany("DELETE FROM moving WHERE entry = ?", ((num,) for num in nums))
 
 

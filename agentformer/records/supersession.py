@@ -1,6 +1,7 @@
 """Supersession: `superseded_by` of an entry is the id of its successor, the entry that replaces it. Searches do not
-find a superseded entry. For this reason, each chain of successors must end at an entry that is not superseded, and that
-is active or archived for a summary. An entry that is archived, but not for a summary, is called "archived alone".
+find a superseded entry. For this reason, each chain of successors must end at an entry that is not superseded. If this
+last entry is archived, a summary must have replaced it. An entry that is archived, but that no summary has replaced, is
+called "archived without a summary".
 
 Every backend uses `check`, `is_lost` and `releases`. The other functions use the database; the caller opens and commits
 the write transaction.
@@ -61,7 +62,7 @@ def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
     if entry.superseded_by is None:
         return False
     visited: set[str] = set()
-    found = False  # whether one of the successors is not archived alone
+    found = False  # whether one of the successors is not archived without a summary
     last, successor = entry, find(entry.superseded_by)
     while successor is not None and _same_owner(last, successor):
         if successor.id in ending:
@@ -133,7 +134,7 @@ def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) ->
     new."""
     find, ending = finder(connection), set[str]()
     result, lost = list(stored), True
-    while lost:  # repeated: an entry of a cycle may be archived alone; its predecessors are then lost again
+    while lost:  # repeated: an entry of a cycle may be archived without a summary; its predecessors are then lost again
         lost = False
         for number, entry in enumerate(result):
             if is_lost(entry, find, ending):

@@ -112,7 +112,7 @@ def test_a_node_that_was_taken_for_dead_changes_nothing(
     monkeypatch.setattr(head, "LEASE_SECONDS", 0.3)
     monkeypatch.setattr(head.Writer, "_renew", lambda self: None)
     slow, other = open_node(), open_node()
-    with pytest.raises(StoreBusy, match="another node took over"):  # noqa: SIM117
+    with pytest.raises(StoreBusy, match="another node has taken the right to write"):  # noqa: SIM117
         with slow._database.writing() as connection:
             other.store([make_entry("written meanwhile", id="a")])
             connection.execute("INSERT INTO absent_documents VALUES ('slow', 'x', '')")

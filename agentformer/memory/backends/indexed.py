@@ -283,8 +283,8 @@ class IndexedBackend(StoredRecords):
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""
 
     def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a transaction that changes the records. The search is opened first, because it must read the number of
-        the last change before this transaction adds a change."""
+        """Return a context manager that yields a connection in a transaction, which may change the records. The search
+        must be open before the first change of the records (see `Indexes.search`), so it is opened here."""
         _ = self._indexes.search
         return self._database.writing()
 

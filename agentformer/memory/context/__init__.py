@@ -1,5 +1,6 @@
-"""The context of a prompt: its messages, its report, and the text of core blocks and recalled entries. A context has a
-limited number of tokens. Markers show a model where the text of core blocks and recalled entries begins and ends.
+"""The context of a prompt: the messages for a language model, and a report about what the messages contain and leave
+out. One message has the text of core blocks and of recalled entries, between markers that show the model where this
+text begins and ends. A context has a limited number of tokens.
 
 Recalled source code and recalled events of a project have headings of their own. Each piece of code names its file and
 lines, and each event names its type.

@@ -95,8 +95,8 @@ class ContextBuilder:
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
-        """Return the entries in the scope that are relevant to the query, best first. The other entries that the search
-        found are reported to `plan`: they are not relevant, or too long."""
+        """Return the entries in the scope that are relevant to the query, best first. Other entries that the search
+        found are reported to `plan`, with the reason: they are not relevant, or too long."""
         if not query.strip():
             return []
         hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))

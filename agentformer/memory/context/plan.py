@@ -49,8 +49,8 @@ class ContextPlan:
         self._countable = _COUNTED_BUDGETS * budget * _CHARS_PER_TOKEN  # code points whose tokens may still be counted
 
     def may_fit(self, text: str) -> bool:
-        """Return False if the text has more tokens than the budget. The check is much faster than counting the
-        tokens, and returns True in doubt."""
+        """Return False if the text certainly has more tokens than the budget, and True if it may fit. This estimate is
+        much faster than counting the tokens."""
         return _may_have(text, self._budget)
 
     def query(self) -> str:
@@ -238,8 +238,8 @@ class ContextPlan:
 
 
 def _may_have(text: str, tokens: int) -> bool:
-    """Return whether the text may have at most `tokens` tokens. This assumes that no token contains more than one word,
-    and that tokens have at most `_CHARS_PER_TOKEN` code points on average."""
+    """Return whether the text may have at most `tokens` tokens. The estimate assumes that no token contains more than
+    one word, and that tokens have at most `_CHARS_PER_TOKEN` code points on average."""
     limit = tokens * _CHARS_PER_TOKEN
     return len(text) <= tokens or (len(text) <= limit and len(text.split(None, tokens)) <= tokens)
 

@@ -178,8 +178,8 @@ class NodeLock:
 
 
 class Listener:
-    """Waits for changes of the tables of one store. Not thread-safe. Changes before the first `wait` are not noticed,
-    so a caller reads the tables once after the first `wait`."""
+    """Waits for changes of the tables of one store. Not thread-safe. The first `wait` connects to the server. Changes
+    before the first `wait` are not noticed, so the caller must read the tables once after it."""
 
     def __init__(self, url: str, schema: str) -> None:
         self._url = url

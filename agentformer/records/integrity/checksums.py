@@ -34,8 +34,8 @@ _NULL = "\x00"
 
 
 def of_values(values: Sequence[Any]) -> int:
-    """Return the checksum of the column values of a row, which must always be given in the same order. NULL values at
-    the end do not change the checksum, so that a new column does not make old checksums wrong."""
+    """Return the checksum of the column values of a row. The caller must always give the values in the same order. NULL
+    values at the end do not change the checksum, so that a new column does not make old checksums wrong."""
     text = _SEPARATOR.join([v if v.__class__ is str else _NULL if v is None else str(v) for v in values])
     return crc32(text.rstrip(_SEPARATOR + _NULL).encode())
 

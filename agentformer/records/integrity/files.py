@@ -24,8 +24,8 @@ _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder", "other", ""]:
     """Return what is at a path: a file, a folder, something other such as a pipe, or "" for nothing. Follows links.
-    Raises `InvalidInput` for the argument `field` if the path is not valid, or if a folder above it may not be read.
-    Methods such as `Path.is_file` raise `OSError` in these cases."""
+    Raises `InvalidInput` for the argument `field` if the path is not valid, or if the permissions of a folder above it
+    forbid access. Methods such as `Path.is_file` raise `OSError` in these cases."""
     try:
         mode = Path(path).stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -45,8 +45,8 @@ def list_folder(path: Path, field: str) -> list[Path] | None:
 
 
 def real_path(path: Path, field: str) -> Path:
-    """Return the absolute path without links. Raises `InvalidInput` for the argument `field` if the path is not valid,
-    or if a link in the path may not be read."""
+    """Return the absolute path in which each link is replaced by its target. Raises `InvalidInput` for the argument
+    `field` if the path is not valid, or if a link in it cannot be read."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError) as error:

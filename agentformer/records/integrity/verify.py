@@ -302,7 +302,8 @@ def _decode_or_keep(data: bytes) -> str | bytes:
 
 
 def is_intact(entry: sqlite3.Row) -> bool:
-    """Return whether a row of `entries` is undamaged. The row must have been read within `lenient_text`."""
+    """Return whether a row of `entries` is undamaged. The caller must have read the row inside the context
+    `lenient_text`."""
     try:
         _check_entry(entry)
     except StoreDamaged:

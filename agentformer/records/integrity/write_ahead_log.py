@@ -82,12 +82,12 @@ def check_wal(path: Path, original: Path | None = None) -> None:
     wal = wal_path(path)
     if header:
         raise StoreDamaged(
-            f"a repair was interrupted: {wal} belongs to the damaged file that was replaced, and {path.name} already "
-            f"has the content of this log; nothing was changed; run `agentformer doctor --repair` again"
+            f"a repair was interrupted after it had replaced the damaged file: {wal} belongs to the old file, and "
+            f"{path.name} already has the content of this log; run `agentformer doctor --repair` again"
         )
     raise StoreError(
-        f"{wal} does not belong to {path.name} in the same folder; nothing was changed; if you restored a copy of "
-        f"{path.name}, move {wal.name} and {path.name}-shm to another folder: they belong to another database"
+        f"{wal} does not belong to {path.name} in the same folder; if you restored a copy of {path.name}, move "
+        f"{wal.name} and {path.name}-shm to another folder, because these two files belong to another database"
     )
 
 

@@ -66,13 +66,13 @@ class Changed(Exception):
 
 class Container:
     """A container of Cosmos DB. The database and the container are created if they are missing. Thread-safe. Raises
-    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if it is throttled for more than
-    `CosmosAddress.patience` seconds, `TooLarge` for an item that is too large, and `MissingExtra` if the client of
-    Cosmos DB is not installed."""
+    `StoreError` if the account cannot be reached or refuses the key, `StoreBusy` if Cosmos DB throttles the requests
+    for more than `CosmosAddress.patience` seconds, `TooLarge` for an item that is too large, and `MissingExtra` if the
+    client of Cosmos DB is not installed."""
 
     def __init__(self, address: CosmosAddress, properties: Mapping[str, Any] | None = None) -> None:
-        """Connect to the container. `properties` are properties, such as policies, that the container gets if this call
-        creates it. An existing container is not changed."""
+        """Connect to the container. If the container is missing, this call creates it with the given `properties`, such
+        as policies. An existing container is not changed."""
         try:
             from azure.cosmos import CosmosClient, PartitionKey
         except ImportError as error:

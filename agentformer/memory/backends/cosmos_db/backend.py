@@ -1,6 +1,6 @@
 """The backend `cosmos_db`: all records are in a container of Azure Cosmos DB, and each node searches a local copy. The
-indexes of the local copy (FAISS and words) apply the changes of its change feed. The code for this is shared with the
-backend `faiss`. In the mode `server`, Cosmos DB ranks the passages instead (`ServerSearch`)."""
+local copy is a SQLite database with a FAISS index and a word index, which use the code of the backend `faiss`. In the
+mode `server`, Cosmos DB itself ranks the passages, and not the local indexes (`ServerSearch`)."""
 
 from __future__ import annotations
 
@@ -138,7 +138,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return super().snapshot()
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the local copy as the backend `faiss` does, and check that the container has the same items."""
+        """Check the local copy as the backend `faiss` does, and check that the container and the local copy have the
+        same items."""
         self._refresh()
         return [*super().verify(repair=repair), self._database.compare()]
 
@@ -210,8 +211,8 @@ def check_consistency(container: Container) -> None:
     of another node's transaction."""
     if (level := container.consistency()) != "Strong":
         raise StoreError(
-            f"the account at {container.name} has the default consistency {level}, with which a machine can read "
-            "former versions of what another machine has written; set it to Strong in the settings of the account"
+            f"the account at {container.name} has the default consistency {level}, with which one machine can "
+            "read old versions of items that another machine has changed; set it to Strong in the account settings"
         )
 
 
@@ -304,8 +305,8 @@ def scope_condition(scope: Scope) -> ServerQuery:
 
 class ServerSearch:
     """The search of the mode `server`: Cosmos DB ranks the passages in `container`, and their entries are read from
-    `database`, the local copy. A query compares the namespace twice, as the partition key and as a field, and contains
-    values only as parameters."""
+    `database`, the local copy. To be safe, a query compares the namespace both with the partition key and with a field.
+    All values in a query are parameters."""
 
     def __init__(self, container: Container, database: Database, embedder: Embedder) -> None:
         self._container = container

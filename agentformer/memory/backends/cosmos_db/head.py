@@ -2,14 +2,15 @@
 
 A transaction of several items is atomic, although Cosmos DB has no transactions over partitions:
 
-1. A node writes its name into the head, so that other writers wait.
-2. It writes all changes of the transaction into the head in one conditional replacement (or into further items that
-   the head names, if the changes are long). This replacement is the commit. It fails if another node took over.
+1. A node writes a random id, its right to write, into the head, so that other writers wait.
+2. It writes all changes of the transaction into the head in one conditional replacement. (Long changes are first
+   written into separate items, which the head then names.) This replacement is the commit. It fails if another node
+   has taken the right to write in the meantime.
 3. It writes the changed items, and removes the changes from the head.
 
 If the node dies before the commit, nothing has changed. If it dies later, the changes are in the head: readers apply
 them from there, and the next writer finishes the third step. The third step replaces an item only by a newer one, so
-it can be repeated, also by a slow node that was believed dead.
+it can be repeated. Even a slow node that other nodes considered dead may repeat it.
 """
 
 from __future__ import annotations
@@ -54,8 +55,9 @@ class Change:
 class Head:
     """The item that orders all transactions of a container. `last` is the number of the last transaction, and `commit`
     is its random id. `changes` are its changes; they stay here until they are written to the items of the container. If
-    they are too long for the head, separate items contain them, and `parts` is the number of these items. `beat` grows
-    each time the `writer` renews its right to write. `sequences` is explained in `Writer.commit`."""
+    they are too long for the head, separate items contain them, and `parts` is the number of these items. `writer` is
+    the random id of the `Writer` that has the right to write, or "" if there is none. `beat` grows each time this right
+    is renewed. `sequences` is explained in `Writer.commit`."""
 
     store: str
     last: int = 0
@@ -144,8 +146,9 @@ class Heads:
             self._container.delete(part["id"], CONTROL)
 
     def pending_changes(self, head: Head) -> Sequence[Change] | None:
-        """Return the changes of the last transaction, which may not be written to their items yet. Return None if a
-        separate item with changes is missing, usually because another writer has finished the transaction meanwhile."""
+        """Return the changes of the last transaction. Some or all of these changes may not be in the items of the
+        container yet. Return None if a separate item with changes is missing, usually because another writer has
+        finished the transaction meanwhile."""
         changes = list(head.changes)
         for number in range(head.parts):
             rows = self._container.query(
@@ -190,19 +193,21 @@ class Writer:
 
     def _decided(self, commit: str, error: Exception) -> Head:
         """Find out whether the commit with the id `commit` succeeded although its request failed with `error`, and
-        return the current head if it did. Raises `StoreBusy` if another node took over, `StoreError` if the head cannot
-        be read, and otherwise `error`."""
+        return the current head if it did. Raises `StoreBusy` if another node has taken the right to write, `StoreError`
+        if the head cannot be read, and otherwise `error`."""
         try:
             head = self._heads.read()
         except StoreError as unreachable:
             raise StoreError(
-                "the connection to Cosmos DB was lost at the moment of the commit; the change may be stored: read it "
-                "before you repeat the call"
+                "the connection to Cosmos DB was lost at the moment of the commit; the change may be stored; read the "
+                "entry again before you repeat the call"
             ) from unreachable
         if head.commit == commit:
             return head
         if isinstance(error, Changed):
-            raise StoreBusy("another node took over, because this write took too long; repeat the call") from None
+            raise StoreBusy(
+                "another node has taken the right to write, because this write took too long; repeat the call"
+            ) from None
         raise error
 
     def finish(self) -> None:

@@ -2,9 +2,9 @@
 back.
 
 Each item contains one row: an entry (original text, metadata, times, and its row in the embedding queue), a former
-version of an entry, or a window of an entry with its vector. These items are in the partition of their namespace. Rows
-that belong to no namespace (embedding spaces, leases, ...) are in the partition `CONTROL`. A deleted item is replaced
-by a short mark for `GONE_SECONDS`, so that other nodes see the deletion.
+version of an entry, or a window (an embedded passage) of an entry with its vector. These items are in the partition of
+their namespace. Rows that belong to no namespace (embedding spaces, leases, ...) are in the partition `CONTROL`. A
+deleted item is replaced by a short mark for `GONE_SECONDS`, so that other nodes see the deletion.
 """
 
 from __future__ import annotations

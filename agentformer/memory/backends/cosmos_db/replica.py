@@ -46,8 +46,8 @@ _ORDER = ("window", "history", "entry", "lease", "absent", "meta", "space")  # r
 
 
 def _triggers() -> Iterator[str]:
-    """Yield SQL statements for temporary triggers, which record the keys of all rows that a connection changes. A copy
-    of the file does not contain temporary triggers."""
+    """Yield SQL statements for triggers, which record the keys of all rows that a connection changes. The triggers are
+    temporary, so that a copy of the database file does not contain them."""
     # the table has no key, because a statement with a conflict clause would apply this clause to the table
     yield "CREATE TEMP TABLE IF NOT EXISTS dirty (type TEXT, key TEXT)"
     insert = "INSERT INTO dirty SELECT '{kind}', json_array({values}){where};"
@@ -138,7 +138,7 @@ class ReplicaDatabase(Database):
         return self._known.last
 
     def compare(self) -> Check:
-        """Check that the local copy and the container have the same item ids. Other nodes cannot write meanwhile."""
+        """Compare the item ids of the local copy with those of the container. Other nodes cannot write meanwhile."""
         with self._mutex:
             writer = self._heads.acquire()
             try:
@@ -204,7 +204,8 @@ class ReplicaDatabase(Database):
 
 
 def _watch(connection: sqlite3.Connection) -> None:
-    """Make the connection record all changed rows, for the container. Do nothing if the database has no tables yet."""
+    """Make the connection record the keys of all rows that it changes (see `_triggers`). Do nothing if the database has
+    no tables yet."""
     query = "SELECT count(*) FROM sqlite_master WHERE name = 'absent_documents'"
     if connection.execute(query).fetchone()[0]:
         for statement in _triggers():
@@ -275,8 +276,8 @@ def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
 
 class Following:
     """Applies items of the container to the local copy. The items may come in any order and more than once, because
-    other nodes may write at the same time. `finish` must be called last. `since` is the number of the last transaction
-    in the copy."""
+    other nodes may write at the same time. The caller must call `finish` after the last item. `since` is the number of
+    the last transaction in the copy."""
 
     def __init__(self, connection: sqlite3.Connection, since: int) -> None:
         self._connection = connection
@@ -314,8 +315,9 @@ class Following:
             )
 
     def finish(self, sequences: Mapping[str, int]) -> None:
-        """Apply the deletions and the embedding spaces, and add all changed entries to the change feed. `sequences`
-        maps each table to the highest row number that it has ever used, so that no node uses a number again."""
+        """Apply the deletions and the embedding spaces, and add all changed entries to the local change feed, so that
+        the indexes apply them. `sequences` maps each table to the highest row number that it has ever used, so that no
+        node uses a number again."""
         gone = [(item_id, key) for item_id, (seq, key) in self._gone.items() if self._present.get(item_id, 0) < seq]
         for item_id, key in sorted(gone, key=lambda pair: _ORDER.index(pair[1].type)):
             self._delete(key)

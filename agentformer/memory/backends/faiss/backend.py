@@ -1,6 +1,6 @@
-"""The embedded backend: SQLite records, a FAISS vector index and a tantivy word index in one folder. Any number of
-threads and processes may open the folder. The records are complete, and the indexes are computed from the records:
-before each search, both indexes apply the newest changes of the records."""
+"""The backend `faiss`, also called the embedded backend: SQLite records, a FAISS vector index and a tantivy word index
+in one folder. Any number of threads and processes may open the folder. The records are complete, and the indexes are
+computed from the records: before each search, both indexes apply the newest changes of the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The indexes of the embedded backend: search, embedding, migration and verification in one folder. Importing this
+"""The indexes of the backend `faiss`: search, embedding, migration and verification in one folder. Importing this
 module imports the index libraries. Therefore the backend receives a function that opens `Indexes`, and calls this
 function only when an index is needed."""
 
@@ -51,8 +51,9 @@ class Indexes:
 
     @property
     def search(self) -> HybridSearch:
-        """The hybrid search, which is opened at its first use. Use this property before the first change of the
-        records, because the search reads the number of the last change when it is opened."""
+        """The hybrid search, which is opened at its first use. The caller must use this property before the first
+        change of the records, because `close` updates the indexes only if the records have changed since the search was
+        opened."""
         with self._lock:
             if self._search is None:
                 folder, options = self._folder, self._options
@@ -72,13 +73,13 @@ class Indexes:
 
     @property
     def embedding(self) -> EmbeddingQueue:
-        """The queue of entries without vectors. Opens the search first, because the queue changes records."""
+        """The queue of entries without vectors. Opens the search before the queue changes records (see `search`)."""
         _ = self.search
         return self._embedding
 
     @property
     def searching(self) -> bool:
-        """True if `search` was already opened, so that a report about the vector index can use it."""
+        """True if the search is open. A status report then uses the open vector index and does not read its files."""
         return self._search is not None
 
     def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:

@@ -85,8 +85,9 @@ class _AbsentDocuments:
     _folder: Folder
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record that the caller is about to store these documents; see `MemoryBackend.announce`. Each record is in the
-        file of the namespace of its document, so that the transaction that stores the document deletes the record."""
+        """Record that the caller is about to store these documents; see `MemoryBackend.announce`. The record is written
+        to the file that will contain the document. The transaction that stores the document replaces this file, and so
+        it also deletes the record."""
         added: dict[str, list[AbsentDocument]] = {}
         for entry in documents:
             added.setdefault(entry.namespace, []).extend(meta.absent([entry], upload))
@@ -323,7 +324,8 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
             ) from error
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values: the numbers of entries by kind and namespace, and why files cannot be read."""
+        """Return JSON values: the numbers of entries by kind and namespace, and the reason for each file that cannot be
+        read."""
         contents = self._folder.read()
         kinds = Counter(record.entry.kind for record in contents.records.values())
         return {

@@ -77,7 +77,8 @@ class Record:
 
 
 def checked(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry as it will be read from a file. Raises `InvalidInput` if JSON cannot represent a value."""
+    """Return the entry in the form in which it will be read after it was written to a file. Raises `InvalidInput` if
+    JSON cannot represent a value."""
     fields.encodable("namespace", entry.namespace)
     try:
         values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
@@ -101,7 +102,8 @@ def file_text(namespace: str, records: Iterable[Record], absent: Sequence[Absent
 
 @dataclasses.dataclass(frozen=True)
 class NamespaceFile:
-    """The file of a namespace: `records` by id, in order of id, or the reason why it cannot be read (`damage`)."""
+    """The file of a namespace. `records` maps ids to records, in order of id. If the file cannot be read, `damage` is
+    the reason, and `records` is empty."""
 
     version: Version
     namespace: str = ""

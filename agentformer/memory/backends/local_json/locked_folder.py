@@ -196,7 +196,7 @@ class Folder:
 
     def _adopt(self, files: dict[str, NamespaceFile]) -> None:
         """Use `files` (by file name) as the current contents of the folder. If two files contain an entry with the same
-        id, the second file counts as damaged."""
+        id, the file that is second in the order of the names counts as damaged."""
         damaged = {name: file.damage for name, file in files.items() if file.damage}
         sound: dict[str, NamespaceFile] = {}
         records: dict[str, Record] = {}

@@ -1,5 +1,5 @@
-"""Functions that change and check the records of a store. The parameter `records` maps ids to records. It is a copy
-that the caller discards after an error, so no function undoes a change."""
+"""Functions that change and check the records of a store. The parameter `records` maps ids to records. The caller must
+pass a copy of the records, and discard it after an error, because the functions do not undo changes."""
 
 from __future__ import annotations
 
@@ -114,9 +114,9 @@ def _summaries_of(records: Mapping[str, Record], ids: Collection[str]) -> set[st
 
 
 def delete(records: Records, ids: Collection[str]) -> None:
-    """Delete the entries with these ids, which must include all ids of `with_dependents`. If a summary is deleted, the
-    entries that it replaced and that are not deleted become live again. If a deleted entry superseded another entry,
-    that other entry is current again."""
+    """Delete the entries with these ids. The caller must include all ids of `with_dependents`. If a summary is deleted,
+    the entries that it replaced and that are not deleted become live again. If a deleted entry superseded another
+    entry, that other entry is current again."""
     for entry_id, record in list(records.items()):
         if entry_id in ids:
             del records[entry_id]
@@ -126,9 +126,10 @@ def delete(records: Records, ids: Collection[str]) -> None:
 
 
 def release(records: Records, ids: Collection[str]) -> None:
-    """Make the predecessors of the entries `ids` current: the entries that they superseded. Called after the entries
-    `ids` were removed, moved or archived. If a predecessor is archived, but not for a summary, searches cannot find it,
-    so its own predecessors become current, too. The former version of each changed entry is added to its history."""
+    """Make the predecessors of the entries `ids` (the entries that these entries superseded) current. Call only after
+    the entries `ids` were removed, moved or archived. If a predecessor is archived without a summary, searches cannot
+    find it, so its own predecessors become current, too. The former version of each changed entry is added to its
+    history."""
     while ids:
         freed = [record for record in records.values() if record.entry.superseded_by in ids]
         for record in freed:
@@ -227,8 +228,8 @@ def check_history(records: Mapping[str, Record]) -> Findings:
 
 
 def check_links(records: Mapping[str, Record]) -> Findings:
-    """Check each entry that was archived for a summary: the summary must exist in the same namespace and be live, and
-    the entry itself must be archived."""
+    """Check each entry that a summary replaces: the summary must exist in the same namespace and must not be archived,
+    and the entry itself must be archived."""
     findings = Findings("links", "each entry that a summary replaces is archived", _EDIT)
     for record in records.values():
         entry = record.entry
@@ -301,8 +302,8 @@ class Leases:
                 self._write(running)
 
     def check(self, *, repair: bool) -> Findings:
-        """Check that the file of the leases can be read, and that no lease has more time left than it was taken for. If
-        `repair` is True, invalid leases are removed."""
+        """Check that the file of the leases can be read, and that no lease has more time left than its full duration,
+        as a lease that a process with a wrong clock has taken. If `repair` is True, invalid leases are removed."""
         findings = Findings("leases", "each lease (the lock of a running task) can be read and ends in time")
         with findings.reading(), self._folder.locked():
             try:

@@ -1,5 +1,5 @@
 """Word search and scope filter over entries in memory. The search uses BM25 (Robertson and Zaragoza 2009) with the same
-formula, terms and weights as the word index of the embedded backend, so that the scores of the two backends are
+formula, terms and weights as the word index of the backend `faiss`, so that the scores of the two backends are
 equal."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
 
 
 def analyze(entry: MemoryEntry) -> EntryTerms:
-    """Return the search terms that the embedded backend would index for this entry. A term in title and context counts
+    """Return the search terms that the backend `faiss` would index for this entry. A term in title and context counts
     once, no matter how often it occurs there."""
     content, title, context, known_language = indexed_text(entry)
     language, terms = stored_terms(content, known_language, of_code=entry.kind == "chunk" and "code" in entry.metadata)

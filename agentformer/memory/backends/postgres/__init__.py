@@ -63,9 +63,10 @@ _Hook = Callable[[sqlite3.Connection, int], object]
 
 class PostgresDatabase:
     """A store in one schema of a database. Any number of threads, processes and machines may open it. The methods
-    `reading`, `writing` and `snapshot` are those of `records.database.Database`. `before_commit(connection, since)` is
-    called at the end of each transaction that writes; `since` is the number of the last change before this
-    transaction."""
+    `reading`, `writing` and `snapshot` do the same as those of `records.database.Database`. The yielded connections are
+    connections to PostgreSQL, in spite of their type `sqlite3.Connection`: they have those methods of this type that
+    the modules of `records/` call. `before_commit(connection, since)` is called at the end of each transaction that
+    writes; `since` is the number of the last change before this transaction."""
 
     def __init__(self, url: str, schema_name: str = "agentformer", connections: int = 16) -> None:
         self._schema = schema_name
@@ -94,8 +95,8 @@ class PostgresDatabase:
     ) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a read transaction. All statements see the data as of the first statement. `setting` is
         a statement that sets an option of the transaction, and `ready` are queries whose results the connection will
-        need. They are sent together with the beginning of the transaction, which saves round trips. If `beyond` is
-        true, the connection does not count for the limit of connections."""
+        need. The statement and the queries are sent together with the beginning of the transaction, which saves round
+        trips. If `beyond` is true, the connection does not count for the limit of connections."""
         begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
         with self._connections.borrow(begin, beyond=beyond) as raw:
             try:
@@ -184,10 +185,10 @@ class PostgresDatabase:
 
     def _was_committed(self, name: str, token: str) -> bool:
         """Ask the server whether a transaction was committed, after its connection was lost during the commit. `name`
-        is the name of the connection, and `token` the random mark of the transaction. The question is asked while this
-        process holds the write lock, so the transaction, which held this lock, has ended. If a standby has replaced the
-        server, the answer is True only if the standby had received the transaction. Raises `StoreError` if no server
-        answers."""
+        is the name of the connection, and `token` the random mark of the transaction. This process first takes the
+        write lock, which the transaction held until its end, so the transaction has ended when the server is asked. If
+        a standby has replaced the server, the answer is True only if the standby had received the transaction. Raises
+        `StoreError` if no server answers."""
         begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
         begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS
@@ -213,7 +214,8 @@ def _lost_transactions(raw: psycopg.Connection[Any]) -> Iterator[None]:
 
 
 def schema_of(settings: Settings) -> str:
-    """Return the name of the schema of these settings. A hash of the index folder replaces `{folder}`."""
+    """Return the name of the schema: `Settings.postgres_schema`, in which a hash of the index folder replaces
+    `{folder}`."""
     folder = hashlib.sha256(str(settings.index_dir.absolute()).encode()).hexdigest()[:16]
     return settings.postgres_schema.replace("{folder}", folder)
 

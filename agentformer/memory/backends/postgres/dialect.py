@@ -138,15 +138,17 @@ _IGNORE = re.compile(r"\s*INSERT OR IGNORE INTO (\w+)")
 
 
 class Statement(NamedTuple):
-    """A statement for PostgreSQL. `keys` contains an item for each parameter: the index, the slice or the name of its
-    values in the parameters of the original statement. `lists` contains the keys of the values that are JSON lists."""
+    """A statement for PostgreSQL. `keys` contains one key for each parameter of this statement. With the key, the value
+    is read from the parameters of the original statement: an index or a name selects one value, and a slice selects
+    several values. `lists` contains the keys of the values that are JSON lists."""
 
     text: str
     keys: tuple[int | str | slice, ...]
     lists: frozenset[int | str]
 
     def bind(self, values: Sequence[Any] | Mapping[str, Any]) -> list[Any]:
-        """Return the values in the order of the parameters. Several values of one parameter are one list."""
+        """Return one value for each parameter, in order. If a slice selects several values for a parameter, the value
+        is a list."""
         return [
             [*values[key]] if isinstance(key, slice) else _value(values[key], key in self.lists)  # type: ignore[index]
             for key in self.keys

@@ -62,8 +62,8 @@ class ServerQueue(EmbeddingQueue):
 
 
 class ServerSearch(RankedSearch):
-    """A `RankedSearch` that runs a whole search in one read transaction, if it does not have to embed the query: the
-    vector of the query is cached, or it is not needed."""
+    """A `RankedSearch` that runs a whole search in one read transaction if the query need not be embedded. This is the
+    case if the vector of the query is cached, or if the search compares only words."""
 
     reads: SearchReads
 

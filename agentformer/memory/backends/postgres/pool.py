@@ -156,7 +156,7 @@ class Connections:
 
     def _patiently(self, connect: Callable[[], psycopg.Connection[Any]]) -> psycopg.Connection[Any]:
         """Return a new connection. If the server is unreachable, try again until `_PATIENCE` seconds after the first
-        failure in any thread. Then every call fails after one attempt, until the server can be reached."""
+        failure in any thread. After this time, every call makes only one attempt, until an attempt succeeds."""
         pause = _FIRST_PAUSE
         while True:
             try:

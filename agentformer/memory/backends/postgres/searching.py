@@ -50,7 +50,7 @@ WINDOWS_OF_ENTRIES = (
 
 
 class _Joined(threading.local):
-    """The read transaction that all reads of a thread share at present, or None."""
+    """The connection in the read transaction that all reads of this thread share at present. None if there is none."""
 
     connection: sqlite3.Connection | None = None
 
@@ -77,13 +77,15 @@ class SearchReads(RecordStore):
         return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 
     def joined(self, mask: ScopeMask) -> AbstractContextManager[None]:
-        """Return a context manager. Inside its context, all calls of `reading` in this thread use one transaction.
-        `mask` is the scope of the search; this implementation does not use it."""
+        """Return a context manager for the last steps of a search. Inside its context, all calls of `reading` in this
+        thread use one transaction. Inside the context of `whole`, they keep its transaction. `mask` is the scope of the
+        search; this implementation does not use it."""
         return nullcontext() if self._joined.connection is not None else self._join(_QUEUE)
 
     def whole(self) -> AbstractContextManager[None]:
-        """Return a context manager. Inside its context, all calls of `reading` in this thread use one transaction. The
-        search must not compute a vector there, because a connection must not wait for an embedder."""
+        """Return a context manager for a whole search. Inside its context, all calls of `reading` in this thread use
+        one transaction. The caller must not embed a text inside the context, because a connection must not wait for an
+        embedder."""
         return self._join({**_STATE, **_QUEUE})
 
     @contextmanager

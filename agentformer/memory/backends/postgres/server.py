@@ -184,7 +184,8 @@ class Connection:
             cursor.executemany(_ADD_VECTOR.encode(), bound)
 
     def _insert_windows(self, rows: Iterable[Any]) -> None:
-        """Insert windows. If a namespace lacks the vector of its window, copy the vector from another namespace."""
+        """Insert windows (embedded passages). If the namespace of a window lacks its vector, copy the vector from
+        another namespace."""
         columns = [list(column) for column in zip(*rows, strict=True)]
         if columns:
             claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]

@@ -1,8 +1,8 @@
-"""The search by vectors in PostgreSQL. The windows of a scope with few entries are compared one by one: by the server,
-or, from the second search of the scope on, by this process. In larger scopes, an HNSW index of the embedding space
-finds candidates. The server compares vectors of half precision; the caller then ranks the best windows by their stored
-vectors. The index of a space is created in the background when the space has many vectors; other spaces are searched
-exactly.
+"""The search by vectors in PostgreSQL. The windows (embedded passages) of a scope with few entries are compared one by
+one: by the server, or, from the second search of the scope on, by this process. In larger scopes, an HNSW index of the
+embedding space finds candidates. The server compares vectors of half precision; the caller then ranks the best windows
+by their stored vectors. The index of a space is created in the background when the space has many vectors; other spaces
+are searched exactly.
 
 This process keeps the windows of small scopes in memory (`ScopeVectors`), because comparing a thousand vectors takes
 several milliseconds in the server, and less than one in this process. A search uses cached vectors only if they belong
@@ -81,8 +81,8 @@ class ServerVectors:
         self.space = space
 
     def search(self, space: int, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits | None:
-        """Return the windows of the scope that are nearest to the query. Their cosines are computed in half precision,
-        or exactly if the vectors are cached."""
+        """Return the windows (embedded passages) of the scope that are nearest to the query. Their cosines are computed
+        in half precision, or exactly if the vectors are cached."""
         from pgvector import HalfVector
 
         assert isinstance(allowed, ScopeRows)
@@ -233,9 +233,10 @@ class _State(NamedTuple):
 
 
 class Windows(NamedTuple):
-    """The windows of a scope, as parallel arrays. `windows`, `entries` and `vectors` are the ids of each window, its
-    entry and its vector. `rows` are the vectors, shape (windows, dim). `stored` has pairs: the row of the window in the
-    database, and the checksum of its vector."""
+    """The windows (embedded passages) of a scope, as parallel arrays. Item i of each array belongs to the same window:
+    `windows` has the id of the window, `entries` the id of its entry, `vectors` the id of its vector, and `rows` the
+    vector itself, shape (windows, dim). `stored` has pairs: the row of the window in the database, and the checksum of
+    its vector."""
 
     windows: IntArray
     entries: IntArray
@@ -262,7 +263,7 @@ class Windows(NamedTuple):
 
 
 class ScopeVectors:
-    """A cache of the windows of small scopes. Thread-safe."""
+    """A cache of the windows (embedded passages) of small scopes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

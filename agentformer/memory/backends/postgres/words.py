@@ -1,9 +1,9 @@
 """The search by words. The terms of `text.analysis` are stored in tables of the database, and entries are ranked by
-BM25, as in the word index of the embedded backend.
+BM25, as in the word index of the backend `faiss`.
 
 The terms of a changed entry are written in the transaction that changes the entry, so a search sees every acknowledged
 write. The tables contain the number of entries for each term, and the numbers of entries and terms for each language.
-These numbers are counted over the whole store, as in the embedded backend, because this gives better ranks in small
+These numbers are counted over the whole store, as in the backend `faiss`, because this gives better ranks in small
 namespaces. Other namespaces therefore influence the rarity of a word, but their entries are never read.
 """
 
