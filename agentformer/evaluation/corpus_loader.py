@@ -12,9 +12,9 @@ has is used.
 - `date_time`, `date`, `occurred_at`, `timestamp`: the date of the event. The module `dataset` lists the notations
 - `language`, `lang`: the ISO 639-1 code of the language. A question may have this key, too
 
-Messages are stored as `add_message` stores them. If another passage has more than `chunk_tokens` tokens, it is split
-into chunks like an uploaded document. The name of this document is the id of the passage. If search finds a chunk, the
-passage counts as found.
+Messages are stored as `add_message` stores them. A passage that is not a message is split into chunks like an uploaded
+document if it has more than `chunk_tokens` tokens. The document gets the id of the passage as its name. If search finds
+a chunk, the passage counts as found.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Loader:
             self.backend.store(others)
 
     def _entries(self, passage: Passage) -> list[MemoryEntry]:
-        """Return the entries of a passage: a document and its chunks for a long passage, otherwise one entry."""
+        """Return the entries of a passage that is no message. A long passage becomes a document and its chunks."""
         meta = passage.meta
         title = text_value(meta, TITLE)[:_MOST_TITLE]
         chunk = self.settings.chunk_tokens
@@ -170,7 +170,7 @@ def text_value(meta: Mapping[str, Any], names: Sequence[str]) -> str:
 
 class _Moments:
     """Assigns dates to messages that have none: the date of the previous message of the session plus one millisecond.
-    The first message gets a fixed date, so that every evaluation stores the same dates."""
+    The first message of a session gets a fixed date, so that every evaluation stores the same dates."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], datetime] = {}

@@ -23,7 +23,8 @@ class Trial(Loader):
     """A temporary memory with the corpus of a dataset, created by `factory.trial`."""
 
     def evaluate(self, dataset: Dataset, **options: Any) -> Evaluation:
-        """Ask the questions of a dataset that was loaded. `options` are the fields of `EvaluationOptions`."""
+        """Ask the questions of a dataset whose passages are stored in this memory. `options` are the fields of
+        `EvaluationOptions`."""
         return evaluate(self.backend.search, dataset, EvaluationOptions(**options))
 
 
@@ -42,9 +43,9 @@ def evaluate_opened(
     **options: Any,
 ) -> Evaluation:
     """Measure how well an open memory finds its own entries. `relevant` of a question lists the correct results: ids of
-    entries, source ids, names of documents, or pages (`name#3`). Each text is looked up as one of these, in this order,
-    and the first match counts. `scope_of(question)` returns the scope to search (default: the whole namespace). Raises
-    `InvalidInput` if nothing matches, and the errors of `evaluate`."""
+    entries, source ids, names of documents, or pages (`name#3`). Each item of the list is looked up as an id, then as a
+    source id, and so on in this order, and the first match counts. `scope_of(question)` returns the scope to search
+    (default: the whole namespace). Raises `InvalidInput` if nothing matches, and the errors of `evaluate`."""
     if isinstance(questions, (bytes, Mapping)) or not isinstance(questions, Iterable):
         raise InvalidInput("questions", f"must be a list of questions or a folder, got {type(questions).__name__}")
     parsed = tuple(question_of(given, number) for number, given in enumerate(questions, 1))
@@ -52,9 +53,9 @@ def evaluate_opened(
     kinds_of = _kinds(backend, within, parsed)
 
     def passage_of(hit: Hit, question: Question) -> str:
-        """Return a name of the entry in the hit. If one of its names is in `question.relevant`, return this name, so
-        that the hit counts as found. Otherwise, return a name that the entry shares with other parts of the same
-        document or record, so that these parts count as one result."""
+        """Return a name of the entry in the hit (an entry has several names, see `names_of`). If one of them is in
+        `question.relevant`, return this name, so that the hit counts as found. Otherwise, return a name that the entry
+        shares with other parts of the same document or record, so that these parts count as one result."""
         names = names_of(hit)
         kinds = [kinds_of[name] for name in question.relevant]
         for kind in _ORDER:

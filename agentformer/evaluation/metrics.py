@@ -1,8 +1,8 @@
 """Metrics of a ranking, and confidence intervals of their means.
 
 Each metric lies in 0..1, and a higher value is better. The name of a metric ends with the number of results that count,
-such as `recall@5`. Ranks start at 1. The rank None means that search did not find a relevant passage. A passage is
-either relevant or not. Each metric has its usual definition:
+such as `recall@5`. Ranks start at 1. The rank of a relevant passage is None if search did not find this passage. A
+passage is either relevant or not. Each metric has its usual definition:
 
 - `recall`: the share of the relevant passages that are found
 - `recall_any`: 1 if at least one relevant passage is found, else 0. Other names are success and hit rate

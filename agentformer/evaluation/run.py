@@ -37,7 +37,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Part:
     """The results of a group of questions. `figures` maps each search mode to the mean of each metric. `differences`
-    compares hybrid search with each other mode; above 0, hybrid search is better."""
+    compares hybrid search with every other mode. If a difference is above 0, hybrid search is better."""
 
     name: str
     questions: int
@@ -156,9 +156,9 @@ class EvaluationOptions:
 
 def evaluate(search: Search, dataset: Dataset, options: EvaluationOptions) -> Evaluation:
     """Search each question in each search mode, and rank the passages that are found. Questions without a relevant
-    passage are skipped. `search` is the search of a backend. It does not count uses and does not rank by salience, so
-    an evaluation does not change later results. If several hits belong to one passage, the best hit counts. Raises
-    `InvalidInput` if no question has a relevant passage."""
+    passage are skipped. `search` is the method `search` of a backend. This method does not count the uses of entries
+    and does not rank by salience (importance), so an evaluation does not change later results. If several hits belong
+    to one passage, the best hit counts. Raises `InvalidInput` if no question has a relevant passage."""
     questions = dataset.answerable
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")

@@ -49,7 +49,8 @@ _NO_BORDERS = re.compile(f"[{UNSPACED}]")
 
 
 class Cloze(NamedTuple):
-    """A cloze question, the sentence that it was made from, and the word of the sentence that it leaves out."""
+    """A cloze question, the sentence that it was made from, and the word of the sentence that the question leaves
+    out."""
 
     text: str
     sentence: str
@@ -172,7 +173,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """Generated questions. `notes` say what the questions can show, and how many passages gave no question."""
+    """Generated questions. `notes` say what the questions can show, and how many passages were skipped."""
 
     questions: tuple[Question, ...]
     notes: tuple[str, ...]
@@ -232,14 +233,14 @@ def _page(entry: MemoryEntry) -> str:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Return the id of the passage of the hit. If the hit contains the sentence that the question was made from, return
-    the relevant passage of the question, because overlapping chunks and copies contain the same sentence."""
+    """Return the id of the passage that the hit belongs to. If the hit contains the sentence that the question was made
+    from, return the id in `question.relevant`, because overlapping chunks and copies contain the same sentence."""
     return question.relevant[0] if _holds(hit, question) else corpus_loader.passage_of(hit)
 
 
 def entry_of(hit: Hit, question: Question) -> str:
     """Return the id of the entry in the hit. If the hit contains the sentence that the question was made from, return
-    the relevant entry of the question, because overlapping chunks and copies contain the same sentence."""
+    the id in `question.relevant`, because overlapping chunks and copies contain the same sentence."""
     return question.relevant[0] if _holds(hit, question) else hit.entry.id
 
 
@@ -254,8 +255,7 @@ def page_of(hit: Hit, question: Question) -> str:
 
 
 def by_page(questions: Sequence[Question]) -> list[Question]:
-    """Return only the questions that were made from a page of a document. The relevant passage of each question is
-    replaced by the name of the page."""
+    """Return only the questions that were made from a page of a document, with the name of this page in `relevant`."""
     return [
         replace(question, relevant=(str(question.meta[PAGE]),)) for question in questions if question.meta.get(PAGE)
     ]

@@ -1,5 +1,5 @@
-"""The guard around each provider of models. It loads the provider at the first use, pauses the calls after a failure,
-counts the calls, and converts all failures to one error class."""
+"""The guard around each provider (an embedder, a language model or a reranker). The guard loads the provider at the
+first use, pauses the calls after a failure, counts the calls, and converts unexpected errors to one error class."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class Breaker:
 
     def blocked(self) -> str:
         """Return "" if the caller may make a call now; otherwise return the reason why not. After the wait, only the
-        first caller gets "", and its call is the trial. All other callers are refused for one more wait, or until the
-        trial has ended."""
+        first caller gets "", and its call is the trial. All other callers are refused until the trial has ended, but at
+        most for one more wait."""
         with self._lock:
             if not self._reason:
                 return ""
@@ -168,8 +168,8 @@ class Guarded(Generic[T]):
     def call(self) -> Iterator[T]:
         """Yield the provider for one call in a `with` block, and count the call. Raise `unavailable` if calls are
         refused now. An exception whose class is not in `expected` is converted to `unavailable`. After the error
-        `unavailable`, the next calls are refused for some time. Other errors, such as a text that is too long, have no
-        effect on the next calls."""
+        `unavailable`, the next calls are refused for some time. After any other error, for example if a text is too
+        long, the next calls are allowed."""
         provider = self.provider()
         self._check_breaker()
         try:

@@ -235,7 +235,7 @@ class _Hooks:
             request.headers["Authorization"] = self._authorization
 
     def response(self, response: Any) -> None:
-        """Remove the response headers that contain the key, because the HTTP libraries log the headers. Raise
+        """Remove the response headers that contain the API key, because the HTTP libraries log the headers. Raise
         `OverLimit` if the response is compressed."""
         secret = self._authorization.rpartition(" ")[2]
         for name in [name for name, value in response.headers.items() if secret and secret in value]:

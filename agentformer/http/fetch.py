@@ -1,5 +1,5 @@
-"""Fetch a document from a URL. Only public addresses are used unless the rules allow others, and each fetch has a time
-limit.
+"""Fetches a document from a URL. A private or other special address is used only if the rules allow it. Each fetch has
+a time limit.
 
 The host is resolved once, every address is checked, and the connection is made to a checked address, so a name that
 changes its address in between has no effect. Each redirect is checked like the first URL. No credentials, cookies or

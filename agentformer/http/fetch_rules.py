@@ -59,7 +59,7 @@ class Target(NamedTuple):
 
     @property
     def identity(self) -> str:
-        """The URL that identifies a document: without a fragment, and without tokens, signatures and the like."""
+        """The URL that identifies a document: without a fragment and without secret parameters, such as tokens."""
         path, mark, query = self.path.partition("?")
         pairs = parse_qsl(query, keep_blank_values=True)
         kept = [(name, value) for name, value in pairs if not _SECRET.fullmatch(name)]
@@ -111,8 +111,8 @@ def parse_url(url: str) -> Target:
 
 
 def parse_hosts(setting: str, text: str) -> tuple[HostPattern, ...]:
-    """Return the patterns of a list such as "example.org, *.example.net, 127.0.0.1:8000". Raises `InvalidInput` for an
-    invalid pattern, with the name of the setting."""
+    """Return the patterns of a list such as "example.org, *.example.net, 127.0.0.1:8000". Raises `InvalidInput`, which
+    names the `setting`, for an invalid pattern."""
     found = []
     for word in text.replace(",", " ").lower().split():
         match = _PATTERN.fullmatch(word)

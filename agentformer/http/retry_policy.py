@@ -54,8 +54,9 @@ class OverLimit(Exception):
 class Policy:
     """The limits for requests to one server: how long the server may be silent (`timeout`), how long and how large a
     complete response may be (`seconds`, `max_bytes`), and how often a failed request is sent again. If `seconds` is 0,
-    `timeout` is used for both. A request with all its retries and waits ends after at most `timeout + seconds`. No
-    retry starts later than `2 * timeout` after the first attempt, and none starts shortly before the end."""
+    `timeout` is also the limit for a complete response. A request with all its retries and waits ends after at most
+    `timeout + seconds`. No retry starts later than `2 * timeout` after the first attempt, or when too little time is
+    left for its response."""
 
     timeout: float = 60.0  # seconds without a byte
     seconds: float = 0.0  # for one complete response; 0: the same as `timeout`

@@ -119,7 +119,7 @@ class TimedSocket(socket.socket):
 
     def expect_body(self, received: int = 0) -> None:
         """Start to count the time for the body of the request. Call this method when the headers are complete.
-        `received` is the number of bytes after the headers that `recv` has returned already."""
+        `received` is the number of bytes of the body that `recv` has already returned together with the headers."""
         self._received = received
         self._reading = TimeBudget(HTTP_API.body, HTTP_API)
 

@@ -23,8 +23,8 @@ class Failover(Protocol):
 
 class GuardedModel(Guarded[LanguageModel]):
     """A language model that is protected against repeated failures: after a failed call, calls are refused for some
-    time, unless another server answers. So a broken server does not slow down every request. Refused calls are not
-    counted in the usage. Thread-safe if the model `inner` is thread-safe."""
+    time, unless another server answers. So a broken server does not slow down every request. `usage` does not count
+    refused calls. Thread-safe if the model `inner` is thread-safe."""
 
     unavailable = LanguageModelUnavailable
 

@@ -34,8 +34,8 @@ class Refusal:
 
 
 class Forwarded:
-    """A response with the status 200. It is one JSON value or a stream, as the request required. `read` and `pieces`
-    close the response at the end; otherwise, call `close`."""
+    """A response with the status 200. The body is one JSON value or a stream, as the request required. `read` and
+    `pieces` close the response at the end. A caller that uses neither must call `close`."""
 
     def __init__(self, response: Any, server: Server, model: str) -> None:
         self._response = response
@@ -89,7 +89,7 @@ class Forwarded:
 
 class ChatForwarder:
     """Sends chat requests to the first of `servers` that answers. If a server cannot be reached, the next server is
-    used. Thread-safe. `model` is the name of the configured model for messages."""
+    used. Thread-safe. `model` is the name of the configured model, for use in error messages."""
 
     def __init__(self, servers: tuple[Server, ...], model: str, settings: Settings) -> None:
         self._choice = FirstThatAnswers(servers)

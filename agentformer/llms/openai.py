@@ -180,8 +180,8 @@ class _ChatRequest:
 
 
 class _ChatServer:
-    """A chat model on one server. `policies` has the time limits and retries: under True for streams, under False for
-    complete replies."""
+    """A chat model on one server. `policies` has the time limits and the number of retries: `policies[True]` for
+    streams, and `policies[False]` for complete replies."""
 
     def __init__(self, server: Server, model: str, policies: Mapping[bool, Policy]) -> None:
         self._server = server
@@ -298,9 +298,9 @@ class _ChatServer:
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
         """Send a request, and return the result of `read(response)`. The time limits are those of a stream if `streams`
-        is true. If the server refuses an option of the request, send the request again without this option. The
-        function `body` returns the JSON of the request. It receives the format for JSON replies that the server has
-        just refused, or "", so that it can choose another format."""
+        is true. If the server refuses an option of the request, send the request again without this option.
+        `body(refused)` returns the JSON of the request. `refused` is the format for JSON replies that the server has
+        just refused, or "", so that `body` can choose another format."""
         create: Any = self.client(streams=streams).chat.completions.create  # the type stubs accept no dictionary
         refused = ""
         for attempt in range(_TRIES):

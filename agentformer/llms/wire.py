@@ -252,7 +252,8 @@ def check_length(chars: int, max_tokens: int, title: str) -> None:
 
 
 def check_text(text: str, finish: Finish, title: str) -> None:
-    """Raise `InvalidReply` if the text of a reply is empty. The message depends on the reason `finish`."""
+    """Raise `InvalidReply` if the text of a reply is empty. The message depends on `finish`, the reason why the reply
+    ended."""
     if text.strip():
         return
     if finish == "length":

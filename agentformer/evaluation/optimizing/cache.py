@@ -42,8 +42,8 @@ def work_folder(work: Path) -> Path:
 
 @contextmanager
 def writing(path: Path, advice: str = "", *, verb: str = "written") -> Iterator[None]:
-    """Explain a failed write: replace an `OSError` of the `with` block by `StoreFull`. The message says that `path`
-    cannot be `verb`, such as "written", gives the reason, and ends with `advice`."""
+    """Replace an `OSError` that the `with` block raises by `StoreFull`. The message consists of `path`, the words
+    "cannot be", `verb`, the reason and `advice`."""
     try:
         yield
     except OSError as error:
@@ -80,7 +80,7 @@ class CachingEmbedder:
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return one vector for each text. Only texts that are not in the cache are embedded. Raises
-        `EmbedderUnavailable` if the time budget would end while these texts are embedded."""
+        `EmbedderUnavailable` before the embedding if the time left is probably too short for these texts."""
         keys = [_DOCUMENT + text_hash(text) for text in texts]
         with self._lock:
             rows = self._cached(keys)
@@ -170,9 +170,9 @@ Half = Literal["development", "test"]
 class Measured:
     """The result of one configuration with the questions of `half`, one of the two halves of all questions. `ranks` has
     an item for each question, in order: the ranks of its relevant passages, from 1. A rank is None if the passage is
-    not among the first ten. `seconds` is the duration. If a configuration cannot run on this machine, `ranks` is empty,
-    and `skipped` is the reason. The journal does not store such a result, because a missing package may be installed
-    later."""
+    not among the first ten. `seconds` is the duration of the measurement. If the configuration cannot run on this
+    machine, `ranks` is empty, and `skipped` is the reason. The journal does not store such a result, because a missing
+    package may be installed later."""
 
     configuration: Configuration
     half: Half

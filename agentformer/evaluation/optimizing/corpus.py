@@ -116,9 +116,10 @@ def stored_documents(backend: MemoryBackend, namespace: str) -> list[StoredDocum
 def document_dataset(name: str, asked: Sequence[DocumentQuestion], documents: Sequence[StoredDocument]) -> Dataset:
     """Return a dataset with the name `name`: the pages of the documents, and the answerable questions about them.
 
-    Questions with a common correct page, directly or through other questions, must be in the same half (see `halves`).
-    So they get the same value in `relevant`: not a page, but the text of one of these questions. A question that names
-    only a document gets its own text. `answered_passage` decides whether a hit answers a question."""
+    Questions with a common correct page, directly or through other questions, form a group. A question that names only
+    a document is a group of its own. `relevant` of a question contains the name of its group instead of pages, so that
+    `halves` puts all questions of a group into the same half. `answered_passage` decides whether a hit answers a
+    question."""
     pages = {
         page_name(document.about.name, page.number): (document.about.name, page.text)
         for document in documents
@@ -160,8 +161,8 @@ def _places(question: DocumentQuestion, texts: Mapping[str, tuple[str, str]]) ->
 
 
 def answered_passage(hit: Hit, question: Question) -> str:
-    """Return the relevant passage of the question if the hit answers it: the hit has the document, the page and the
-    answer that the question names. Otherwise, return the id of the entry."""
+    """Return the value in `question.relevant` if the hit answers the question: the hit has the document, the page and
+    the answer that the question names. Otherwise, return the id of the hit's entry."""
     expected = (question.meta[key] for key in _EXPECTED)
     return question.relevant[0] if is_correct(hit, *expected) else hit.entry.id
 
@@ -173,9 +174,9 @@ def with_documents(
     settings: Settings,
     progress: Progress | None = None,
 ) -> Dataset:
-    """Add the documents to the dataset, so that an optimisation can try other sizes of chunks. The memory does not
-    store the headings of a page, so the original files are read again. If an original file cannot be read, for example
-    because it is encrypted, its document is used without headings, and a note reports this."""
+    """Return a copy of the dataset with the documents, so that an optimisation can try other sizes of chunks. The
+    memory does not store the headings of a page, so the original files are read again. If an original file cannot be
+    read, for example because it is encrypted, its document is used without headings, and a note reports this."""
     limits = ReadLimits.from_settings(settings)
     texts: list[tuple[Document, DocumentText]] = []
     unread: list[str] = []
@@ -202,10 +203,10 @@ def with_documents(
 def synthetic(
     dataset: Dataset, count: int, work: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
 ) -> Dataset:
-    """Return the corpus with at most `count` questions that are generated from its passages. A language model generates
-    different questions in each call. Therefore its questions are stored in `work`, and a later call with the same
-    corpus, `count`, `seed` and `name` (the name of the model) reads them. Raises the errors of `build`, and `StoreFull`
-    if `work` cannot be written."""
+    """Return the dataset with at most `count` questions that are generated from its passages. A language model
+    generates different questions in each call. Therefore these questions are stored in `work`, and a later call with
+    the same passages, `count`, `seed` and `name` (the name of the model) reads them. Raises the errors of `build`, and
+    `StoreFull` if `work` cannot be written."""
     if model is None:
         return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
     about = {"passages": dataset.digest(questions=False), "count": count, "seed": seed, "model": name}

@@ -192,8 +192,8 @@ class Optimizer:
 
     def _choice_scores(self, configuration: Configuration) -> Sequence[float] | None:
         """Return a score for each question of the half with which settings are chosen, or None if the configuration
-        cannot run here. Raises `InvalidInput` if the current settings cannot run, and `OutOfTime` if too little time is
-        left."""
+        cannot run on this machine. Raises `InvalidInput` if the current settings cannot run, and `OutOfTime` if too
+        little time is left."""
         if configuration != self._current and self._find(configuration, self._choice_half) is None:
             self._clock.check(fills=not self._stores.has(configuration))
         measured = self._measured(configuration, self._choice_half)

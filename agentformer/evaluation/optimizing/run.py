@@ -1,9 +1,9 @@
 """Finds the best settings for given questions. Settings are chosen with one half of the questions (the development
 half) and tested with the other half (the test half).
 
-To measure a configuration (a set of settings), the passages are stored in a memory with these settings, and the
-questions of the development half are searched. `descend` chooses the best configuration. After this choice, the current
-and the chosen settings are measured with the test half.
+To measure a configuration (a set of settings), `Optimizer` stores the passages in a memory with these settings, and
+asks the questions of the development half. `descend` chooses the best configuration. After this choice, the current and
+the chosen settings are measured with the test half.
 """
 
 from __future__ import annotations
@@ -58,9 +58,9 @@ _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto
 class OptimizeOptions:
     """The options of `optimize`. If `only` is not empty, only the settings that it names may change. Otherwise, all
     settings may change, except those in `without`. `seed` changes how the questions are divided into halves. `budget`
-    is a number of seconds. A measurement that would probably exceed the budget is not started, and one that exceeds it
-    is interrupted; its vectors are kept. A part of the budget is reserved for the final measurements with the test
-    half."""
+    is a number of seconds. A measurement is not started if it would probably exceed the budget, and it is interrupted
+    when the budget ends. The vectors that were made until then are kept. A part of the budget is reserved for the final
+    measurements with the test half."""
 
     level: Level = "quick"
     metric: str = METRIC
@@ -126,7 +126,7 @@ def check_only(only: Collection[str], known: Configuration) -> None:
 
 def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
     """Return half -> questions. A half without questions is left out. Raises `InvalidInput` if there are too few
-    questions; for the level `eval`, which chooses no settings, one is enough."""
+    questions; for the level `eval`, which chooses no settings, one question is enough."""
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)
@@ -141,9 +141,9 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
         if min(len(development), len(test)) < _LEAST_HALF:
             raise InvalidInput(
                 "questions",
-                f"{len(development)} questions choose the settings and {len(test)} test them; one half has too "
-                "few. Questions with a common passage are in the same half, so ask about more passages, or try another "
-                "--seed",
+                f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test "
+                "them. Questions with a common passage are in the same half, so ask about more passages, or try "
+                "another --seed",
             )
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}

@@ -1,8 +1,8 @@
 """The settings that an optimisation may change, and the search for the best settings. A configuration is a set of
 values for these settings.
 
-Settings that this version does not have are skipped. If a setting has a fixed list of allowed names, such as those of
-analyzers, all of them are tried.
+A name in `PARAMETERS` that is not the name of a setting is skipped. If a setting has a fixed list of allowed values,
+such as the names of analyzers, all values of the list are tried.
 
 The search is a coordinate descent within a time budget. It changes one setting at a time and tries the values of this
 setting while all other settings stay the same. The best value is chosen if it is an improvement: its gain must exceed
@@ -134,7 +134,7 @@ class Space:
         return [parameter for parameter in _of(configuration) if self._wanted(parameter) and self._matters(parameter)]
 
     def candidates(self, parameter: Parameter, configuration: Configuration) -> Iterator[Configuration]:
-        """Yield configurations with other values of this setting. The overlap of chunks changes with their size."""
+        """Yield configurations with other values of this setting. The overlap of chunks is scaled with their size."""
         now = configuration[parameter.name]
         for value in self._values(parameter, configuration):
             if value != now:
@@ -211,14 +211,14 @@ class Clock:
             raise OutOfTime
 
     def has(self, seconds: float) -> bool:
-        """Return whether more than `seconds` are left, without the time for the final measurements of a search."""
+        """Return whether more than `seconds` are left, besides the time that is reserved for the final measurements."""
         if self._end is None:
             return True
         final = _FINAL * statistics.fmean(self._asking) if self._searching and self._asking else 0.0
         return self._end - time.monotonic() - final > seconds
 
     def tick(self) -> None:
-        """Raise `OutOfTime` if no time is left. Long work calls this method often."""
+        """Raise `OutOfTime` if no time is left. Call this method often during long work."""
         if not self.has(0.0):
             raise OutOfTime
 
