@@ -103,8 +103,8 @@ def check_backup(folder: Path) -> list[str]:
 def _copy(partial: Path, origin: Origin) -> BackedUp:
     """Copy the data of the backend and the original files into the folder `partial`, and return the counts. The removal
     of a document also deletes its original file, so the original files are copied first, then the data of the backend,
-    and then the originals of documents that were added meanwhile. If a document was removed meanwhile, the data of the
-    backend are copied again."""
+    and then the originals of documents that were added during the copy. If a document was removed during the copy, the
+    data of the backend are copied again."""
     uploads = partial / UPLOADS
     uploads.mkdir()
     missing: set[str] = set()

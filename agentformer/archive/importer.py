@@ -27,7 +27,8 @@ _LISTED = 10  # at most this many conflicts are listed in a message
 
 @dataclass(slots=True)
 class Imported:
-    """The numbers of imported entries, former versions and vectors, and of entries that were there already."""
+    """The numbers of imported entries, former versions and vectors, and the number of entries that the memory had
+    before."""
 
     entries: int = 0
     there_already: int = 0
@@ -128,9 +129,8 @@ def _check_documents(backend: MemoryBackend, archive: Archive, missing: Sequence
 
 
 def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[int]) -> None:
-    """Check the core blocks to import. A core block is a text with a name that is part of every prompt. Raises
-    `InvalidInput` if a block is longer than the limit, and `Conflict` if the memory already has a block with the same
-    name."""
+    """Check the core blocks to import. A core block is a named text that every prompt contains. Raises `InvalidInput`
+    if a block is longer than the limit, and `Conflict` if the memory already has a block with the same name."""
     new = set(missing)
     taken: dict[str, dict[tuple[str, ...] | None, str]] = {}  # by namespace and block
     for entry, _ in archive.read(number for number in archive.blocks if number in new):
@@ -152,7 +152,7 @@ def _check_blocks(destination: Destination, archive: Archive, missing: Sequence[
 
 def _batches(archive: Archive, missing: Sequence[int]) -> Iterator[list[int]]:
     """Yield lists of positions of entries, each for one transaction. A document is in the same list as its pages and
-    chunks, and a summary as its originals, so that an interruption leaves none incomplete."""
+    chunks, and a summary as its originals, so that no document and no summary is incomplete after an interruption."""
     batch: list[int] = []
     size = 0
     for group in archive.groups(missing):

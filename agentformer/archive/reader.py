@@ -327,9 +327,8 @@ class _Relations:
 
 
 def block_key(entry: MemoryEntry) -> tuple[str, ...] | None:
-    """Return the owner and the name of a core block (a text with a name that is part of every prompt). Two blocks must
-    not have the same owner and name. Return None for any other entry, and for a block that is archived or
-    superseded."""
+    """Return the owner and the name of a core block (a named text that every prompt contains). Two blocks must not have
+    the same owner and name. Return None for any other entry, and for a block that is archived or superseded."""
     if entry.tier != "core" or not entry.title or entry.archived_at is not None or entry.superseded_by is not None:
         return None
     return "block", entry.namespace, repr(entry.agent_id), repr(entry.user_id), entry.title

@@ -41,8 +41,8 @@ class _Reader:
     chars: int = 0
 
     def message(self, message: Message, depth: int) -> str:
-        """Add the pages of a message and of its attachments. Return its subject. `depth` is 0 for the outermost
-        message, 1 for a message that is attached to it, and so on."""
+        """Add the pages of a message and of its attachments. Return the subject of the message. `depth` is 0 for the
+        outermost message, 1 for a message that is attached to it, and so on."""
         subject = _header(message, "Subject")
         leaves = [*_leaves(message)]
         body = _body(leaves)

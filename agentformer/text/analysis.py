@@ -136,9 +136,9 @@ _Fields = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 class _PartTerms(dict[str, _Fields]):
-    """A cache of the terms of parts of texts in one language; see `parts_without_spaces`. A text consists mostly of
-    words that other texts contain too. When the cache is full, all items move to `_older`, and an item that is used
-    again moves back. Thread-safe."""
+    """A cache: part of a text (see `parts_without_spaces`) -> the terms of this part in one language. Most parts of a
+    text are words that occur in other texts too. When the cache is full, all items move to `_older`, and an item that
+    is used again moves back. Thread-safe."""
 
     def __init__(self, language: str) -> None:
         super().__init__()

@@ -95,8 +95,8 @@ def word_list(kind: str) -> dict[str, frozenset[str]]:
 
 
 def _shared(vote: float, *lists: Mapping[str, Iterable[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
-    """Return for each item (a word, an ending or a letter) the languages that have this item, with the votes for each
-    language. If n languages have the item, each of them gets `vote` / n votes."""
+    """Return a dictionary: item (a word, an ending or a letter) -> the languages that have this item, each with its
+    votes. If n languages have the item, each of them gets `vote` / n votes."""
     owners: dict[str, dict[str, None]] = {}
     for items_of in lists:
         for language, items in items_of.items():

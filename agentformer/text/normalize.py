@@ -101,7 +101,7 @@ MIN_EVIDENCE = 2  # attached accents needed in a document before stray and space
 
 def accent_style(texts: Sequence[str]) -> Style:
     """Find out how the program that made a document writes separate accents: "before" or "after" their letters.
-    `repair_accents` needs this. Return "" if too few accents touch a letter."""
+    `repair_accents` needs this result. Return "" if too few accents touch a letter."""
     before = after = 0
     for text in texts:
         for match in _ATTACHED.finditer(text):
@@ -272,8 +272,8 @@ def vocabulary(texts: Sequence[str]) -> Counter[str]:
 
 
 def looks_english(texts: Sequence[str]) -> bool:
-    """Return whether the texts are in English, judged by common English words. `join_hyphens` needs this, because many
-    English compound words have a hyphen, while German and the Nordic languages write them as one word."""
+    """Return whether the texts are in English, judged by common English words. `join_hyphens` needs this result,
+    because many English compound words have a hyphen, while German and the Nordic languages write them as one word."""
     sample = " ".join(text[:2000] for text in texts[:40])
     return len(_ENGLISH_WORDS.findall(sample)) > _ENGLISH_SHARE * max(1, len(sample.split()))
 

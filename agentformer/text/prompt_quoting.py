@@ -83,7 +83,8 @@ def strip_hidden(text: str) -> str:
 
 
 def escape_line(text: str) -> str:
-    """Escape a text for the double quotes of an attribute. The result is one line without double quotes."""
+    """Escape a text that is put between double quotes, as the value of an attribute. The result is one line without
+    double quotes."""
     return " ".join(escape_text(text).replace('"', "'").split())
 
 

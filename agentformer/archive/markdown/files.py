@@ -1,5 +1,5 @@
-"""The files of entries in a memory home. Finds out which file belongs to which entry before a sync changes anything,
-writes entries into their files, records the synced versions, and reports what the sync did."""
+"""The files of entries in a memory home. Before a sync changes anything, this module finds out which file belongs to
+which entry. It also writes entries into their files, records the synced versions, and reports what the sync did."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Scan:
     """The files of a home. `entries` contains the file of each entry by the id of the entry, in the order of the file
     names. `new` contains the files without an id. `unusable` contains the ids of entries whose files have errors.
     `complete` is False if a folder could not be listed, or if it is not known to which entry an unusable file belongs.
-    Then an entry may have a file that was not found."""
+    If `complete` is False, an entry may have a file that is not in `entries`."""
 
     entries: dict[str, Found] = field(default_factory=dict)
     new: list[Found] = field(default_factory=list)
@@ -90,7 +90,7 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
 
 def _choose(folder: HomeFolder, entry_id: str, founds: list[Found]) -> Found | None:
     """Return the file of an entry. If several files have its id, return the file at the path of the last sync, or None
-    if no file is there. The other files are added to `folder.failed`."""
+    if none of them is there. The other files are added to `folder.failed`."""
     record = folder.records.get(entry_id)
     if len(founds) == 1:
         return founds[0]

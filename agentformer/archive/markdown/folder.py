@@ -206,7 +206,7 @@ class HomeFolder:
 
     def write(self, name: str, data: bytes, former: HomeFile | None) -> bool:
         """Write the file `name` in one step, in place of the file `former`. Return False and write nothing if `former`
-        has changed since it was listed, or if another file has the new name. Raises `OSError` if the file cannot be
+        has changed since it was listed, or if another file has the name `name`. Raises `OSError` if the file cannot be
         written, and `InvalidInput` if a folder of the path is a link."""
         path = self.root / self._checked(name)
         self._make_folders(path.parent)

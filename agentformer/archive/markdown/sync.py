@@ -178,7 +178,7 @@ class HomeSync:
         self._writer.write(changed, each)
 
     def _updates(self, entry: MemoryEntry, each: Found, page: Page) -> tuple[dict[str, Any], list[str]]:
-        """Return the fields that the file changes, and which of them the memory has changed too."""
+        """Return the fields that the file changes, and the names of those fields that the memory has changed too."""
         record = self._folder.records.get(entry.id)
         version = (record.version or 1) if record else page.version  # a new file was stored as version 1
         base = self._version(entry, version)

@@ -1,4 +1,4 @@
-"""Runs a model on torch. The module also contains functions that OpenVINO needs too: facts about a model, the search
+"""Runs a model on torch. The module also contains what torch and OpenVINO both need: facts about a model, the search
 for its files, and the number of usable processors."""
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Detection of the symbols of source code, such as functions and classes. A child process finds them in the syntax
 tree. If this is not possible, they are found by blank lines and indentation.
 
-One child process serves many texts, because starting a process takes longer than parsing a usual file. The answers of
-the child process are checked, because an untrusted text may have taken control of it. An answer contains line numbers,
-names and signatures, but not the text itself. If the child process crashes or is too slow, blank lines and indentation
-are used.
+One child process serves many texts, because starting a process takes longer than parsing a usual file. An untrusted
+text may have taken control of the child process, so the answers of this process are checked. An answer contains line
+numbers, names and signatures, but not the text itself. If the child process crashes or is too slow, blank lines and
+indentation are used.
 """
 
 from __future__ import annotations

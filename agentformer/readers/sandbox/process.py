@@ -276,8 +276,8 @@ class LastingWorker:
 
 def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
     """Start a child process, and return it. `boot` is its Python program. `folder` is its working folder; if `folder`
-    is "", the child process has the working folder of this process. The caller writes the file to its standard
-    input."""
+    is "", the child process has the working folder of this process. The caller must write the file to the standard
+    input of the child process."""
     return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
         [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
         stdin=subprocess.PIPE,

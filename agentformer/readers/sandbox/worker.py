@@ -208,9 +208,9 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
 
 
 def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[bytes]]:
-    """Import the parser of a file. Return the function that yields the frames of the file: its image if a page is
-    requested, otherwise its drafts. The parser is imported before the file is read, so that a failed import is not
-    reported as an error of the file."""
+    """Import the parser of a file. Return the function that yields the frames of the file: a frame with the image of a
+    page if `options` requests one, otherwise frames with drafts of the document. The parser is imported before the file
+    is read, so that a failed import is not reported as an error of the file."""
     for name in _UNNEEDED:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # None: no such module
     try:

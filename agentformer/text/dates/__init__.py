@@ -188,7 +188,7 @@ def _weekday(day: Day) -> int:
 
 
 def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
-    """Return the possible dates of these readings (year, month, day), without repetition."""
+    """Return those of the readings (year, month, day) that can be dates, without repetition."""
     return tuple(dict.fromkeys(Day(*ymd) for ymd in readings if (1 <= ymd[1] <= 12) and ymd[2] <= 31 and any(ymd[1:])))
 
 

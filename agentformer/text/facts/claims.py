@@ -75,7 +75,7 @@ _ENDINGS = {
 
 class Stated(NamedTuple):
     """The facts that the sources state: numbers, days and years. `words` are the words of the sources, in which names
-    are searched. If `whole` is True, the parts of a number are no numbers: "04:30" does not state 30."""
+    are searched. If `whole` is True, the parts of a number do not count as numbers: "04:30" does not state 30."""
 
     numbers: frozenset[str]
     days: frozenset[Day]
@@ -256,9 +256,9 @@ class Vocabulary:
 
 
 def _unknown_names(text: str, known: Vocabulary, language: str) -> Iterator[_Name]:
-    """Yield the names in `text`, in order, whose words are not in `known`. In a language that writes every noun with a
-    capital letter, only these count as names: two capitalized words in a row, a word before a colon, a word after a
-    preposition without an article, and a word that replaces another word in a phrase of `known`."""
+    """Yield the names in `text` whose words are not in `known`, in the order of the text. In a language that writes
+    every noun with a capital letter, only these count as names: two capitalized words in a row, a word before a colon,
+    a word after a preposition without an article, and a word that replaces another word in a phrase of `known`."""
     for name in _joined(_candidates(text, known, language), text):
         marked = " " in name.text or text[name.end : name.end + 1] == ":" or _is_bare(name, text, known)
         if language not in CAPITAL_NOUNS or marked or known.has_other(name, text):

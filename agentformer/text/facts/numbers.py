@@ -97,7 +97,7 @@ def _numbers(language: str) -> re.Pattern[str]:
 
 
 def _kinds(behind: str, language: str) -> frozenset[str]:
-    """Return the kinds of the longest unit with which a text begins: only "speed" for "km/h"."""
+    """Return the kinds of the longest unit with which a text begins: for "km/h", the kind of "km/h" and not of "km"."""
     if not behind or not (behind[0].isalpha() or behind[0] == "°"):
         return frozenset()
     patterns = {each: pattern for each in QUANTITIES if (pattern := pattern_of(each, language))}
@@ -188,8 +188,8 @@ def _paragraphs(plain: str) -> Iterator[Number]:
 
 
 class NumberedThing(NamedTuple):
-    """A thing that a number names: its casefolded noun, and the number as written. `numbers` contains several if the
-    text lists them: "28-30" in "berths 28-30"."""
+    """A thing that a number names: its casefolded noun, and the number as written. `numbers` contains several numbers
+    if the text lists them: "28-30" in "berths 28-30"."""
 
     noun: str
     numbers: str
@@ -203,7 +203,8 @@ class NumberedThing(NamedTuple):
 
 def numbered_things(text: str, language: str) -> list[NumberedThing]:
     """Return the things that a number names in a text, such as "berth 30" and "Johan II". `language` is the language of
-    the text. Years, times, and numbers after a function word or before a unit name nothing."""
+    the text. A year, a time, a number after a function word, and a number before a unit are not read as the name of a
+    thing."""
     plain = _ROMAN.sub(_in_digits, ascii_digits(text))
     frequent, units = FUNCTION_WORDS.get(language, _FREQUENT), pattern_of("units", language)
     found = []
@@ -229,8 +230,8 @@ def names_another(asked: Iterable[NumberedThing], text: str, language: str) -> b
 
 
 def names_same(asked: Iterable[NumberedThing], text: str, language: str) -> list[NumberedThing]:
-    """Return the things in `asked` that a text names. The text may also name a range with the thing ("berths 28-34" for
-    "berth 30"), or a part of the thing ("section 7.2" for "section 7")."""
+    """Return the things in `asked` that a text names. The text may also name a range that contains the thing ("berths
+    28-34" for "berth 30"), or a part of the thing ("section 7.2" for "section 7")."""
     return [thing for thing, alike in _compared(asked, text, language) if thing.is_among(alike)]
 
 
