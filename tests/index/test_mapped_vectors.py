@@ -44,7 +44,7 @@ steps = st.lists(
 
 
 @pytest.fixture
-def mapping(monkeypatch: pytest.MonkeyPatch) -> None:
+def mapping(monkeypatch: pytest.MonkeyPatch, few_queries: None) -> None:
     """Maps every trained snapshot, however small it is."""
     for module in (growing, snapshots):
         monkeypatch.setattr(module, "MAP_BYTES", 0)

@@ -17,7 +17,7 @@ import pytest
 from filelock import FileLock
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.index.vectors import IndexOptions, follower, training, tuning
+from agentformer.index.vectors import IndexOptions, follower, training
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
@@ -30,6 +30,7 @@ from agentformer.types import Embedder, Hits, MemoryEntry, Query, Scope
 from tests.faults.long_form import LONG
 from tests.forked import start
 
+pytestmark = pytest.mark.usefixtures("few_queries")
 PLAN = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
 TIMEOUT = 60.0  # seconds, after which a test fails instead of hanging
 
@@ -79,12 +80,6 @@ class TestSwitching(Changing, Pending):
 
 def entries(count: int, first: int = 0) -> list[MemoryEntry]:
     return [make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(first, first + count)]
-
-
-@pytest.fixture(autouse=True)
-def _few_queries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tune with 40 queries instead of 200: with a target of 1.0, every list is read, whatever is measured."""
-    monkeypatch.setattr(tuning, "TUNING_QUERIES", 40)
 
 
 @pytest.fixture

@@ -150,6 +150,7 @@ def grown(rows: int, seed: int = 1, plan: IndexOptions = SMALL) -> tuple[VectorI
     return index, model, rng
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_an_entry_with_many_near_windows_does_not_crowd_out_others() -> None:
     rng = np.random.default_rng(2)
     query = unit(rng, 1)[0]
@@ -164,6 +165,7 @@ def test_an_entry_with_many_near_windows_does_not_crowd_out_others() -> None:
         model.train(index)
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_a_scope_of_one_among_many_is_found_on_both_stages() -> None:
     index, _, rng = grown(3000)
     mask = np.zeros(3000, np.bool_)
@@ -230,7 +232,7 @@ def test_the_reported_recall_is_the_measured_one() -> None:
 
 @pytest.mark.slow
 def test_the_latest_queries_decide_the_probes() -> None:
-    index, model, rng = grown(4000, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
+    index, model, rng = grown(1500, plan=IndexOptions(train_at=8, exact_rows=4, target_recall=0.9))
     assert index.status()["queries"] == 0 and not index.needs_tuning()
     for query in unit(rng, 200):
         index.search(query, 3, allowed(ALL))
@@ -245,6 +247,7 @@ def test_a_limit_beyond_the_tuned_lists_finds_all_rows() -> None:
     assert sorted(found.entries.tolist()) == list(range(3000))
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_what_changes_during_a_training_is_in_the_trained_index() -> None:
     rng = np.random.default_rng(6)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
@@ -280,6 +283,7 @@ def test_entries_changed_during_a_training_are_not_in_its_snapshot() -> None:
     assert images == [98]
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_an_interrupted_training_changes_nothing() -> None:
     rng = np.random.default_rng(7)
     index, model = VectorIndex(DIMENSION, SMALL), Model()
@@ -360,6 +364,7 @@ def test_rows_beyond_the_range_of_the_codes_are_found_as_well_until_a_training_w
     assert recall(index, left) > 0.97
 
 
+@pytest.mark.usefixtures("few_queries")
 def test_equal_rows_are_no_loss_of_recall() -> None:
     rng = np.random.default_rng(5)
     index, model = VectorIndex(DIMENSION, IndexOptions(train_at=8, exact_rows=4)), Model()
