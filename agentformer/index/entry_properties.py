@@ -69,9 +69,9 @@ _OUTDATED = (
 
 class Message(NamedTuple):
     """The properties of a message. `stated` is near 0 if the message consists of questions, and grows to 1 with the
-    length of the other sentences (`text.splitting.stated`). `times` says whether the message names a time. It is True
-    or False if this is the same in every language. Otherwise, `times` contains the languages in which the text names a
-    time (ISO 639-1; "" means all other languages), and `votes` helps to detect the language."""
+    length of the other sentences (`text.splitting.stated`). `times` is True if the text names a time in every language,
+    and False if it names none in any language. Otherwise, `times` contains the languages in which the text names a time
+    (ISO 639-1; "" means all other languages), and `votes` helps to detect the language."""
 
     question: bool
     stated: float

@@ -1,5 +1,5 @@
 """Functions for the index files in the folder of a memory, and the deletion of these files after a removal of entries.
-No index is opened."""
+This module does not open the indexes."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ _POLL_SECONDS = 0.002
 
 @contextmanager
 def analyzing(entries: Sequence[MemoryEntry]) -> Iterator[entry_properties.Analyses]:
-    """Analyze entries in a thread until the context ends. Yield the dictionary that the thread fills: `id(entry)` ->
-    the entry and its analysis. It stays empty if there are only a few entries, because `entry_properties.write`
+    """Analyze entries in a thread until the `with` block ends. Yield the dictionary that the thread fills: `id(entry)`
+    -> the entry and its analysis. It stays empty if there are only a few entries, because `entry_properties.write`
     analyzes them in less time than a thread needs to start."""
     analyses: dict[int, tuple[MemoryEntry, entry_properties.Analysis]] = {}
     ended = threading.Event()
@@ -95,7 +95,7 @@ class DerivedRenewal:
         self.wait()
 
     def wait(self) -> None:
-        """Wait until a running pass is complete."""
+        """Wait until the thread ends. Return at once if it is not running."""
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join()

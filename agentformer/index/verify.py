@@ -1,4 +1,5 @@
-"""Verification of the index files. The word index and the snapshot of the vector index are compared with the records.
+"""Verification of the index files. The word index and the snapshot of the vector index are compared with the records,
+which are the database of the entries.
 
 The index files are opened before the records are read. Therefore the records are at least as new as the files. Entries
 that changed after the files were written are not compared, because the next search updates them in the index. A damaged
@@ -90,8 +91,9 @@ class _Words(NamedTuple):
 
 
 def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | None:
-    """Open the word index while no process writes it. Return None if there is no index. If the index cannot be compared
-    with the records, add the reason to `findings` and return None."""
+    """Return the word index as it is on disk. The lock of the index is held while it is opened, so that no process
+    writes it. Return None if there is no index. If the index cannot be compared with the records, add the reason to
+    `findings` and return None."""
     if not folder.exists():
         return None
     try:
@@ -265,8 +267,9 @@ def _compare_snapshot(
 
 
 def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
-    """Return the window, entry and vector number of each window in a space. Windows of the entries in `changed` are
-    left out."""
+    """Return the windows of an embedding space. Each row of the result has three numbers: of the window, of its entry,
+    and of its vector. The rows are sorted by the number of the window. Windows of the entries in `changed` are left
+    out."""
     rows = connection.execute("SELECT id, entry, vector FROM windows WHERE space = ?", [space])
     windows = np.fromiter(chain.from_iterable(rows), np.int64).reshape(-1, 3)
     return _sorted_windows(windows[~np.isin(windows[:, 1], changed)])

@@ -84,10 +84,10 @@ def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
 def place(
     backend: MemoryBackend, document: Document, on_conflict: OnConflict, *, given_metadata: bool = False
 ) -> Placement:
-    """Decide which stored document an upload replaces, and under which name the new document is stored. A document is
-    identified by its origin, or by its name among the documents without an origin. `given_metadata` is True if the
-    metadata of `document` come from the caller. If `on_conflict` is `fail`, a stored document with other bytes, or with
-    other metadata than the caller gave, raises `Conflict`."""
+    """Decide which stored document an upload replaces, and under which name the new document is stored. A document with
+    an origin is identified by the origin. A document without an origin is identified by its name. `given_metadata` is
+    True if the metadata of `document` come from the caller. If `on_conflict` is `fail`, a stored document with other
+    bytes, or with other metadata than the caller gave, raises `Conflict`."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)

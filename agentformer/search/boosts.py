@@ -2,7 +2,8 @@
 
 A boost contains only entries that the search by words or vectors has found. It changes the order of these entries, and
 it never adds or removes an entry. The weights were chosen with one half of the development questions
-(docs/BENCHMARKS.md).
+(docs/BENCHMARKS.md). Boosts read derived rows: the properties of entries, such as title and days, that were computed in
+advance (`index.entry_properties`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def document_boost(
 ) -> RankedList:
     """Return a ranked list that raises passages of documents with several hits. Each passage gets the score of its
     document: the mean score of the best three passages of the document. `hits` contains entry numbers with scores in
-    0..1, best first. `known` contains the derived rows (table `derived`) of some of the entries.
+    0..1, best first. `known` contains the derived rows of some of the entries.
 
     The list has entries only if the hits belong to at least two documents, and if each of the first ten hits belongs to
     a document with at least three hits. With other hits, this list would prefer long documents to documents with a
@@ -87,9 +88,9 @@ def title_boost(
     For example, the question "Where was the director of X born?" finds the entry about X, which names the director. The
     entry about the director shares no word with the question, but its title is mentioned in the entry about X. For the
     question "Is X or Y larger?", the search by words prefers entries that name X and Y often to the entries about X and
-    Y. `nums` contains entry numbers, best first. `known` contains the derived rows (table `derived`) of some of these
-    entries. Entries that the best hit mentions are first in the list, and entries that only the query mentions are
-    last. Entries that the same text mentions keep the order of `nums`.
+    Y. `nums` contains entry numbers, best first. `known` contains the derived rows of some of these entries. Entries
+    that the best hit mentions are first in the list, and entries that only the query mentions are last. Entries that
+    the same text mentions keep the order of `nums`.
     """
     nums = nums[:_CANDIDATES]
     titles, documents = _titles(connection, nums, known)
@@ -199,8 +200,8 @@ def date_boost(
 ) -> RankedList:
     """Return a ranked list that raises two kinds of entries: entries whose `occurred_at` is in a period that the query
     names, and entries whose text names a day of such a period. Other entries are not removed, because a user who writes
-    "last week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains
-    derived rows (table `derived`) of some of the entries; the other entries are analyzed now."""
+    "last week" may be wrong by a day. An exact time limit can be set in the scope of the search. `known` contains the
+    derived rows of some of the entries; the other entries are analyzed now."""
     if not dates.periods or not nums:
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}
@@ -232,8 +233,8 @@ def all_boosts(
     weight: float,
 ) -> list[RankedList]:
     """Return all boosts, without empty lists. `hits` contains entry numbers with scores in 0..1, best first. `dates`
-    contains the dates that the query names. To save work, `known` contains the derived rows (table `derived`) of some
-    of the entries. `weight` is the weight of the vectors."""
+    contains the dates that the query names. To save work, `known` contains the derived rows of some of the entries.
+    `weight` is the weight of the vectors."""
     nums = [num for num, _ in hits]
     lists = (
         document_boost(connection, hits, known),

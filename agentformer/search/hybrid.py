@@ -1,7 +1,8 @@
 """Hybrid search: a search by words and a search by vectors, whose results are combined and boosted.
 
-The records decide which entries are in the scope of a search. The word index and the vector index both receive a mask
-of these entries. Therefore entries outside the scope cannot displace entries of the scope from a limited result list.
+The records, which are the database of the entries, decide which entries are in the scope of a search. The word index
+and the vector index both receive a mask of these entries, so they find no other entries. Otherwise, other entries could
+displace entries of the scope from a limited result list.
 """
 
 from __future__ import annotations
@@ -323,9 +324,9 @@ class RankedSearch:
         return ranking, known
 
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return a dictionary: number of an entry -> its derived row, which the boosts need. `nums` is sorted, best
-        first. A row without influence on the ranking may be replaced by `PLAIN`. A missing row is left out, and a
-        background thread writes it for later searches."""
+        """Return a dictionary: number of an entry -> its derived row, which the boosts need (see
+        `index.entry_properties`). `nums` is sorted, best first. A row without influence on the ranking may be replaced
+        by `PLAIN`. A missing row is left out, and a background thread writes it for later searches."""
         few = request.mask.count <= CACHED_DERIVED  # the derived rows of all entries fit in memory
         known = reads.derived(nums) if few or request.dates else reads.for_boosts(nums, request.query.limit)
         if len(known) < len(nums) and not self._database.read_only:
@@ -370,8 +371,9 @@ class RankedSearch:
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
-    """Return the best entries with scores of at least `query.min_score`, and their scores. All entries with the score
-    of the last one within the limit are included: the caller sorts equal scores by id, and applies the limit."""
+    """Return the best entries with scores of at least `query.min_score`, and their scores. There may be more than
+    `query.limit` entries: if the last entry within the limit has the same score as the following entries, these are
+    returned, too. The caller sorts entries with equal scores by id, and then applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 

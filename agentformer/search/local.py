@@ -1,4 +1,5 @@
-"""Hybrid search in the index files of a folder. A search first updates the indexes with the changes of the records."""
+"""Hybrid search in the index files of a folder. A search first updates the indexes with the changes of the records,
+which are the database of the entries."""
 
 from __future__ import annotations
 
@@ -47,7 +48,8 @@ class HybridSearch(RankedSearch):
 
     def catches_up_soon(self) -> bool:
         """Return whether the indexes should be updated before the store is closed. This is the case if the store has
-        changed since it was opened, and if it has so few changes in total that the update is fast."""
+        changed since it was opened, and if the number of all its changes is small. Then the update is fast, even if the
+        indexes are empty."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

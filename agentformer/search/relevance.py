@@ -6,9 +6,9 @@ of an alias of the entry (`metadata["aliases"]`). Second, the hit contains enoug
 rare among the hits counts more (inverse document frequency, Spärck Jones 1972). Third, the vector of the hit is near
 the query: the cosine is high, and it is not much lower than the best cosine.
 
-If the query names a hit, every other hit must contain other terms of the query than the named hit contains. So "What is
-Redis for?" returns the entry with the title Redis, and not all entries that mention Redis. Terms are normalized words,
-as in the word index. Words with typing errors and inflected forms are found too.
+If the query names a hit, every other hit must contain terms of the query that the named hit does not contain. So "What
+is Redis for?" returns the entry with the title Redis, and not all entries that mention Redis. Terms are normalized
+words, as in the word index. Words with typing errors and inflected forms are found too.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class _LanguageQuery:
 
 @dataclass(slots=True)
 class _Match:
-    """The comparison of a hit with the query: the terms of the hit, and the terms of the query that it contains."""
+    """A hit that is compared with the query: the terms of the hit, and the terms of the query that the hit contains."""
 
     hit: Hit
     query: _LanguageQuery
@@ -140,8 +140,9 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
-    """Analyze a hit for a comparison with the query. The first `most` code points of its content, its best-matching
-    part and its names are read. The terms of the query are not looked up yet."""
+    """Return a `_Match` with the terms of a hit. The first `most` code points of the content, the best-matching part
+    and the names of the hit are read. The caller later sets the fields `terms` and `name`, which compare the hit with
+    the query."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))

@@ -1,6 +1,6 @@
 """A cache of the data that a ranking reads from the database: the derived rows of entries (title, language, dates and
-so on), the beginnings of texts, and the exact vectors of the nearest windows. It also records which derived rows are
-plain. Plain rows have no influence on a ranking.
+so on), the beginnings of texts, and the exact vectors of the nearest windows (embedded parts of entries). It also
+records which derived rows are plain. Plain rows have no influence on a ranking.
 
 Most searches of a store find the same few thousand entries. For a row in memory, a search needs no SQL statement, no
 checksum and no decoding. Python runs such work in only one thread at a time.
@@ -120,7 +120,7 @@ class RankedRows:
         self.vectors = CachedVectors()
 
     def reads(self, connection: sqlite3.Connection) -> Reads:
-        """Return the reader for one search. `connection` is in a read transaction."""
+        """Return the reader for one search. The caller must have begun a read transaction on `connection`."""
         seq = change_feed.last_seq(connection)
         with self.lock:
             current = (seq == self.seq and not self._older) or self._follow(connection, seq)

@@ -124,7 +124,7 @@ def favor_statements(
     """Return the hits with new scores, best first, and a ranked list of the messages whose scores have grown. The
     module docstring describes the changes, and `options` sets their strength. `hits` contains entry numbers with scores
     in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order. `known` contains the derived
-    rows of some of the entries."""
+    rows of some of the entries (see `index.entry_properties`)."""
     head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
     messages = _messages(connection, head, known) if head else {}
     if not messages and (not hits or hits[0][1] <= 1):
@@ -236,9 +236,9 @@ def _names_time(text: str, occurred_at: int | None, prior: str) -> bool:
 
 
 def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
-    """Return the hits in the same order. Each hit that is a summary gets the two originals that answer the query best
-    (see `best_originals`). The function `get` returns entries by id. Originals with another namespace, user or project
-    than their summary are left out."""
+    """Return the hits in the same order. Each hit that is a summary gets at most two of its originals: those that
+    answer the query best (see `best_originals`). The function `get` returns entries by id. Originals with another
+    namespace, user or project than their summary are left out."""
     ids = {hit.entry.id: [link.id for link in hit.entry.derived_from] for hit in hits if hit.entry.kind == "summary"}
     wanted = list(dict.fromkeys(original for group in ids.values() for original in group))
     if not wanted:
@@ -255,9 +255,9 @@ def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:
 
 
 def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[MemoryEntry]:
-    """Return the two originals that answer the query best, best first. `originals` is sorted by time. A word of the
-    query counts more if few originals contain it, and a message after a question gains a part of the score of the
-    question."""
+    """Return at most two of the originals: those that answer the query best, best first. `originals` is sorted by time.
+    A word of the query counts more if few originals contain it, and a message after a question gains a part of the
+    score of the question."""
     texts = [entry.content[:_ORIGINAL_READ] for entry in originals]
     stems = [_shared_stems(entry, text, query) for entry, text in zip(originals, texts, strict=True)]
     frequency = Counter(term for terms in stems for term in terms)
@@ -274,7 +274,8 @@ def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[
 
 
 def _shared_stems(entry: MemoryEntry, text: str, query: QueryTerms) -> set[str]:
-    """Return the terms that an original, with its speaker and title, has in common with the query."""
+    """Return the stems of the query that occur in an original, in its speaker or in its title. `text` is the content of
+    the original."""
     language = detect_language(text, query.language)
     own = text_terms(f"{entry.speaker}\n{entry.title}\n{text}", language).stems
     return {*query.terms((language,)).stems} & {*own}

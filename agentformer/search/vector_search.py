@@ -93,8 +93,9 @@ class VectorSearch:
         return None if hits is None else (hits, ())
 
     def _nearest_in_former_space(self, text: str, limit: int, mask: ScopeMask) -> VectorHits | None:
-        """Search the vectors that the index has in memory, which belong to the former embedding space of the store.
-        Return None if the index in memory does not belong to the space of the current embedder."""
+        """Search the vectors of the former embedding space of the store, with the embedder of that space. Call only
+        while the embedder of the new space is being loaded. Return None if the index in memory no longer contains the
+        vectors of the former space."""
         embedder, number = current_embedder(self._embedder), self._index.space
         with self._database.reading() as connection:
             former = space_of(connection, number)
@@ -221,8 +222,7 @@ class HelperThread:
 
     @property
     def started(self) -> bool:
-        """False if the next call of `start` must still create the thread in this process. Always True if no thread is
-        used."""
+        """True if `start` need not create the thread: this process has already created it, or no thread is used."""
         return not self._enabled or (self._executor is not None and self._process == os.getpid())
 
     def close(self) -> None:

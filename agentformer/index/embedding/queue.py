@@ -188,8 +188,9 @@ class EmbeddingQueue:
         store.put_vectors(connection, space, *vectors)
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
-        """Embed the entries that wait in the queue, because the embedder has just succeeded. Do nothing if `outcome` is
-        `NotEmbedded`, or if another process is embedding the queue."""
+        """Embed the entries that wait in the queue if the embedder is available again. `outcome` is the result of
+        `try_embed`: if it is `NotEmbedded`, the embedder has just failed, and nothing is done. Also do nothing if
+        another process is embedding the queue."""
         if isinstance(outcome, NotEmbedded):
             return
         with suppress(SpaceMismatch, StoreError):  # the entries are stored; the next call raises this error
@@ -251,7 +252,8 @@ class EmbeddingQueue:
 
 class VectorImport:
     """An import of vectors that another store has computed, so that entries with the same texts need no embedding. The
-    caller writes the vectors (`store`), then adds the entries to the database, and at the end calls `drop_unused`."""
+    caller must first write the vectors (`store`), then add the entries to the database, and at the end call
+    `drop_unused`."""
 
     def __init__(self, database: RecordStore, embedder: Embedder) -> None:
         self._database = database

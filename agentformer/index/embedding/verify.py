@@ -70,7 +70,7 @@ class _Model:
     def can_compare(self, entry: MemoryEntry) -> bool:
         """Return whether the windows of an entry can be compared with their embedded texts. If the entry has a context
         line, the comparison needs the embedder, because the embedder determines the length of this line. If the result
-        is False, set `missed`."""
+        is False, `missed` becomes True."""
         self.missed = self.missed or bool(entry.context and self._embedder is None)
         return not entry.context or self._embedder is not None
 

@@ -4,8 +4,8 @@ the model. Equal texts are embedded only once.
 The windows of an entry cover all of its content. The context line of the entry is added before the text of each window.
 For example, the vector of a passage from the middle of a document also represents the title of the document.
 
-To save memory, a call keeps only the positions and hashes of all windows. The text of a window is read when the window
-is embedded. Finished vectors are stored in batches, so memory never contains all vectors.
+To save memory, only the positions and the hashes of all windows are kept in memory. The text of a window is read when
+the window is embedded. Finished vectors are stored in batches, so memory never contains all vectors.
 """
 
 from __future__ import annotations
@@ -190,7 +190,8 @@ class WindowCutter:
 
 
 def _is_long(entry: MemoryEntry, limit: int) -> bool:
-    """Return whether the content may have more than `limit` tokens. The limit is 0 for entries without windows."""
+    """Return whether the content may have more than `limit` tokens. Return False if the limit is 0, because such an
+    entry gets no windows."""
     fits = len(entry.content) <= limit - _OWN_TOKENS and entry.content.isascii()  # a token has at least one character
     return bool(limit) and not fits
 

@@ -26,8 +26,9 @@ _thread = threading.local()
 
 
 class Rows:
-    """The window, entry and vector number of each row of the vector index. A row is identified by its position. A
-    removed row is dead: it keeps its position, and its entry number is set to -1. Not thread-safe."""
+    """The numbers that belong to each row of the vector index: the number of its window (a part of an entry), of its
+    entry, and of its vector. A row is identified by its position. A removed row is dead: it keeps its position, and its
+    entry number is set to -1. Not thread-safe."""
 
     def __init__(self, windows: Sequence[int] | IntArray = (), entries: Any = (), vectors: Any = ()) -> None:
         self.size = len(entries)
@@ -60,7 +61,8 @@ class Rows:
         return self._numbers.nbytes
 
     def append(self, windows: IntArray, entries: IntArray, vectors: IntArray) -> None:
-        """Add rows at the end. The arrays contain the window, entry and vector number of each row."""
+        """Add rows at the end. The arrays have one element for each row: the number of its window (`windows`), of its
+        entry (`entries`), and of its vector (`vectors`)."""
         end = self.size + len(windows)
         kind = np.promote_types(self._numbers.dtype, _kind(windows, entries, vectors))
         if end > self._numbers.shape[1] or kind != self._numbers.dtype:
@@ -187,7 +189,7 @@ class Flat:
         return int(self.index.ntotal * self.index.code_size)
 
     def encode(self, rows: Matrix) -> NDArray[np.uint8]:
-        """Return the codes of vectors: their numbers, rounded to 16 bits. No lock is needed."""
+        """Return the codes of vectors: each element is rounded to 16 bits. The caller needs no lock."""
         return np.ascontiguousarray(rows, "<f2").view(np.uint8)
 
     def add(self, codes: NDArray[np.uint8], start: int) -> None:

@@ -1,5 +1,6 @@
-"""Management of the vector index of a store. This module applies the changes of the records to the index, trains the
-index in the background, saves the index in a snapshot file, and adopts the snapshot that another process has saved."""
+"""Management of the vector index of a store. This module applies the changes of the records (the database of the
+entries) to the index, trains the index in the background, saves the index in a snapshot file, and adopts the snapshot
+that another process has saved."""
 
 from __future__ import annotations
 
@@ -120,9 +121,9 @@ class _SavedIndex:
         self.seq, self.changed, self._seen = seq, 0, snapshots.version(self._folder)
 
     def set_written_without(self, entries: IntArray, image: Image, seq: int) -> None:
-        """Delete a snapshot that was just written if it contains one of `entries`, which were changed or removed during
-        the writing. Otherwise, record that the snapshot contains all changes up to `seq`. In both cases, the snapshot
-        on disk is examined again, so that this process can map its codes."""
+        """Check a snapshot that was just written against `entries`, which were changed or removed during the writing.
+        If it contains one of them, delete it. Otherwise, record that it contains all changes up to `seq`. Afterwards,
+        `is_new` returns True if there is a snapshot, so that this process can map its codes."""
         if np.isin(entries, image.rows.entries).any():
             snapshots.discard(self._folder)
         else:
@@ -163,7 +164,7 @@ class VectorFollower:
 
     def follow(self, database: RecordStore, newest: int, space: int) -> None:
         """Apply the changes of the records, so that a search sees at least the change number `newest`, and start a
-        training if one is needed. `space` is the number of the active embedding space. The caller has just read
+        training if one is needed. `space` is the number of the active embedding space. The caller must have just read
         `newest` and `space` from the database. If the index already contains this change and belongs to this space, the
         database is not read."""
         if self.space != space or self._applied < newest:
@@ -287,7 +288,7 @@ class VectorFollower:
         return index.wants_mapping() or (self._saved.seq < 0 and index.is_large())
 
     def _train(self, database: RecordStore, index: VectorIndex, stopped: Stopped) -> None:
-        """Train, tune, save or replace the index, until none of this is needed. The caller holds the lock of the
+        """Train, tune, save or replace the index, until none of this is needed. The caller must hold the lock of the
         trainer."""
 
         def read_vectors(vectors: IntArray) -> tuple[IntArray, Matrix]:
@@ -331,7 +332,7 @@ class VectorFollower:
     def _adopt(self, database: RecordStore, stopped: Stopped) -> None:
         """Use the index in the snapshot instead of the current index if the snapshot is better. It is better if another
         process has trained it, or if its codes can be mapped while the codes of the current index are in memory. The
-        caller holds the lock of the trainer, so that no process writes a snapshot meanwhile."""
+        caller must hold the lock of the trainer, so that no process writes a snapshot meanwhile."""
         former = self._index
         snapshot = self._saved.load_if_better(database, former) if former is not None else None
         if former is None or snapshot is None:

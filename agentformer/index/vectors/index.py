@@ -1,9 +1,9 @@
 """The vector index in memory. In a small index, a search compares the query with every row. A large index is trained: a
 search reads only some lists of rows, and the caller computes exact scores for the best rows.
 
-A row is the vector of one window. A row is identified by its position in the index. Each change is visible to the next
-search. During a training, searches use the current index. After the training, the trained index replaces the current
-index in one step.
+A row is the vector of one window (an embedded part of an entry), and is identified by its position in the index. Each
+change is visible to the next search. During a training, searches use the current index. After the training, the trained
+index replaces the current index in one step.
 """
 
 from __future__ import annotations
@@ -232,8 +232,9 @@ class VectorIndex:
         return isinstance(self._stage, Ivf) and self._rows.size * self.dimension >= MAP_BYTES and can_map()
 
     def wants_mapping(self) -> bool:
-        """Return whether a new snapshot should be written, from which searches read the codes (mapping). This is the
-        case if many codes are only in the memory of this process, or if many rows of the mapped codes were removed."""
+        """Return whether a new snapshot should be written, so that searches read the codes from its file (mapping) and
+        not from the memory of this process. This is the case if many codes are not in a mapped file yet, or if many
+        rows of the mapped codes were removed."""
         stage = self._stage
         if not isinstance(stage, Ivf) or not self.is_large():
             return False

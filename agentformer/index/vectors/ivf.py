@@ -171,7 +171,8 @@ class Ivf:
         return sum(part.size for part in self.parts if part.mapped)
 
     def encode(self, rows: Matrix) -> AssignedRows:
-        """Return the vectors with the numbers of their nearest lists. No lock is needed: the centroids never change."""
+        """Return the vectors with the numbers of their nearest lists. The caller needs no lock, because the centroids
+        never change."""
         rows = np.ascontiguousarray(rows, np.float32)
         limit_threads()
         return AssignedRows(rows, self._quantizer.assign(rows, 1).reshape(-1))
@@ -302,8 +303,8 @@ class Ivf:
         return np.asarray(near[selection.lists[near] > 0], np.int64)
 
     def _copy_codes(self, positions: IntArray) -> CodeCopy:
-        """Return a copy of the codes at these positions. A position without a code is left out. This happens if the
-        vector of a row was removed from the records before the row was added to the index."""
+        """Return a copy of the codes at these positions. A position without a code is left out. A row has no code if
+        its vector was removed from the records before the row was added to the index."""
         import faiss
 
         copies = [part.copy(positions) for part in self.parts]

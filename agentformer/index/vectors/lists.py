@@ -48,8 +48,8 @@ class Lists:
         self, index: Any, first: int = 0, places: NDArray[np.int32] | None = None, *, mapped: bool = False
     ) -> None:
         """`index` is a FAISS index with lists; its ids are positions. `places` has the shape (2, positions). It
-        contains for each position its list, and its offset in this list or `NO_OFFSET`. It is required if the index has
-        rows. `mapped` is True if the lists are mapped from a file."""
+        contains for each position the number of its list, and its offset in this list or `NO_OFFSET`. It may be None
+        only if the index has no rows. `mapped` is True if the lists are mapped from a file."""
         self.index = index
         self.first = first
         self.mapped = mapped
@@ -274,8 +274,8 @@ def _gather(addresses: IntArray, size: int) -> Codes:
 
 
 def _occurrences(lists: IntArray) -> IntArray:
-    """Return for each element of `lists` how often the same number occurs before it. New rows get their offsets in this
-    way: the second new row of a list comes one place after the first."""
+    """Return for each element of `lists` how often the same number occurs before it. This number is added to the size
+    of a list to get the offset of a new row: the second new row of a list comes one place after the first."""
     order = np.argsort(lists, kind="stable")
     _, first, counts = np.unique(lists[order], return_index=True, return_counts=True)
     ranks = np.empty(len(lists), np.int64)

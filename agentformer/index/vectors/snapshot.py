@@ -1,15 +1,15 @@
 """Snapshot files of the vector index: `rag_faiss_index.bin` with the index, and `rag_faiss_meta.json` with its
 description.
 
-A snapshot makes the next start faster. It contains no data that is not also in the records. It is valid if its store,
-embedding space, dimension and checksum are the expected ones. The files of an invalid snapshot are renamed, and the
-index is built from the records.
+A snapshot makes the next start faster. It contains only data that is also in the records (the database of the entries).
+It is valid if its store, embedding space, dimension and checksum are the expected ones. The files of an invalid
+snapshot are renamed, and the index is built from the records.
 
-The index file begins with an index in the format of FAISS, so that other tools for FAISS can read it. Arrays follow:
-the window, entry and vector number of each row, and for a trained index also the list of each row, its offset in this
-list, and the outliers. Searches read the codes of a large index from the mapped file (`lists.py`), so that the
-processes that use a store share them in the cache of the operating system. A snapshot file is never changed; a new one
-replaces it.
+The index file begins with an index in the format of FAISS, so that other tools for FAISS can read it. Arrays follow.
+They contain for each row the number of its window, of its entry and of its vector. For a trained index, they also
+contain the list of each row, its offset in this list, and the outliers. Searches read the codes of a large index from
+the mapped file (`lists.py`), so that the processes that use a store share them in the cache of the operating system. A
+snapshot file is never changed; a new one replaces it.
 """
 
 from __future__ import annotations
@@ -357,5 +357,6 @@ def _array(file: BufferedReader, kind: str, size: int) -> NDArray[Any]:
 
 
 def _checksum(meta: dict[str, Any]) -> str:
-    """Return the checksum of the description. A damaged `seq` could make the index miss changes of the records."""
+    """Return the checksum of the description. It detects a damaged `seq`, with which the index would miss changes of
+    the records."""
     return hashlib.sha256(json.dumps(meta, sort_keys=True).encode()).hexdigest()

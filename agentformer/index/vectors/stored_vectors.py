@@ -1,4 +1,4 @@
-"""Reading of windows and their vectors from the records, for the vector index."""
+"""Reading of windows (embedded parts of entries) and their vectors from the database, for the vector index."""
 
 from __future__ import annotations
 

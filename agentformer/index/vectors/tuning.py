@@ -60,8 +60,8 @@ class _Truth(NamedTuple):
 
 class Tuner:
     """Measures the recall of a trained index, by comparison with exact searches, and chooses how many lists a search
-    reads. `rows` are the rows of the index. `lock` is held while `stage` is used. The methods raise `Interrupted` if
-    `stopped` returns True."""
+    reads. `rows` are the rows of the index. The tuner holds `lock` while it uses `stage`. The methods raise
+    `Interrupted` if `stopped` returns True."""
 
     def __init__(self, stage: Ivf, rows: Rows, read_vectors: ReadVectors, stopped: Stopped, lock: Lock) -> None:
         self._stage, self._rows, self._lock = stage, rows, lock
@@ -71,10 +71,10 @@ class Tuner:
             self._selection = stage.select(rows, self._live, rows.dead)
 
     def tune(self, user_queries: Sequence[Vector], target: float) -> Tuning:
-        """Find the smallest number of lists with which searches reach the recall `target` (0..1). Return it with the
-        number of rows to re-rank and the measured recall. Each number is tried with one half of the queries. Their
-        recall must exceed the target by a margin for chance. The other half of the queries must confirm the number; the
-        recall in the result is measured with this half."""
+        """Find the smallest number of lists with which searches reach the recall `target` (0..1). Return this number,
+        the number of rows that get exact scores, and the measured recall. Each number of lists is tried with one half
+        of the queries. Their recall may be high by chance, so it must exceed the target by a margin. Then the other
+        half of the queries must reach the target, too. The recall in the result is that of the other half."""
         queries = self._queries(user_queries)
         wide = self._scan(queries, 2 * _CANDIDATES[-1])
         truths = [self._truth(query, positions) for query, positions in zip(queries, wide, strict=True)]

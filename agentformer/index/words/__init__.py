@@ -1,5 +1,6 @@
 """The word index of a store, which finds entries by the words of a query. It ranks entries by BM25, using tantivy with
-the terms of `text.analysis`. It is stored on disk and updated with the changes of the records.
+the terms of `text.analysis`. It is stored on disk and updated with the changes of the records, which are the database
+of the entries.
 
 A manifest file contains the number of the last change (`seq`) that the index contains. Any process can update the
 index; a lock file lets only one process write at a time. An index is invalid if it cannot be read, does not match its

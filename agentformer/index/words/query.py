@@ -65,7 +65,7 @@ class WordHits(NamedTuple):
 
 
 class Scored(NamedTuple):
-    """Entry numbers and the score of each entry, in any order."""
+    """Entry numbers (`entries`), and the score of each of these entries (`scores`). The entries are not sorted."""
 
     entries: NDArray[np.int64]
     scores: NDArray[np.float64]  # rounded, so that sums of the same terms are equal
@@ -133,8 +133,8 @@ class Memtable:
         return Memtable(entries, seqs, self.postings, frozenset(languages))
 
     def after(self, seq: int) -> Memtable:
-        """Return a memtable with only the changes after the change `seq`. The index on disk contains the other
-        changes."""
+        """Return a memtable with only the changes after the change `seq`. Call only after the other changes are on
+        disk."""
         changes = [Change(own, num) for num, own in self.seqs.items() if own > seq]
         analyzed = {num: entry.analyzed for _, num in changes if (entry := self.entries[num])}
         return Memtable().with_changes(changes, analyzed)
@@ -265,8 +265,9 @@ class CommittedIndex:
             count *= 4
 
     def stem_sums(self, nums: Sequence[int], rarities: Mapping[str, float]) -> list[float]:
-        """Return for each entry the sum of the weights (`rarities`) of the query's stems that the entry contains. The
-        sums are in any order."""
+        """Return one sum for each entry: the weights (`rarities`) of the query's stems that the entry contains, added
+        up. The highest sum comes first; the sums do not have the order of `nums`. Return [] if no stem has a weight
+        above 0."""
         must, should = tantivy.Occur.Must, tantivy.Occur.Should
         stems = [(self._term("stems", term, "basic"), weight) for term, weight in rarities.items()]
         stems = [(query, weight) for query, weight in stems if weight > 0]

@@ -89,7 +89,7 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
 @contextmanager
 def index_writer(index: Any, folder: Path, heap: int) -> Iterator[Any]:
     """Yield a tantivy writer. At the end of the `with` block, the changes are committed; after an exception, they are
-    discarded. The caller holds the lock of the index folder. `heap` is the size of the write buffer in bytes."""
+    discarded. The caller must hold the lock of the index folder. `heap` is the size of the write buffer in bytes."""
     writer = _open_writer(index, folder, heap)
     try:
         yield writer

@@ -245,8 +245,8 @@ def _split_unspaced(run: str, known: _KnownAddresses) -> str:
 
 
 def why_cut(reply: Reply | None, limit: int) -> str:
-    """Return a warning that says why the server cut off the reply, or "" if the reply is complete. `limit` is the
-    maximum number of tokens of the reply."""
+    """Return a warning that says why the server cut off the reply, or "" if the reply is complete or None. `limit` is
+    the maximum number of tokens of the reply."""
     if reply is None or reply.finish not in ("length", "filtered"):
         return ""
     if reply.finish == "filtered":

@@ -146,8 +146,8 @@ class _Reader:
         return self._sources(self._all)
 
     def missing(self, sentence: str, cited: tuple[int, ...]) -> list[str]:
-        """Return the claims of a sentence that none of the passages with the numbers `cited` contains. If `cited` is
-        empty, the sentence is compared with all passages."""
+        """Return the claims of a sentence (numbers, dates, names and quotations) that none of the passages with the
+        numbers `cited` contains. If `cited` is empty, the sentence is compared with all passages."""
         numbers = cited or self._all
         plain = _NAMED_PASSAGE.sub(" ", _MARKERS.sub(" ", _CODE.sub(" ", _ESCAPES.sub("", sentence))))
         language = detect_language(plain, self._language)
