@@ -189,8 +189,9 @@ def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: 
 
 
 def _has_terms(words: _Words, entry: AnalyzedEntry) -> bool:
-    """Return whether the word index has all terms of the entry. The entry was analyzed without optional analyzers. If
-    its language was detected only by an optional analyzer, the terms that depend on the language are not compared."""
+    """Return whether the word index has all terms of the entry. `entry` must be analyzed without optional analyzers. If
+    it has no language, but an optional analyzer has detected one for its document in the index, the terms that depend
+    on the language are not compared."""
     if words.searcher.search(_all_terms(words, entry), limit=1).count == 1:
         return True
     if entry.language:

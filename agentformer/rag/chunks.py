@@ -73,8 +73,8 @@ class PageChunk(NamedTuple):
 
 def cut(document: DocumentText, name: str, count: CountTokens, limit: int, overlap: int) -> Iterator[PageChunk]:
     """Yield the chunks of all pages with usable text, in the order of the document. A chunk belongs to one page and
-    contains no running header or footer. `count` returns the tokens of a text, `limit` is the maximum number of tokens
-    of a chunk, and `overlap` is the maximum number of tokens that two neighboring chunks share."""
+    contains no running header or footer. `count` returns the spans of the tokens of a text, `limit` is the maximum
+    number of tokens of a chunk, and `overlap` is the maximum number of tokens that two neighboring chunks share."""
     readable = [page for page in document.pages if page.status == "text"]
     names = _names(document.title[: 3 * _MAX_TITLE] or _first_line(readable), name)
     path: list[Heading] = []
@@ -198,7 +198,7 @@ class CodePart(NamedTuple):
 
 def code_parts_of(page: Page, count: CountTokens, limit: int) -> Iterator[CodePart]:
     """Yield the parts of a page of source code in order. A part has at most `limit` tokens, and no white space at its
-    end. `count` returns the tokens of a text."""
+    end. `count` returns the spans of the tokens of a text."""
     cutter = _Cutter(page, count(page.text), limit)
     yield from cutter.shared(cutter.parts(0, len(page.text), cutter.children(None), None))
 

@@ -98,7 +98,8 @@ def checked_folder(folder: Any) -> Path:
 
 class OwnFolders:
     """The folders that contain files of the memory and therefore no documents. These are `folders`, and the folder
-    `PRIVATE` in every memory home (see `is_home`). A folder is also recognised if its path leads through a link."""
+    `PRIVATE` in every folder that stores memories as Markdown files (see `is_home`). A folder is also recognised if its
+    path leads through a link."""
 
     def __init__(self, folders: Iterable[Path]) -> None:
         self._numbers = {number for folder in folders if (number := _number_of(folder))}
@@ -141,9 +142,9 @@ class _Rules:
 
 class FolderFiles:
     """Lists the files of the folder `root`, which is an absolute path. Files of more than `max_bytes` bytes and the
-    folders `own` are left out. These attributes are complete when `files` has ended: `skipped` contains the files that
-    were left out for a reason that a user should know. `failed` contains the files and folders that could not be read.
-    `complete` is True if all folders were listed."""
+    folders `own` are left out. The following attributes are complete when `files` has ended. `skipped` contains the
+    files that were left out for a reason that a user should know. `failed` contains the files and folders that could
+    not be read. `complete` is True if all folders were listed."""
 
     def __init__(self, root: Path, max_bytes: int, own: Iterable[Path] = ()) -> None:
         self._root = root
@@ -286,9 +287,9 @@ def _refuse_unread(head: bytes, file: FolderFile, size: int, max_bytes: int, is_
 
 
 def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], bool]) -> tuple[bytes, str]:
-    """Return the bytes of a file and its stamp. `is_text` returns whether a file that begins with the given bytes is
-    text. Raises `Unread` if the file is left out, and `InvalidInput` if the file cannot be read, or if it changes while
-    it is read."""
+    """Return the bytes of a file and its stamp (see `stamp_of`). `is_text` returns whether a file that begins with the
+    given bytes is text. Raises `Unread` if the file is left out, and `InvalidInput` if the file cannot be read, or if
+    it changes while it is read."""
     try:
         for _ in range(2):
             with open(file.path, "rb", opener=_open_regular) as opened:

@@ -30,9 +30,10 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 class DocumentChanges(NamedTuple):
     """The functions that change documents. `put(data, document)` stores the bytes of a file as this document, and
-    returns the stored document. `rename(data, id, document)` gives a stored document with these bytes the name, origin
-    and stamp of `document`, and keeps its chunks and vectors. `remove(id)` deletes a document, or raises `NotFound` if
-    it is not stored. `is_text(head)` returns whether a file that begins with these bytes is text."""
+    returns the stored document. `rename(data, id, document)` renames the stored document `id`, whose bytes are `data`:
+    it gets the name, the origin and the file stamp of `document`, and keeps its chunks and vectors. `remove(id)`
+    deletes a document, or raises `NotFound` if it is not stored. `is_text(head)` returns whether a file that begins
+    with these bytes is text."""
 
     put: Callable[[bytes, Document], Document]
     rename: Callable[[bytes, str, Document], Document]

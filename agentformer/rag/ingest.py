@@ -54,7 +54,8 @@ class IngestPipeline:
     limits: ReadLimits
 
     def read(self, data: bytes, name: str, password: str | None = None) -> DocumentText:
-        """Return the text of a file, or, if it cannot be read, a text without pages whose status and reason say why."""
+        """Return the text of a file. If the file cannot be read, the returned text has no pages, and its status and
+        reason say why."""
         try:
             return read(data, name, password=password, limits=self.limits)
         except DocumentError as error:
@@ -69,7 +70,7 @@ class IngestPipeline:
         self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | TextProgress | None = None
     ) -> Document:
         """Store the text of a file as a document in one transaction, and return the stored document. The new document
-        replaces the former versions of `placement`. If the file has no usable text, the returned document has a status
+        replaces the documents `placement.former`. If the file has no usable text, the returned document has a status
         and a reason, and a usable former version is kept. Raises `Conflict` if another caller has stored or removed one
         of the documents that the placement depends on, and `StoreError` if the document cannot be stored."""
         if text.status != "ready":
@@ -145,7 +146,7 @@ def document_entries(
     document: Document, text: DocumentText, count: CountTokens, chunk_tokens: int, chunk_overlap: int
 ) -> list[MemoryEntry]:
     """Return the entries to store for a document: one entry for the document, one for each page, and one for each
-    chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the tokens of a text."""
+    chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the spans of the tokens of a text."""
     prose = _beginning(text)  # no language is guessed from code
     language = detect_language(prose) if prose else CODE_LANGUAGE
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))

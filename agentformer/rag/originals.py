@@ -46,7 +46,8 @@ class SharedPlace(Protocol):
 
 
 class Upload(Protocol):
-    """A running upload. While the caller holds its lock, no process deletes the original files of the upload."""
+    """A running upload. While the caller holds the lock of the upload, no process deletes the original files of the
+    upload."""
 
     name: str
 
@@ -226,8 +227,8 @@ class _Uploads:
 
 
 class _Upload:
-    """A running upload on this machine. While the caller holds its lock, a locked file in the folder, no process
-    deletes the original files of the upload."""
+    """A running upload on this machine. Its lock is a locked file in the folder. While the caller holds this lock, no
+    process deletes the original files of the upload."""
 
     def __init__(self, folder: Path, name: str) -> None:
         from filelock import FileLock
@@ -286,7 +287,8 @@ class _SharedUploads:
 
 
 class _SharedUpload:
-    """A running upload. While the caller holds its lock, no node deletes the original files of the upload."""
+    """A running upload. While the caller holds the lock of the upload, no node deletes the original files of the
+    upload."""
 
     def __init__(self, locks: SharedLocks, name: str) -> None:
         self.name = name

@@ -153,8 +153,9 @@ class _Stored:
         self.seen: list[tuple[Scope, Collection[str]]] = []
 
     def of_origin(self) -> list[MemoryEntry]:
-        """Return the documents from the path of the upload. An older version of agentformer stored no paths. Therefore,
-        if no document has the path, return a document of an older version with the same bytes and file name."""
+        """Return the stored documents that come from the path of the upload. An older version of agentformer stored no
+        paths. Therefore, if no document has the path, return a document of an older version with the same bytes and
+        file name."""
         document = self._document
         if entries := self._select(origin=document.origin):
             return entries

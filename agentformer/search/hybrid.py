@@ -62,7 +62,7 @@ _VECTORS_ALONE = "only vectors were searched, because the word index is unavaila
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """A search request: the query with its words and dates, and the state of the records when the search began."""
+    """A search request: the query with its words and dates, and the state of the database when the search began."""
 
     query: Query
     terms: QueryTerms
@@ -203,8 +203,8 @@ class RankedSearch:
             return _Request(query, terms, dates, seq, mask, space)
 
     def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
-        """Start the search by words. Return a function that waits for the result, and the error that makes the word
-        index unavailable, or None."""
+        """Prepare the search by words, and start it in the helper thread if this saves time. Return a function that
+        returns the result of the search, and the error that makes the word index unavailable, or None."""
         query = request.query
         if query.mode == "dense":
             return lambda: _NO_WORDS, None

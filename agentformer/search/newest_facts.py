@@ -77,6 +77,6 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
 
 
 def statements(entry: MemoryEntry, languages: EntryLanguages) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry whose value replaces an older value, such as a home address. Each item contains the
-    words that name the fact, the words of its value, and its sentence."""
+    """Yield those facts of an entry that have one value at a time, such as a home address. A new value of such a fact
+    replaces the old one. Each item contains the words that name the fact, the words of its value, and its sentence."""
     yield from stated_facts(entry, lambda: languages.of(entry))

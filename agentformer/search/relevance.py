@@ -187,8 +187,8 @@ def _certainty(match: _Match, term: str) -> float:
 
 def _corrections(query: _LanguageQuery, matches: Sequence[_Match]) -> dict[str, frozenset[str]]:
     """Find typing errors in the query. Return for each misspelled term the terms of the hits that may be meant. The
-    words of titles and aliases are tried first. All words of the hits are tried for a term that occurs in no hit and
-    resembles no title or alias."""
+    words of titles and aliases are tried first. If a term occurs in no hit and resembles no title or alias, all words
+    of the hits are tried."""
     in_names = frozenset(chain.from_iterable(terms for match in matches for terms, _ in match.names))
     known = in_names.union(*(match.stems for match in matches))
     long_words = ((term, word) for term, word in query.words.items() if len(word) >= 4 and word.isalpha())

@@ -157,14 +157,15 @@ class Reads(NamedTuple):
     current: bool
 
     def derived(self, nums: Sequence[int]) -> dict[int, Derived]:
-        """Return the derived rows of these entries, without missing and outdated rows."""
+        """Return the derived rows of these entries (properties that were computed in advance). Missing and outdated
+        rows are left out."""
         return self._rows(self.cache.derived, nums, partial(entry_properties.read, self.connection))
 
     def for_boosts(self, nums: Sequence[int], limit: int) -> dict[int, Derived]:
         """Return the derived rows of these entries, which are sorted, best first. Missing rows are left out. To save
-        time, plain rows after the first `limit` are not read, and `PLAIN` is returned for each of them. All rows are
-        read if the best entries all belong to documents, because `document_boost` then counts the documents of all
-        entries."""
+        time, plain rows (rows without influence on a ranking) are not read after the first `limit` entries, and `PLAIN`
+        is returned for each of them. All rows are read if the best entries all belong to documents, because
+        `document_boost` then counts the documents of all entries."""
         head = max(limit, DOCUMENT_HEAD)
         first = self.derived(nums[:head])
         best = [first[num] for num in nums[:DOCUMENT_HEAD] if num in first]
@@ -177,7 +178,7 @@ class Reads(NamedTuple):
 
     def complete(self, known: Mapping[int, Derived], nums: Iterable[int]) -> dict[int, Derived]:
         """Return the derived rows of the entries `nums` that are in `known`. `known` is the result of `for_boosts`. A
-        row that `for_boosts` replaced by `PLAIN` is now read."""
+        row that `for_boosts` replaced by `PLAIN` is read now."""
         rows = {num: row for num in nums if (row := known.get(num)) is not None}
         plain = [num for num, row in rows.items() if row is PLAIN]
         return {num: row for num, row in rows.items() if row is not PLAIN} | self.derived(plain) if plain else rows

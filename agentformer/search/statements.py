@@ -197,7 +197,8 @@ def _stated(
 
 
 def _spread(scores: Mapping[int, float], messages: Mapping[int, Message], strength: float) -> dict[int, float]:
-    """Return the scores, lowered for each better message of the same session. `strength` multiplies the loss."""
+    """Return the new score of each message. It is lowered for each better message of the same session. `strength`
+    multiplies the loss."""
     better: Counter[tuple[object, ...]] = Counter()
     spread = {}
     for num in sorted(scores, key=lambda num: -scores[num]):

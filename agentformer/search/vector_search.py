@@ -135,9 +135,9 @@ class QueryVectorCache:
 
 
 class RankedEntries(NamedTuple):
-    """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window. The fields are
-    parallel lists, with one element for each entry: its number (`entries`), the number of its best window (`windows`),
-    the number of the vector of this window (`vectors`), and the cosine (`scores`)."""
+    """Entries sorted by cosine, best first. The cosine of an entry is the cosine of its best window (embedded part).
+    The fields are parallel lists, with one element for each entry: its number (`entries`), the number of its best
+    window (`windows`), the number of the vector of this window (`vectors`), and the cosine (`scores`)."""
 
     entries: list[int]
     windows: list[int]
@@ -174,8 +174,8 @@ def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
-    """Return the smallest number of best windows that belong to `count` different entries. If there are fewer entries,
-    return the number of all windows. `entries` contains the entry number of each window, best window first."""
+    """Return how many of the best windows are needed to have windows of `count` different entries. If there are fewer
+    entries, return the number of all windows. `entries` contains the entry number of each window, best window first."""
     _, firsts = np.unique(entries, return_index=True)
     return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
 

@@ -139,9 +139,9 @@ class LanguageCoverage:
     def of_search(self, query: QueryTerms, by_words: Sequence[str], by_vectors: Callable[[], Sequence[str]]) -> float:
         """Return the coverage of a query, 0..1. The best passages help to determine the language, because a query is
         short. `by_words` contains passages that the search by words has found. The function `by_vectors` returns
-        passages that the search by vectors has found. It is called only if the passages in `by_words` have another
-        language than the query and lower the coverage. Then the query may be a name, and a name occurs in texts of many
-        languages.
+        passages that the search by vectors has found. This function is called only if the passages in `by_words` have
+        another language than the query and lower the coverage. In this case, the query may be a name, and a name occurs
+        in texts of many languages.
 
         If no passages were found by words and the language of the query is unknown, the result is 1, because such a
         query is probably a name or a typing error. Passages of source code are ignored, because their names show no

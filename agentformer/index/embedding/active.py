@@ -19,10 +19,10 @@ log = logging.getLogger("agentformer")
 
 class ActiveEmbedder:
     """The embedder of an opened store, which forwards every call to the current embedder. When another thread or
-    process moves the store to another embedding space, `resolve` loads the embedder of this space, which becomes the
-    current one. `requested` is the name of the embedder that the user asked for, or "". With a name, the store must
-    have the space of this embedder (or no vectors) when it is opened; otherwise, `for_space` raises `SpaceMismatch`.
-    With "", every space is accepted. Thread-safe."""
+    process moves the store to another embedding space, the function `resolve` loads the embedder of this space, which
+    becomes the current embedder. `requested` is the name of the embedder that the user asked for, or "". With a name,
+    the store must have the space of this embedder (or no vectors) when it is opened; otherwise, `for_space` raises
+    `SpaceMismatch`. With "", every space is accepted. Thread-safe."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ Owned = Callable[[sqlite3.Connection, Sequence[int]], Iterable[int]]
 
 
 class EmbeddedEntries(NamedTuple):
-    """The result of embedding entries: their windows, and the vectors of these windows that are not stored yet. `space`
+    """The result of embedding entries: their windows, and those vectors of the windows that are not stored yet. `space`
     is the embedding space of the vectors. `analyses` contains properties of the entries, such as the language, which a
     thread computed during the embedding (see `property_threads.analyzing`)."""
 
@@ -139,9 +139,9 @@ class EmbeddingQueue:
 
     def try_embed(self, entries: Sequence[MemoryEntry], progress: Progress | None) -> EmbeddedEntries | NotEmbedded:
         """Embed entries like `embed`. If the embedder fails, return the reason as `NotEmbedded`. No stored vector is
-        reused if an entry was stored with an API key that does not allow reading: a faster answer would reveal to the
-        caller that the store already contains this text. Raises `SpaceMismatch` if the store uses another embedding
-        space."""
+        reused if one of the entries comes from a caller whose API key does not allow reading: a faster answer would
+        reveal to this caller that the store already contains the text. Raises `SpaceMismatch` if the store uses another
+        embedding space."""
         reuse = not any(STORED_BY_KEY in entry.metadata for entry in entries)
         try:
             return self.embed(entries, progress, reuse=reuse)
@@ -200,8 +200,8 @@ class EmbeddingQueue:
         """Embed the entries in the queue, and return the number of entries that remain. If the embedder is unavailable,
         all entries remain, and no error is raised. If `refused` is False, entries that the model has refused are not
         tried again and not counted. Only one process embeds the queue at a time. If another process is embedding the
-        queue and `wait` is True, the call waits for this process and then embeds the rest. If `wait` is False, the call
-        returns immediately."""
+        queue and `wait` is True, the call waits for that process and then embeds the rest. If `wait` is False, the call
+        returns immediately in this case."""
         with self._database.reading() as connection:
             if not store.has_pending(connection, refused=refused):
                 return 0

@@ -270,8 +270,8 @@ def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> s
 
 
 def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
-    """Return whether a part of the text is in no window. The part must contain a token. If the model cannot compute
-    tokens, the part must contain a minimum number of letters."""
+    """Return whether a part of the text is in no window. Only a part that contains a token counts. If the model cannot
+    compute tokens, only a part with a minimum number of letters and digits counts."""
     spans = sorted(window.span for window in windows)
     ends = accumulate((span.end for span in spans), max, initial=0)
     starts = (*(span.start for span in spans), len(content))

@@ -2,7 +2,7 @@
 the model. Equal texts are embedded only once.
 
 The windows of an entry cover all of its content. The context line of the entry is added before the text of each window.
-For example, the vector of a passage from the middle of a document also represents the title of the document.
+Therefore the vector of a passage from the middle of a document also represents the title of the document.
 
 To save memory, only the positions and the hashes of all windows are kept in memory. The text of a window is read when
 the window is embedded. Finished vectors are stored in batches, so memory never contains all vectors.

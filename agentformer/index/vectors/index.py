@@ -242,9 +242,9 @@ class VectorIndex:
         return changed * self.dimension > MAP_BYTES and changed > _MERGE_SHARE * stage.mapped
 
     def is_behind(self, stage: str, trained_rows: int, changes: int) -> bool:
-        """Return whether the index in a snapshot is better than this index. `stage` is the name of the stage in the
-        snapshot. `trained_rows` is the number of rows with which the snapshot was trained. `changes` is the number of
-        changes since the snapshot was written."""
+        """Return whether the index in a snapshot is better than this index. `stage` says whether the index in the
+        snapshot is exact or trained (`Flat.name` or `Ivf.name`). `trained_rows` is the number of rows with which the
+        snapshot was trained. `changes` is the number of changes since the snapshot was written."""
         own = self._stage
         if stage == Flat.name:
             return False

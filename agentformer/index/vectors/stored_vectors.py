@@ -20,8 +20,9 @@ _SELECT = "SELECT w.id, w.entry, w.vector, v.data, v.checksum FROM windows AS w 
 
 
 class StoredWindows(NamedTuple):
-    """Windows that were read from the database. The fields are parallel arrays with one element for each window: the id
-    of the window, the number of its entry, the id of its vector, and the vector itself (`rows`)."""
+    """Windows (embedded parts of entries) that were read from the database. The fields are parallel arrays with one
+    element for each window: the id of the window, the number of its entry, the id of its vector, and the vector itself
+    (`rows`)."""
 
     windows: IntArray
     entries: IntArray
@@ -65,8 +66,8 @@ def read_entries(connection: sqlite3.Connection, space: int, entries: Sequence[i
 
 
 def read_stored_vectors(connection: sqlite3.Connection, vectors: IntArray, dimension: int) -> tuple[IntArray, Matrix]:
-    """Read the vectors with the given numbers, which are sorted in ascending order. Return two arrays: the numbers of
-    the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
+    """Read the vectors with the given numbers, which must be sorted in ascending order. Return two arrays: the numbers
+    of the vectors that are stored, and these vectors. Raises `StoreDamaged` if a vector has a wrong checksum."""
     rows: list[tuple[int, bytes, int | None]] = []
     cursor = tuple_cursor(connection)
     for marks, batch in in_groups(vectors.tolist()):

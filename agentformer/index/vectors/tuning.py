@@ -142,8 +142,8 @@ class Tuner:
         return positions[stored], scores
 
     def _scan(self, queries: Matrix, count: int) -> list[IntArray]:
-        """Return the positions of the `count` live rows that are nearest to each query, in the order of their 8-bit
-        scores. Every row is compared."""
+        """Return for each query the positions of the `count` nearest rows, in the order of their 8-bit scores. Every
+        row that was not removed is compared."""
         import faiss
 
         limit_threads()
@@ -183,8 +183,8 @@ class Tuner:
 
 def _candidates(truths: Sequence[_Truth], target: float) -> int:
     """Return the number of rows, best first by their 8-bit codes, that must get exact scores to find the exact best
-    rows. A few of the exact best rows may be missed: a tenth of the share that `target` allows, such as 0.1% for the
-    target 0.99."""
+    rows. A few of the exact best rows may be missed: a tenth of the share that the recall `target` allows to miss. For
+    the target 0.99, which allows 1%, this is 0.1%."""
     for count in _CANDIDATES[:-1]:
         shares = [np.isin(truth.best, truth.wide[:count]).mean() for truth in truths if len(truth.best)]
         if not shares or np.mean(shares) >= 1 - (1 - target) / 10:

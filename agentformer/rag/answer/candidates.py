@@ -75,8 +75,8 @@ _CAPITAL_NOUNS = frozenset({"de"})
 def has_candidate(question: Question, text: str, language: str, known: Collection[str]) -> float | None:
     """Return how surely a sentence contains an answer of the question's type, from 0 (nothing of this type) to 1.
     `language` is the language of the sentence, and `known` are the casefolded words of the question. Return None if
-    this cannot be judged: for other types of questions, for names in a script without capital letters, and, in some
-    languages, for reasons and means."""
+    this cannot be judged: for a question of a type that this module does not know, for names in a script without
+    capital letters, and, in some languages, for reasons and means."""
     if "often" in question.measures and question.type in ("many", "much", "what"):
         return _frequency(text, language or question.language, known)
     text, language = _NUMBERED.sub("", text), language or question.language
@@ -204,8 +204,8 @@ def _value(found: Quantity, question: Question, asked: Collection[str]) -> float
 
 
 def _frequency(text: str, language: str, known: Collection[str]) -> float:
-    """Return 1 for a word of frequency, such as "monthly", less than 1 for another number, and 0 if there is none. A
-    time of the day and a single year do not count, because they say when something happened."""
+    """Return 1 for a text with a word of frequency, such as "monthly", less than 1 for a text with another number, and
+    0 for any other text. A time of the day and a single year do not count, because they say when something happened."""
     often = pattern_of("often", language)
     if often and often.search(text.casefold()):
         return 1.0
@@ -248,9 +248,9 @@ def _time_in(text: str, language: str, known: Collection[str]) -> float:
 
 
 def _names(text: str, language: str, known: Collection[str]) -> list[tuple[int, str]]:
-    """Return the names that are not in the question, with their offsets: words with a capital letter after the first
-    word of the sentence. In German, where nouns have capital letters, only two such words in a row count as a name. The
-    first word counts if the next word has a capital letter, too."""
+    """Return the names that are not in the question, with their offsets. A word with a capital letter counts as a name.
+    The first word of the sentence counts only if the next word has a capital letter, too. In German, where all nouns
+    have capital letters, only two such words in a row count."""
     words = [(match.start(), match[0]) for match in _WORD.finditer(text)]
     ignored = FUNCTION_WORDS.get(language, frozenset())
     capital = [word[:1].isupper() and len(word) > 1 and word.casefold() not in ignored for _, word in words]

@@ -185,8 +185,8 @@ class _CopiedMarkers:
         self.numbers: set[int] = set()  # of the copied markers found so far
 
     def has(self, number: int, start: int, end: int) -> bool:
-        """Return whether the model copied the marker with this number from a passage. If so, the number is also added
-        to `numbers`. The position of the marker in the text of the model is `[start, end)`."""
+        """Return whether the model copied the marker `[number]` from a passage. If so, the number is also added to
+        `numbers`. The position of the marker in the text of the model is `[start, end)`."""
         if not self._holders:
             return False
         copied = any(
@@ -221,7 +221,8 @@ class _CopiedMarkers:
 
 
 def _beside(text: str, start: int, end: int) -> tuple[tuple[str, str], tuple[str, str]]:
-    """Return the pairs ("before", letters before the marker) and ("after", letters after it), without markers."""
+    """Return the pairs ("before", letters before a marker) and ("after", letters after it). The marker is at `[start,
+    end)`. Other markers are left out."""
     before, after = _letters(text[max(0, start - _REACH) : start]), _letters(text[end : end + _REACH])
     return ("before", before[-_MEANT_LETTERS:]), ("after", after[:_MEANT_LETTERS])
 
@@ -231,5 +232,6 @@ def _nearest(side: str, letters: str) -> str:
 
 
 def _letters(text: str) -> str:
-    """Return only the letters and digits of a text without markers. A model that copies a text rarely changes these."""
+    """Return the letters and digits of a text. Markers such as `[1]` are left out. A model that copies a text rarely
+    changes its letters and digits."""
     return letters_and_digits(MARKER.sub("", text))

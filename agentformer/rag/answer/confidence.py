@@ -166,8 +166,8 @@ class CosineBaselines:
             return self._measured[space]
 
     def of_tokens(self, embedder: Embedder) -> float | None:
-        """Return the mean cosine (-1..1) of each token of a question with the nearest token of an unrelated passage, or
-        None if the embedder has no vectors of tokens. The first call for an embedding space reads the sample texts. If
+        """Return the mean cosine (-1..1) of a token of a question with the nearest token of an unrelated passage, or
+        None if the embedder has no vectors of tokens. The first call for an embedding space embeds the sample texts. If
         the embedder fails, its error is raised, and the next call measures again."""
         space = embedder.space
         with self._locks.hold(space):
@@ -220,7 +220,7 @@ def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
 def confidence_features(
     query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
 ) -> ConfidenceFeatures:
-    """Return the values from which the confidence is computed. At least one passage is needed. `baseline` is the mean
+    """Return the values from which the confidence is computed. `passages` must not be empty. `baseline` is the mean
     cosine of unrelated texts in the embedding space of the hits. If `baseline` is None, the cosines of the hits are not
     used. No text is embedded."""
     share = max(_share(query, passage) for passage in passages)

@@ -249,7 +249,7 @@ class SentenceFeatures:
 
     def _adds(self, sentence: Sentence, before: Sentence) -> bool:
         """Return whether a quote of the sentence must include the previous sentence `before`: the sentence contains
-        some terms of the question, and `before` adds more."""
+        some terms of the question, and `before` contains more, among them enough terms that the sentence lacks."""
         own, former = self._held_by[id(sentence)], self._held_by[id(before)]
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED

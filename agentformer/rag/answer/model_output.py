@@ -1,8 +1,8 @@
 """Checks of the output of a model: which text may be shown while the output arrives, and which links the output may
 contain.
 
-A page that shows an answer may load the images and show the links of the answer. An address that the model invented
-could therefore send private data to a foreign server.
+A web page that shows an answer may load its images, and a user may follow its links. The address of an image or link
+that the model made up may contain private data, which a foreign server would then receive.
 """
 
 from __future__ import annotations
@@ -235,8 +235,8 @@ def _gap(match: re.Match[str], known: _KnownAddresses) -> str:
 
 def _split_unspaced(run: str, known: _KnownAddresses) -> str:
     """Insert a space between an address and Chinese, Japanese or similar text that follows it without a space. Return
-    the address, the space and this text. Return "" if the model did not receive the address: its end is then
-    uncertain."""
+    the address, the space and this text. Return "" if the model did not receive the address, because the end of an
+    unknown address is uncertain."""
     words = _UNSPACED.search(run)
     if not words or _ADDRESS.search(run, words.start()):
         return ""

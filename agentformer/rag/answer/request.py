@@ -187,8 +187,8 @@ class AnswerRequest:
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
         """Return whether the first quote certainly does not answer the question: the quote has a time and the question
-        asks how often, the quote only repeats the question, the quote is about another numbered thing, its hit is off
-        topic, or the question has a number or a name that no hit contains."""
+        asks how often, the quote only repeats the question, the quote is about another numbered thing, the hit of the
+        quote is off topic, or the question has a number or a name that no hit contains."""
         text = f"{passage.hit.entry.context}\n{first.quote}"
         return (
             lacks_frequency(self.question, first.quote, passage.language)

@@ -49,7 +49,8 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
         return documents
     if documents.document_id is not None:
         raise InvalidInput(
-            "document_id", "selects one document, so `sources` must not name memories; leave out one of the two"
+            "document_id",
+            "selects one document, so `sources` must not contain 'memories'; leave out one of these parameters",
         )
     excluded = () if "documents" in sources else tuple(sorted(DOCUMENT_KINDS))
     if not fields.flag("messages", given.get("messages", True)):

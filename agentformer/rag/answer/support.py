@@ -67,10 +67,10 @@ def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]
     """Return the numbers, dates and names of the question that no passage contains, for example "number 909" or "name
     Tesla". Return an empty list for a question of more than 25 words.
 
-    Title, headings, file name, speaker and the question's words for its time count as parts of a passage. A name of
-    several words counts as contained if one of its words or a similar word is contained. An abbreviation counts as
-    contained if a passage writes it out, and "the 80s" if a passage has a year such as 1984. The first word of a
-    sentence is not compared."""
+    The title, the headings, the file name and the speaker of a passage count as parts of the passage. If the question
+    names the date of a passage, the words for this date also count as a part of it. A name of several words counts as
+    contained if one of its words or a similar word is contained. An abbreviation counts as contained if a passage
+    writes it out, and "the 80s" if a passage has a year such as 1984. The first word of a sentence is not compared."""
     return _Reader(passages, "", question).unknown()
 
 
