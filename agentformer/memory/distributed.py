@@ -109,7 +109,8 @@ class SharedQueue(ServerQueue):
             return store.pending_count(connection, refused=refused)
 
     def _embed_free(self, progress: Progress | None, refused: bool) -> bool:
-        """Claim and embed batches until no entry is free. Return False if the embedder is unavailable."""
+        """Claim and embed batches until the queue has no entry that can be claimed. Return False if the embedder is
+        unavailable."""
         after = 0
         while True:
             with self._node.holding() as holder:

@@ -28,8 +28,8 @@ _EXTRA = 20  # additional entries that are read, because superseded entries are 
 
 
 class Owner(TypedDict, total=False):
-    """The owner of a core block. The default of `namespace` is "default". If `agent_id` or `user_id` is missing, the
-    block does not belong to a single agent or user."""
+    """The owner of a core block. The default of `namespace` is "default". A block without `agent_id` belongs to all
+    agents, and a block without `user_id` to all users."""
 
     namespace: str
     agent_id: str | None

@@ -320,8 +320,8 @@ class RoutedBackend(_Routing):
         raise missing(f"there is no entry {entry_id}")
 
     def _selected(self, what: Scope | Sequence[str]) -> Iterator[MemoryEntry]:
-        """Yield the entries whose parts in other backends are removed with them: the entries with these ids, or the
-        documents in a scope, including archived documents."""
+        """Yield the entries that a call of `remove` names and that may have parts in other backends: the entries with
+        these ids, or the documents in a scope, including archived documents."""
         if not isinstance(what, Scope):
             yield from self.get(what)
         elif not what.kinds or "document" in what.kinds:

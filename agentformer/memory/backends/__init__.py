@@ -17,8 +17,8 @@ _PAGE = 1000  # entries read at a time
 
 
 def has_local_json(folder: Path) -> bool:
-    """Return whether the folder holds a store of the backend `local_json`. The backend is not imported for this, so the
-    stores of a folder can be recognized quickly."""
+    """Return whether the folder holds a store of the backend `local_json`. The function does not import the backend, so
+    it is fast."""
     return any(folder.glob("memory-*.json"))
 
 

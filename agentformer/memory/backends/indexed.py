@@ -276,8 +276,9 @@ class IndexedBackend(StoredRecords):
         return reranking.search(search, query) if reranking else search(query)
 
     def _note_removal(self, connection: sqlite3.Connection) -> None:
-        """Record that other files may contain the text of removed entries, and that they must be deleted even after a
-        crash. `connection` is in the transaction that removes all entries of a scope."""
+        """Record that the files of the indexes may contain the text of removed entries. These files must then be
+        deleted, even if the process crashes before it has deleted them. `connection` is in the transaction that removes
+        all entries of a scope."""
 
     def _after_removal(self, removed: int) -> None:
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""

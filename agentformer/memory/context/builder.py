@@ -68,7 +68,7 @@ class ContextBuilder:
         and episodic entries that a summary has replaced. `where` is a filter of the recalled entries.
 
         Raises `InvalidInput` with the name of the wrong argument. If core memory alone has more than `max_tokens`
-        tokens, this argument is `max_tokens`.
+        tokens, the error names `max_tokens`.
         """
         max_tokens = self._max_tokens if max_tokens is None else max_tokens
         _check(task, max_tokens)

@@ -220,8 +220,8 @@ def _term_weights(counts: Sequence[Counter[str]]) -> dict[str, float]:
 
 def _vectors(counts: Sequence[Counter[str]]) -> Vectors:
     """Return a TF-IDF vector for each sentence, shape (sentences, terms). The columns are the terms that occur in
-    several sentences. Each vector is divided by its length over all terms, so a sentence is less similar to the others
-    if it has many terms of its own."""
+    several sentences. Each vector is divided by its length, in which the terms without a column are counted, too. A
+    sentence with many terms that no other sentence has is therefore less similar to the others."""
     spread = Counter(term for count in counts for term in count)
     columns = {term: n for n, term in enumerate(sorted(term for term, times in spread.items() if times > 1))}
     rows = np.zeros((len(counts), max(1, len(columns))))

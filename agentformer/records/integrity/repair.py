@@ -204,8 +204,8 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
 
 
 def links(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
-    """Repair originals of summaries (the entries that a summary replaces). If the summary is current, archive the
-    original. If the summary is archived or missing, make the original current again."""
+    """Repair originals of summaries (the entries that a summary replaces). If the summary exists and is not archived,
+    archive the original. If the summary is archived or missing, make the original live (not archived) again."""
     for num in findings.keys:
         with database.writing() as connection:
             summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
@@ -216,7 +216,7 @@ def links(database: RecordStore, findings: Findings, quarantine: Quarantine | No
             )
             connection.execute("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL", [num])
             change_feed.append(connection, [num])
-    how = "entries without a current summary were made current again, and the other entries were archived"
+    how = "entries whose summary is missing or archived were made live again, and the other entries were archived"
     findings.mark_repaired(len(findings.keys), how)
 
 

@@ -1,5 +1,6 @@
 """The local copy of a container: a SQLite database with all records of the container. It is a cache. A transaction is
-committed in the container before it is committed here, and a read first applies the transactions of other nodes."""
+committed in the container before it is committed in the local copy, and a read first applies the transactions of other
+nodes."""
 
 from __future__ import annotations
 
@@ -107,7 +108,7 @@ class ReplicaDatabase(Database):
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection in a transaction. No other node writes at the same time. At the end of the context, the
-        transaction is committed in the container, and then here. After an error, nothing has changed."""
+        transaction is committed in the container, and then in the local copy. After an error, nothing has changed."""
         with self._mutex:
             writer = self._heads.acquire()
             try:

@@ -77,7 +77,7 @@ class FaissMemoryBackend(IndexedBackend):
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
-        explained in `EmbeddingQueue.catch_up`. If `refused` is True, also train the vector index if it needs training,
+        explained in `EmbeddingQueue.catch_up`. With `refused`, a vector index that needs training is also trained
         before the call returns."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # in this call, because the process may end before a background thread has trained the index

@@ -165,7 +165,8 @@ class Connection:
         return self
 
     def _insert_vectors(self, rows: Iterable[Any]) -> None:
-        """Insert vectors that are not stored yet, each also in half precision, which the search for candidates uses."""
+        """Insert the vectors that are not stored yet. Each vector is also stored in half precision, for the search for
+        candidates."""
         import numpy as np
         from pgvector import HalfVector
 
