@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, TypeVar
 
 from flask import request
@@ -209,6 +210,7 @@ def parameters_of(model: type[Model], parameters: MultiDict[str, str], place: st
         raise _invalid_input(error, model, place) from None
 
 
+@cache
 def _is_list(model: type[BaseModel], name: str) -> bool:
     schema = model.model_json_schema()["properties"][name]
     return any(choice.get("type") == "array" for choice in (schema, *schema.get("anyOf", ())))
