@@ -48,7 +48,7 @@ _SMALLER = 4  # divisor of the context after the model refused a long prompt
 _MESSAGES = 200  # messages of a session that are read
 _NOTED = 20  # at most this many calls are stored in the metadata of an answer
 _NO_ROOM = (
-    "There is no room for an answer: {error}. Shorten the message or core memory, upload a long text as a document, or "
+    "There is no room for an answer: {error}. Shorten the message or core blocks, upload a long text as a document, or "
     "raise AGENTFORMER_CONTEXT_TOKENS."
 )
 _KEPT = " Your message is kept in the session {session}."
@@ -171,8 +171,8 @@ class Agent:
 
     def _brief(self, message: str, earlier: Sequence[Any], tokens: int) -> Briefing:
         """Return the first messages for the model: the memories that are relevant to the new message, the earlier
-        messages, and the new message. Together they have at most `tokens` tokens. Raises `InvalidInput` if core memory
-        and the new message do not fit into this limit."""
+        messages, and the new message. Together they have at most `tokens` tokens. Raises `InvalidInput` if the core
+        blocks and the new message do not fit into this limit."""
         context = self._af.memory.build_context(message, earlier, tokens, namespace=self._namespace, **self._owner)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")

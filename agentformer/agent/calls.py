@@ -1,9 +1,9 @@
 """The tool calls in a reply of the model. Each call is checked, permitted and run. Reading calls run in parallel, and
 writing calls run one after another. When the time of a turn ends, the turn does not wait for calls that still run.
 
-At first, the model has read only the system prompt, core memory and the user's words, so its calls do what the user
+At first, the model has read only the system prompt, the core blocks and the user's words, so its calls do what the user
 wants. After the model has read text from the store, a call may follow an instruction in a document. From then on, tools
-that change or delete data, or that edit core memory, need a permission. Tools that search or that add a memory never
+that change or delete data, or that edit core blocks, need a permission. Tools that search or that add a memory never
 need a permission.
 """
 
@@ -110,7 +110,7 @@ class Permission:
 
 def may_quote(item: Any) -> bool:
     """Return whether `item`, an entry or a message, may contain text from documents or tools. After the model has read
-    such text, some tools need a permission. Core memory and messages of the user contain no such text. An answer of the
+    such text, some tools need a permission. Core blocks and messages of the user contain no such text. An answer of the
     agent contains no such text if its metadata say so; only the program sets these metadata. A message may contain such
     text if another speaker wrote it, if it was changed later, or if a key without the right to read stored it."""
     if not isinstance(item, MemoryEntry):

@@ -148,6 +148,6 @@ def _of_memories(entries: Iterable[MemoryEntry]) -> Iterator[tuple[Cited, str]]:
 
 
 def excerpt(text: str, limit: int = _EXCERPT) -> str:
-    """Return the beginning of a text on one line: at most `limit` characters, and an ellipsis if it is longer."""
+    """Return the beginning of a text on one line: at most `limit` characters, and an ellipsis if the text is longer."""
     line = " ".join(text[: 4 * limit].split())
     return line if len(line) <= limit and len(text) <= 4 * limit else f"{line[:limit]}…"

@@ -56,8 +56,8 @@ class ToolRun:
 @dataclass(frozen=True, slots=True)
 class Turn:
     """The result of a turn. `text` is the answer, or the reason why there is no answer. `finish` is the reason why the
-    turn ended. `steps` is the number of requests to the model. `tokens_in` and `tokens_out` are counted by the model
-    server, and are 0 if the server does not count."""
+    turn ended. `steps` is the number of requests to the model. `tokens_in` and `tokens_out` are the numbers of
+    tokens that the model read and wrote. The model server counts them; if it does not, they are 0."""
 
     session_id: str
     text: str

@@ -80,8 +80,8 @@ def stop_jobs(app: Flask) -> None:
 
 
 def close_app(app: Flask) -> None:
-    """Stop the upload jobs of all memories of the application, and close the memories. Unfinished jobs continue when a
-    memory is opened again."""
+    """Stop the upload jobs of all memories of the application, and close the memories. The unfinished jobs of a memory
+    continue when this memory is opened again."""
     for service in app.extensions.get(_MOUNTED, ()):
         service.removals.close()
         service.jobs.close()

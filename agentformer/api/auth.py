@@ -64,9 +64,9 @@ def log_requests_to(stream: IO[str]) -> None:
 
 class Guard:
     """Checks the requests for one memory. If the function `authorize` is given, the host application (the application
-    that contains the endpoints) authenticates the requests with it, and checks the header Host. Without `authorize`,
-    the keys and the settings of the memory decide. Raises `InvalidInput` for invalid hosts or origins in the settings.
-    """
+    that contains the endpoints) authenticates the requests with this function, and checks the header Host itself.
+    Without `authorize`, the keys and the settings of the memory decide which requests are allowed. Raises
+    `InvalidInput` for invalid hosts or origins in the settings."""
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
         self._settings = af.settings
@@ -91,7 +91,7 @@ class Guard:
 
     @property
     def keys(self) -> KeyStore | None:
-        """The keys that decide about requests, or None if the host application authenticates the requests."""
+        """The keys that authenticate requests, or None if the host application authenticates the requests."""
         return self._keys if self._authorize is None else None
 
     def protect(self, target: Flask | Blueprint) -> None:

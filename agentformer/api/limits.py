@@ -42,9 +42,9 @@ class ThreadLimit:
 
     A request over the limit waits at most `wait_seconds` until another request ends. The requests are served in the
     order in which they came. A waiting request blocks a thread too, so at most `max_waiting` requests wait. The server
-    has more threads than all limits and waiting requests together (`server_threads`), so other requests always find a
-    free thread. A request that gets no thread ends with the error `Busy`. Its message says why (`reason`), and which
-    setting to raise (`limit`)."""
+    has more threads than all slow and waiting requests can use (`server_threads`), so a quick request always finds a
+    free thread. A slow request that gets no thread ends with the error `Busy`. The message of this error says why
+    (`reason`), and which setting to raise (`limit`)."""
 
     def __init__(
         self,
@@ -115,9 +115,9 @@ class ConnectionCounts:
     """The numbers of active connections of all workers, in memory that they share. Create the object before the workers
     are forked. Each worker has a slot, whose number is an index into the shared memory.
 
-    All workers listen at the same socket, and the first one that accepts a connection keeps it. Without a rule, one of
-    two workers often gets six of eight connections, and its clients wait three times as long as the clients of the
-    other worker."""
+    All workers listen at the same socket, and the first one that accepts a connection keeps it. Without the rule in
+    `should_defer`, one of two workers often gets six of eight connections, and its clients wait three times as long as
+    the clients of the other worker."""
 
     def __init__(self) -> None:
         self._counts = memoryview(mmap.mmap(-1, 4 * _SLOTS)).cast("i")

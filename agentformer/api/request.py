@@ -272,8 +272,8 @@ def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
 
 
 def _example(loc: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Return the end of a message with an example for the value at this location. The value is a body with its required
-    fields, a field, or an item of a field. Return "" if the model has no example."""
+    """Return the end of an error message, which shows an example of a valid value. `loc` is the location of the value:
+    a field or an item of a field, or the whole body if `loc` is empty. Return "" if the model has no example."""
     if loc:
         examples = model.model_fields[str(loc[0])].examples or [None]
         value = examples[0][0] if len(loc) > 1 and isinstance(examples[0], list) else examples[0]

@@ -23,13 +23,13 @@ _SHOWN = 10  # at most this many questions without a correct passage are listed
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one question. A rank is the position of the first correct passage among the hits, from 1. It is
-    None if this passage is not among the first ten hits."""
+    """The result of one question. A rank is the position of the first correct passage among the hits, from 1, or None
+    if none of the first ten hits is correct."""
 
     question: DocumentQuestion
     rank: int | None  # rank of the first passage of the correct document that contains the answer
     page_rank: int | None  # rank of the first such passage that is on the correct page
-    declined: bool | None  # True if the answer was declined; None if the question was not asked
+    declined: bool | None  # True if no answer was found; None if no answer was requested
     search_ms: float
     answer_ms: float | None
     warnings: tuple[str, ...]
@@ -62,8 +62,8 @@ def measure(file: Path, namespace: str, as_json: bool, options: Mapping[str, Any
 
 
 def _ask(af: AgentFormer, question: DocumentQuestion, namespace: str, mode: Mode, top_k: int | None) -> Outcome:
-    """Search for a question, and return the outcome. If `top_k` is given, also answer the question from this number of
-    passages."""
+    """Search for the answer to a question, and return the outcome. If `top_k` is given, also answer the question from
+    this number of passages."""
     started = time.perf_counter()
     # A direct search of the backend: salience does not influence the ranks, and uses are not counted.
     hits = af.backend.search(Query(question.text, Scope(namespace, kinds=("chunk",)), _DEPTH, mode=mode))
@@ -125,8 +125,8 @@ def _recall(ranks: Sequence[int | None]) -> dict[str, float] | None:
 
 
 def _declined(outcomes: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Return how many questions were asked, and how many answers were declined. Return None if no question was
-    asked."""
+    """Return for how many questions an answer was requested, and for how many of them none was found (declined).
+    Return None if no answer was requested."""
     declined = [outcome.declined for outcome in outcomes if outcome.declined is not None]
     count = sum(declined)
     return {"asked": len(declined), "declined": count, "share": _share(count, len(declined))} if declined else None

@@ -214,9 +214,9 @@ def open_existing(**options: Any) -> AgentFormer:
 
 
 def address(option: str, place: str) -> dict[str, Any]:
-    """Return the settings that open the memory at `place`, and no other backend. A place is a backend with its folder,
-    such as `faiss:indexes`, or the address of a PostgreSQL database. `option` is the name of the argument in the error.
-    Raises `InvalidInput` if the backend or the folder is missing."""
+    """Return the settings that open the memory at `place`, without further backends and without background work.
+    `place` is a backend and its folder, such as `faiss:indexes`, or the address of a PostgreSQL database. `option` is
+    the name of the argument in the error. Raises `InvalidInput` if the backend or the folder is missing."""
     backend, _, folder = place.partition(":")
     alone = {"routes": (), "hierarchical_backend": "", "cleanup_interval": 0, "embed_retry_seconds": 0}
     if _is_url(place):

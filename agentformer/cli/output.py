@@ -285,8 +285,8 @@ def on_terminal() -> bool:
 def bar(label: str, noun: str = "", *, last_line: bool = False) -> Iterator[Progress]:
     """Show progress while the `with` block runs. Yield the function that reports progress. On a terminal, a progress
     bar is shown. Otherwise, long work prints lines. `label` names the work. `noun` names the items, such as "files". If
-    it is given, the lines also have the speed and the remaining time. With `last_line`, a line is printed when the work
-    is complete, even if the work was short."""
+    `noun` is given, the lines also have the speed and the remaining time. With `last_line`, a line is printed when the
+    work is complete, even if the work was short."""
     if not on_terminal():
         yield _printed_progress(label, noun, last_line)
         return

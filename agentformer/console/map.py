@@ -35,9 +35,10 @@ _ROUNDS = 15  # rounds of the iteration; the two components then change by less 
 
 @dataclass(frozen=True, slots=True)
 class MapPoints:
-    """A computed map. `x` and `y` contain the coordinates of each entry in `entries`, 0..`SCALE`. The entries have no
-    vectors. A large namespace has more entries than its map has points; `total` is the number of all entries that a
-    search can return. `explained` is the share of the variance of the vectors that the two dimensions show, 0..1."""
+    """A computed map. `x` and `y` contain the coordinates of each entry in `entries`, 0..`SCALE`. The vectors of
+    `entries` are left out. A large namespace has more entries than its map has points; `total` is the number of all
+    entries that a search can return. `explained` is the share of the variance of the vectors that the two dimensions
+    show, 0..1."""
 
     space: str
     entries: Sequence[EntryVector]

@@ -77,7 +77,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         return _listing(command.path, path, {name: len(_text(entry).encode()) for name, entry in inside.items()})
 
     def create(self, command: Any) -> str:
-        """Create a file. Raises `ToolError` if the path exists already, or is inside a file."""
+        """Create a file. Raises `ToolError` if the path exists already, or if a parent directory is a file."""
         files, path = self._files(), _path(command.path)
         if path in files or path == _ROOT or any(name.startswith(f"{path}/") for name in files):
             raise ToolError(f"File {command.path} already exists")
@@ -138,7 +138,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
 
     def rename(self, command: Any) -> str:
         """Rename a file or a directory. A file keeps its history. Raises `ToolError` if the old path is missing or is
-        `/memories`, or if the new path exists or is inside a file."""
+        `/memories`, if the new path exists, or if a parent directory of the new path is a file."""
         files, old, new = self._files(), _path(command.old_path), _path(command.new_path)
         if old == _ROOT:
             raise ToolError("Cannot rename the /memories directory itself")

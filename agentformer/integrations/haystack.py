@@ -279,9 +279,9 @@ def _document(entry: MemoryEntry, score: float | None = None) -> Document:
 
 
 def key_values(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of `meta` for the metadata of an entry, so that filters can compare them. The keys are those of
-    Haystack's filters, such as `meta.author.name`. A date also gets a key with its time in seconds since 1970, such as
-    `time.created`."""
+    """Return metadata for an entry that contain the values of `meta`, so that filters can compare these values. The
+    keys are those of Haystack's filters, such as `meta.author.name`. For a date, a second key such as `time.created`
+    has the time in seconds since 1970."""
     found: dict[str, Any] = {}
     for path, value in _paths(meta, ""):
         found[f"{_VALUE}{path}"] = value.isoformat() if isinstance(value, datetime) else value

@@ -200,10 +200,10 @@ class AgentFormerRetriever(BaseRetriever):
 
 class RecallMiddleware(AgentMiddleware):  # type: ignore[misc]
     """Gives the model of an agent the memories about the last message of the user, within `max_tokens` tokens. The
-    memories become a first message of the user. A mark identifies this message as recalled memory, so that the model
-    treats it as data, and so that it is not stored again. `place` selects the memories: `namespace`, `user_id`,
-    `agent_id`, `project` and `session_id`. Without a user, only memories that belong to no user are recalled; with
-    `every_user=True`, memories of all users are recalled."""
+    memories are sent as an additional first message with the role of the user. A mark identifies this message as
+    recalled memory, so that the model treats the message as data, and so that the message is not stored again. `place`
+    selects the memories: `namespace`, `user_id`, `agent_id`, `project` and `session_id`. Without a user, only memories
+    that belong to no user are recalled; with `every_user=True`, memories of all users are recalled."""
 
     def __init__(self, af: AgentFormer, *, max_tokens: int = 1_000, **place: Any) -> None:
         super().__init__()

@@ -208,8 +208,8 @@ def usable_id(value: Any) -> int | str | None:
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
-    """Return the caller of one request. Without HTTP, it is `started_with`. Over HTTP, its rights are also limited by
-    the key of the request."""
+    """Return the caller of one request. Without HTTP, the caller is `started_with`. Over HTTP, the rights of
+    `started_with` are also limited by the key of the request."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with

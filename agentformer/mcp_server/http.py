@@ -136,7 +136,7 @@ class AccessMiddleware:
         await _response(problem)(scope, receive, send)
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle one request. Raises errors (access, store, `TooLarge`, `Busy`) only before the response begins."""
+        """Handle one request. An error of access, of the store or of a limit is raised before the response begins."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
         if problem is None:

@@ -47,7 +47,7 @@ TEMPLATES = (
         name="core",
         title="A core block",
         uri_template=f"{_SCHEME}core/{{name}}",
-        description="A block of core memory, such as persona.",
+        description="A core block, such as persona. Core blocks are part of every context.",
         mime_type=_TEXT,
     ),
 )

@@ -218,7 +218,7 @@ class MemoryTools:
     def memory_consolidate(
         self,
         caller: Caller,
-        session_id: Annotated[str | None, Field(description="Summarise only this conversation.")] = None,
+        session_id: Annotated[str | None, Field(description="Summarize only this conversation.")] = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Replace older messages by summaries. The original messages are kept and can be restored."""

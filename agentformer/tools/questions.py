@@ -155,8 +155,8 @@ class Questions:
         return context
 
     def _find(self, question: str, filters: ChunkFilters, top_k: int | None, *, extractive: bool) -> _Found:
-        """Search for a question. If `top_k` is given, a language model receives only passages of the first `top_k`
-        hits. If `extractive` is true, no passages are prepared for a language model."""
+        """Search for the passages that answer a question. If `top_k` is given, a language model receives only passages
+        of the first `top_k` hits. If `extractive` is true, no passages are prepared for a language model."""
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         uses_model = not extractive and self._answerer().model is not None

@@ -191,7 +191,7 @@ class RAGTool(StoredDocuments):
 
         If the stored document has the same bytes, it is returned with `unchanged` set to True, and a missing original
         file is stored again. If `metadata` is given and differs, a new version with this metadata replaces the
-        document, and the `reason` says so. Nothing is read or embedded again.
+        document, and the `reason` says so. In both cases, nothing is read or embedded again.
 
         If the stored document has other bytes, `on_conflict` decides. `replace` replaces the stored version in one
         step, and `replaced` in the result is the id of this former version; without `metadata`, the new version keeps
@@ -337,8 +337,9 @@ class RAGTool(StoredDocuments):
         """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
         An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
-        of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, the hits up to the
-        fifth may be quoted too, if they are from the same documents; they then belong to the hits of the answer.
+        of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, further
+        hits up to the fifth may be quoted too, if they are from the documents of the first hits. A quoted further hit
+        is then among the hits of the answer.
 
         A language model receives as many passages as `context` returns. If `top_k` is given, it receives only passages
         of the best `top_k` hits. `max_tokens` (1..4096) limits its answer. If `extractive` is true, no language model

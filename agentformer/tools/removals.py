@@ -1,9 +1,10 @@
 """Removals of documents that can be undone for some seconds.
 
-The document is archived, so that no list contains it, and the time of its removal is stored in its metadata. So the
-removal takes place even if the process or the browser that requested it ends, and any process can undo it. Until that
-time, the endpoints of HTTP also leave the passages of the document out of answers, searches and contexts. Then a server
-deletes the document. If no server runs at that time, a server deletes it after its next start."""
+A document that is going to be deleted is archived, so that no list contains it, and the time of its removal is stored
+in its metadata. So the removal takes place even if the process or the browser that requested it ends, and any process
+can undo the removal. Until that time, the HTTP endpoints also leave the passages of the document out of answers,
+searches and contexts. Then a server deletes the document. If no server runs at that time, a server deletes it after its
+next start."""
 
 from __future__ import annotations
 
@@ -39,8 +40,8 @@ class Removal(NamedTuple):
 
 
 class Removals:
-    """The removals of one memory. The function `delete(id, version)` is called when the time of a removal has come; it
-    must keep a document that has another version. Thread-safe. Call `close` at the end."""
+    """The removals of one memory. The function `delete(id, version)` is called when the time of a removal has come.
+    This function must not delete a document that has another version. Thread-safe. Call `close` at the end."""
 
     def __init__(self, backend: MemoryBackend, delete: Callable[[str, int], None]) -> None:
         self._backend = backend
@@ -95,8 +96,8 @@ class Removals:
             return known
 
     def hide(self, where: Where | None, namespace: str) -> Filter | None:
-        """Return a filter for searches that leaves out the documents that are going to be deleted, and their parts. All
-        other entries must match `where`. Return None if there is no condition at all."""
+        """Return a filter for searches. An entry matches the filter if it matches `where`, and is not a document that
+        is going to be deleted or a part of such a document. Return None if there is no condition."""
         ids = tuple(removal.id for removal in self.pending(namespace))
         if not ids:
             return both(where, None)

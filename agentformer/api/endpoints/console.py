@@ -75,8 +75,9 @@ def memory_map(service: Service, grant: Grant, query: MapQuery) -> Response:
     """Return the entries of a namespace as points in two dimensions, computed from their vectors.
 
     Similar entries are near each other. The map is computed in the background. It is computed again if it is older than
-    ten minutes, or if the number of entries has changed (above 2,000 entries: by more than 2%). If there are more than
-    20,000 entries, only every second, third or n-th entry is shown. To search within an area, send the ids of its
+    ten minutes, or if the number of entries has changed. In a namespace of more than 2,000 entries, a change of the
+    number by at most 2% does not count. If there are more than 20,000 entries, only every second, third or n-th entry
+    is shown. To search within an area, send the ids of its
     points in the filter `where` of a search, as `{"type": "in", "key": "$id", "value": [...]}`."""
     state = service.maps.get(grant.namespace(query.namespace), renew=query.renew, wait_seconds=_WAIT_SECONDS)
     points = state.points or MapPoints("", (), (), (), 0, 0.0)

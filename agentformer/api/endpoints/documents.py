@@ -47,9 +47,9 @@ router = Router("documents")
 
 
 def _is_slow(service: Service) -> bool:
-    """Return whether questions count as slow requests, whose number is limited. They do if a language model is
-    configured, or if an embedder on another server is configured or was used since the start. Otherwise, an answer
-    quotes local data, which takes milliseconds."""
+    """Return whether a question counts as a slow request. The number of concurrent slow requests is limited. A
+    question is slow if a language model is configured, or if an embedder on another server is configured or was used
+    since the start. Otherwise, the answer consists of quotations and takes milliseconds."""
     settings = service.af.settings
     used = [name.removeprefix("embedder ") for name in service.af.usage() if name.startswith("embedder ")]
     providers = {spec.partition(":")[0] for spec in (settings.embedder, *used)}
@@ -294,7 +294,8 @@ class SyncRequest(RequestModel):
         default=None, description="A JSON object that is stored with new and changed documents."
     )
     delete: bool = Field(
-        default=False, description="Remove documents even if the folder or more than half of its files are gone."
+        default=False,
+        description="Remove the documents of missing files even if the folder or more than half of its files are gone.",
     )
     seconds: Annotated[float, Field(gt=0, le=60)] = Field(
         default=20.0,

@@ -57,8 +57,8 @@ def _edit_route(verb: str) -> Callable[[View], View]:
 def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Response:
     """Search memories and passages of documents, and return the best results first.
 
-    The results match all given filters. The search counts as a use of each result: the salience (importance) of an
-    entry decreases while the entry is not used."""
+    The results match all given filters. The search counts as a use of each result. While an entry is not
+    used, its salience (importance) decreases."""
     check_length("text", body.text, service.af.settings)
     arguments = _without_removals(service, arguments_of(body, grant))
     hits = service.af.memory.search(**arguments)

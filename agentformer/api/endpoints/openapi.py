@@ -203,8 +203,8 @@ def _error_model(operation: Operation) -> type[BaseModel]:
 
 
 def _error_statuses(operation: Operation) -> set[int]:
-    """Return the HTTP statuses of the errors of an endpoint: the statuses in `errors`, and the statuses that follow
-    from other fields, such as 404 from a parameter in the path."""
+    """Return the HTTP statuses of the errors of an endpoint: the statuses in `operation.errors`, and the statuses that
+    follow from its other fields, such as 404 if the path contains a parameter."""
     statuses = {*operation.errors}
     statuses |= {400, 401, 403} if operation.permission else set()
     statuses |= {404} if "{" in operation.path else set()

@@ -85,7 +85,7 @@ class CheckResult(ResponseModel):
     looked_at: int = Field(description="The number of checked items.")
     found: int = Field(description="The number of wrong items.")
     mended: int = Field(description="The number of repaired items. It is 0, because this check repairs nothing.")
-    findings: list[str] = Field(description="The first findings, each with what to do.")
+    findings: list[str] = Field(description="The first wrong items, each with the action that repairs it.")
     lost: int
 
 
@@ -119,7 +119,10 @@ class Queue(ResponseModel):
     waiting: int
     claimed: int
     refused: int
-    age: float = Field(description="The age in seconds of the oldest waiting entry. Refused entries do not count.")
+    age: float = Field(
+        description="The age in seconds of the oldest waiting entry. Entries that the embedder refused, for example as "
+        "too long, do not count."
+    )
 
 
 class Nodes(ResponseModel):
@@ -326,7 +329,7 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 
 def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend by its name. A backend that also has a second name is listed once."""
+    """Return the status of each backend, by the name of the backend. If a backend has two names, only one is used."""
     status = af.backend.status()
     backends = status.get("backends")
     if not backends:
@@ -349,9 +352,9 @@ def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], 
 
 
 def _labels(key: str) -> tuple[str, str, str]:
-    """Return the role, the provider and the model of a name in the counts of calls. A name has the form `ROLE
-    PROVIDER:MODEL ADDRESS`, and the address may be absent. For a model in a local folder, return the name of the folder
-    without its path."""
+    """Return the role, the provider and the model in a key of the mapping that counts the calls of models. The key has
+    the form `ROLE PROVIDER:MODEL ADDRESS`, and the address may be absent. If the model is a local folder, return the
+    name of the folder without its path."""
     role, _, rest = key.partition(" ")
     spec, _, last = rest.rpartition(" ")
     if not last.startswith(("http://", "https://")):

@@ -15,7 +15,7 @@ Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=NOT_BLANK
 Namespace = Annotated[
     Name | None,
     Field(
-        description="The namespace. The default is the only namespace of the key, or else the namespace `default`.",
+        description="The namespace. By default, `default`, or the namespace of a key that is limited to one namespace.",
         examples=["default"],
     ),
 ]

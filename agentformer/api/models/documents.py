@@ -266,7 +266,8 @@ class Citation(_Place):
     kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
     speaker: str = Field(description="The speaker of a message.")
     at: str | None = Field(
-        description="The time of the event that the memory reports, or else of storing it. Null for a document."
+        description="The time of the event that the memory reports. If no event is known, the time when the memory was "
+        "stored. Null for a document."
     )
     originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
 
@@ -282,7 +283,7 @@ class Vote(ResponseModel):
     rank: int = Field(ge=1, description="The rank of the hit in this list.")
     weight: float = Field(
         ge=0,
-        description="The weight of this list in the score. If one list is `reranker`, the score has only its weight.",
+        description="The weight of this list in the score. If there is a list `reranker`, it alone decides the score.",
     )
 
 

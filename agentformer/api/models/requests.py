@@ -134,8 +134,8 @@ class NewMemory(_NewEntry):
     salience: Share = Field(default=1.0, description="The importance, from 0 to 1.")
     verbatim: bool = Field(
         default=False,
-        description="If true, store the text unchanged. By default, passages that a prompt has copied from stored "
-        "memories into the text are removed.",
+        description="If true, store the text unchanged. A text that repeats a prompt may contain stored memories, in "
+        "the marks with which a context encloses them. By default, these memories are removed from the text.",
     )
     searchable: bool = Field(default=True, description="If false, the entry is stored, but no search returns it.")
 

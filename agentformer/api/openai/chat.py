@@ -150,8 +150,9 @@ class _Turn:
             yield rest
 
     def _remember(self) -> bool:
-        """Store the turn at the first call, and return whether the turn is stored. Later calls only return this. The
-        turn is not stored if `place.remember` is false, if the answer failed, or if the client has left."""
+        """Store the turn, and return whether the turn is stored. Only the first call stores; later calls return the
+        same value. The turn is not stored if `place.remember` is false, if the answer failed, or if the client has
+        left."""
         if not self._decided:
             self._decided = True
             wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)
@@ -247,8 +248,8 @@ def remember(
     af: AgentFormer, messages: Sequence[Mapping[str, Any]], answer: str, place: ChatPlace, *, recalled: bool
 ) -> bool:
     """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is true
-    if the model got memories. Then the metadata of the answer record that it may quote other people. If the turn cannot
-    be stored, the error is logged. Return whether the turn is stored."""
+    if the model got memories. In this case, the metadata of the stored answer say that the answer may quote other
+    people. If the turn cannot be stored, the error is logged. Return whether the turn is stored."""
     last = messages[-1]
     question = text_of(last) if last.get("role") == "user" else ""
     owner = {"namespace": place.namespace, "user_id": place.user_id, "session_id": place.session_id}

@@ -325,7 +325,8 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
 
     def _keepalive_after(self, conn: Any, keepalive: bool) -> bool:
         """Return whether the connection can be used again: the client allows it, and the rest of the body has arrived.
-        The second attempt helps if the system paused the thread until the first deadline had passed."""
+        The rest is read in two attempts, because the system can pause the thread until the first deadline has passed.
+        """
         attempts = range(2) if keepalive else ()
         return any(conn.parser.finish_body(deadline=time.monotonic() + _DRAIN_SECONDS) for _ in attempts)
 

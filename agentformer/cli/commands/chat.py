@@ -163,7 +163,7 @@ class Chat:
         say(f"\nnote: interrupted{stored}", err=True)
 
     def read_line(self) -> str:
-        """Return the next line that the user types, or `/quit` at the end. Ctrl-C discards the line."""
+        """Return the next line that the user types, or `/quit` if the user ends the chat. Ctrl-C discards the line."""
         while True:
             try:
                 line = input("" if self._as_json else "> ").strip()

@@ -37,8 +37,8 @@ _TRY = "`agentformer doctor --repair` recovers the readable records"
 def status(namespace: str, as_json: bool, **options: Any) -> None:
     """Show what is stored, and the state of each part of the memory.
 
-    Documents are counted only in the namespace of --namespace. All other counts are of the whole memory. Calls of
-    embedders and language models are counted only in this process. If the file `.env` and the environment have
+    Documents are counted only in the namespace of --namespace. All other counts are of the whole memory. Only the calls
+    of embedders and language models by this command itself are counted. If the file `.env` and the environment have
     different values of a variable, the command also names the value that is not used."""
     with open_existing(**options) as af:
         state = af.status()

@@ -254,7 +254,7 @@ def _sources_of(options: dict[str, Any]) -> dict[str, Any]:
     `InvalidInput` if both --documents and --memories are given."""
     documents, memories = options.pop("documents"), options.pop("memories")
     if documents and memories:
-        raise InvalidInput("--documents", "cannot be combined with --memories; omit both options to use both")
+        raise InvalidInput("--documents", "cannot be combined with --memories; omit both to use all sources")
     sources = ("documents",) if documents else ("memories",) if memories else None
     return {"sources": sources, "every_user": True, **{name: options.pop(name) for name in ("user_id", "project")}}
 
@@ -277,8 +277,8 @@ def _print_end(answer: Answer) -> None:
 
 
 def _print_mode(answer: Answer) -> None:
-    """Print the mode of an incomplete answer without citations (`llm`, `extractive` or `none`) as the last line. For
-    other answers, print nothing."""
+    """If the answer is incomplete and has no citations, print its mode (`llm`, `extractive` or `none`) as the last
+    line. Otherwise, print nothing."""
     if not (answer.complete or answer.citations):
         say(f"\n({answer.mode})")
 

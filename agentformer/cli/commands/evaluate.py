@@ -119,8 +119,8 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
 
     recall@k is the share of questions that have a correct passage among the first k hits. Page recall@k counts only
     questions with a page, and the hit must be on that page. MRR@10 is the mean of 1/rank of the first correct passage.
-    After the search, each question is answered as by the command `ask`, and declined answers are counted. No language
-    model is needed.
+    After the search, each question is answered as by the command `ask`, and the questions that get no answer are
+    counted. No language model is needed.
 
     A DIR has `corpus.jsonl` with {"id", "text", "meta"} and `queries.jsonl` with {"id", "text", "relevant": [ids],
     "meta"}. The corpus is stored in a temporary memory. Each question is searched by words, by vectors, and by words

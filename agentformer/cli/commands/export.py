@@ -181,16 +181,21 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
 )
 @click.option("--from", "source", metavar="BACKEND:PLACE", required=True, help="The memory to copy.")
 @click.option(
-    "--to", "target", metavar="BACKEND:PLACE", required=True, help="The new memory. No process may use it yet."
+    "--to",
+    "target",
+    metavar="BACKEND:PLACE",
+    required=True,
+    help="The memory that receives the copies. Other processes must not use it during the copy.",
 )
 @click.option("--delete", is_flag=True, help="Remove entries from the target that the source does not have.")
 @without_namespace
 def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) -> None:
     """Copy a memory from one backend to another while it is in use.
 
-    A place is the index folder of a backend such as `faiss:indexes`, or the address of a PostgreSQL database. Entries
-    keep their ids, times, versions, counts, links and former versions. Vectors are copied, so nothing is embedded
-    again. Uploaded files stay where they are. Leases, the temporary locks of running processes, are not copied.
+    Each of the two memories is given as a backend with its index folder, such as `faiss:indexes`, or as the address of
+    a PostgreSQL database. Entries keep their ids, times, versions, counts, links and former versions. Vectors are
+    copied, so nothing is embedded again. Uploaded files stay where they are. Leases, the temporary locks of running
+    processes, are not copied.
 
     The command repeats until the target equals the source, and prints a checksum of all entries. If the command was
     interrupted, or if the source has changed since then, run it again: only the differences are copied. The exit code

@@ -253,7 +253,8 @@ def explain_ranks(hits: Sequence[Hit]) -> list[str]:
     """Return a text for each hit with the rank of the hit in each ranked list, such as `1st by words (weight 1), 4th by
     meaning (weight 0.45)`.
 
-    If the list of the words, of the vectors or of the reranker has other hits but not this hit, the text says so.
+    The results by words, the results by vectors and the results of the reranker are such lists. If one of these three
+    lists contains other hits but not this hit, the text says so.
     """
     lists = {vote.name for hit in hits for vote in hit.votes}
     ranks = []

@@ -40,7 +40,9 @@ _OWNER = ("user_id", "agent_id", "project", "session_id")
 @click.option(
     "--port", type=click.IntRange(0, 65535), help="Listen on this port. 0 selects a free port [default: 8808]."
 )
-@click.option("--server", type=click.Choice(("auto", "gunicorn", "waitress")), help="Use this server [default: auto].")
+@click.option(
+    "--server", type=click.Choice(("auto", "gunicorn", "waitress")), help="HTTP server software [default: auto]."
+)
 @click.option(
     "--workers",
     type=click.IntRange(1),
@@ -87,8 +89,8 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
 @click.option(
     "--folder",
     metavar="PATH",
-    help="Folder whose files the tool rag_upload may read. The default is the current folder, unless this is the "
-    "home or root folder. With --http, the default is no folder.",
+    help="Folder whose files the tool rag_upload may read. The default is the current folder. With --http, or if the "
+    "current folder is the home or root folder, the default is no folder.",
 )
 @click.option("--user", "user_id", help="Use only the memories of this user.")
 @click.option("--agent", "agent_id", help="Use the core blocks of this agent, and store memories for this agent.")

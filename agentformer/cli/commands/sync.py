@@ -40,7 +40,9 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
 )
 @click.argument("folder", metavar="DIR", type=click.Path())
 @click.option(
-    "--delete", is_flag=True, help="Remove documents even if the folder or more than half of its files are gone."
+    "--delete",
+    is_flag=True,
+    help="Remove the documents of missing files even if the folder or more than half of its files are gone.",
 )
 @click.option(
     "--watch", is_flag=True, help="Keep running, and sync again whenever a file changes. Ctrl-C ends the command."
