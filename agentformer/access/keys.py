@@ -111,7 +111,7 @@ class KeyStore:
         without: Iterable[str] = (),
         expires: datetime | None = None,
     ) -> tuple[Key, str]:
-        """Make a key, and return its description and its secret text. The secret text is not stored. If `namespaces` is
+        """Make a key, and return the `Key` and its secret text. The secret text is not stored. If `namespaces` is
         empty, the key may use all namespaces. `without` names tools that are switched off for the key. The key is
         refused from the time `expires` on; if `expires` is None, the key does not expire. Raises `InvalidInput` for an
         invalid value, `StoreFull` if the key cannot be written, and `Busy` if another process holds the lock."""
@@ -147,7 +147,7 @@ class KeyStore:
         namespaces: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
     ) -> Key:
-        """Change the name, the rights, the namespaces or the disabled tools of a key, and return its description. The
+        """Change the name, the rights, the namespaces or the disabled tools of a key, and return the new `Key`. The
         text of the key stays the same, and the next request with it has the new rights. None leaves a value as it is.
         Raises `NotFound` if there is no such key, and the errors of `make`."""
         changes: dict[str, Any] = {}
@@ -164,8 +164,8 @@ class KeyStore:
         return key
 
     def revoke(self, key_id: str) -> Key:
-        """Delete a key, and return its description. Later requests with the key are refused. Raises `NotFound` if there
-        is no such key."""
+        """Delete a key, and return the deleted `Key`. Later requests with the key are refused. Raises `NotFound` if
+        there is no such key."""
         with self._changing_key(key_id) as (keys, index):
             return keys.pop(index)
 

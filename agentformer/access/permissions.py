@@ -68,7 +68,7 @@ class Grant:
 
     def limited_to(self, other: Grant) -> Grant:
         """Return a grant that allows only what both grants allow, such as the rights of a key at a server with fewer
-        rights. The returned grant has the key of this grant."""
+        rights. The returned grant has the `key_id` of this grant."""
         if self.namespaces and other.namespaces:
             namespaces = tuple(name for name in self.namespaces if name in other.namespaces)
             if not namespaces:  # an empty tuple would mean every namespace

@@ -67,8 +67,8 @@ _DENIED = "not run: the user was asked about this call, and does not allow it. D
 
 class Permission:
     """The permissions for the tool calls of one turn. `retrieved` is True after the model has read text from the store,
-    such as a document. From then on, tools that change stored data must be in `permitted`, or `confirm` decides about
-    each call. If `confirm` is None, the call is refused."""
+    such as a document. From then on, a tool that changes stored data runs only if it is in `permitted`, or if
+    `confirm` allows the call. If `confirm` is None, such a call is refused."""
 
     def __init__(
         self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None, *, retrieved: bool

@@ -78,8 +78,8 @@ class Caller:
             shared = shared or (self.project is not None and entry.project is None)
         if shared:
             raise Forbidden(
-                f"entry {entry.id} belongs to no single user or project, so this caller may only read it; add a memory "
-                "instead"
+                f"entry {entry.id} is shared by several users or projects, so this caller may only read it; add "
+                "a memory instead"
             )
         return entry
 

@@ -337,9 +337,8 @@ class RAGTool(StoredDocuments):
         """Answer a question from documents and memories. The answer has citations, hits, warnings and timings.
 
         An answer without a language model quotes sentences of the best `top_k` chunks and memories, which are the hits
-        of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, further
-        hits up to the fifth may be quoted too, if they are from the documents of the first hits. A quoted further hit
-        is then among the hits of the answer.
+        of the answer. The default of `top_k` is the setting `top_k`, normally 3. With this default, further hits (up to
+        the fifth) from the same documents may be quoted too, and are then among the hits of the answer.
 
         A language model receives as many passages as `context` returns. If `top_k` is given, it receives only passages
         of the best `top_k` hits. `max_tokens` (1..4096) limits its answer. If `extractive` is true, no language model

@@ -170,7 +170,9 @@ def _store(service: Service, grant: Grant) -> KeyStore:
 
 def _check_other(key_id: str, grant: Grant) -> None:
     if key_id == grant.key_id:
-        raise Conflict("this request uses this key; use another key with the right admin to restrict or revoke it")
+        raise Conflict(
+            "a key cannot restrict or revoke itself; send the request with another key that has the right admin"
+        )
 
 
 def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:

@@ -107,7 +107,7 @@ class Node(ResponseModel):
     name: str
     role: str
     alive: bool
-    seen: float = Field(description="Seconds since the last sign of life.")
+    seen: float = Field(description="The seconds since the node last reported.")
     claimed: int = Field(description="The number of entries that the node embeds now.")
     embedded: int = Field(description="The number of entries that the node has embedded from the queue.")
     leases: list[str]

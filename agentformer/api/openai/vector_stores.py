@@ -82,7 +82,7 @@ def create(service: Service, grant: Grant, body: models.NewStore) -> Response:
 def list_stores(service: Service, grant: Grant, query: models.PageQuery) -> Response:
     """List the vector stores that the key may use.
 
-    They are the namespaces with documents, and the namespaces that were created as vector stores.
+    A vector store is a namespace that contains documents, or that was created as a vector store.
     """
     created = ((namespace, creation_entry(service, namespace)) for namespace in reachable(service, grant))
     stores = sorted((creation.id, namespace) for namespace, creation in created if creation is not None)

@@ -145,7 +145,7 @@ def _print_export(done: Exported, folder: Path, *, as_json: bool) -> None:
 @in_place
 @common
 def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: bool, **options: Any) -> None:
-    """Import the folder that `export --to` wrote, or the conversations of ChatGPT, Claude or JSON Lines.
+    """Import the folder that `export --to` wrote, or conversations from ChatGPT, Claude or JSON Lines.
 
     The command first verifies every file of an export. Entries keep their ids, namespaces, versions, times, counts and
     former versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An

@@ -70,7 +70,7 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 
     ID is an id, the beginning of an id (at least 4 characters), or a title. If ID is a summary, its original entries
     are restored byte for byte, and the summary is archived. A memory is archived, for example, when its file in a
-    memory home is deleted.
+    memory home (a folder of Markdown files) is deleted.
     """
     with open_existing(**options) as af:
         entries = af.memory.restore(entry_of(af, summary_id, namespace).id)

@@ -55,8 +55,8 @@ def worker(as_json: bool, **options: Any) -> None:
 
 
 def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
-    """Continue the upload jobs of all servers until `closing` is closed. Without the extra `server`, log a warning
-    instead."""
+    """Continue the upload jobs of all servers until the caller closes `closing`. If the extra `server` is not
+    installed, log a warning instead."""
     try:
         from agentformer.api.endpoints.uploads import upload_jobs
     except ImportError as error:
