@@ -99,8 +99,8 @@ class Jobs:
 
     def submit(self, task: Task, files: Sequence[BinaryIO], password: str | None = None) -> Job:
         """Add a new job with the uploaded files to the queue. Raises `Busy` if too many jobs are queued or running, in
-        total or for the same key (see `JobStore.check_limit`), `StoreFull` if the files cannot be written, and
-        `StoreError` after `close`. After an error, nothing is stored."""
+        total or for the API key of this job (see `JobStore.check_limit`), `StoreFull` if the files cannot be written,
+        and `StoreError` after `close`. After an error, nothing is stored."""
         if self._closed:
             raise StoreError("the job queue is closed; open the memory again")
         self._store.check_limit(task.key_id, self._limit)
@@ -128,9 +128,9 @@ class Jobs:
         return [self._worker.with_progress(job) for job in self._store.page(namespaces, after, limit, key_id)]
 
     def cancel(self, job_id: str) -> Job:
-        """Cancel a job. If a process is working on the job, the job ends after the current file or batch of texts;
-        otherwise the job ends immediately. Documents that were already stored are kept. Raises `NotFound`, and
-        `Conflict` if the job has already ended."""
+        """Cancel a job. If a process is working on the job, the job ends when the current file is stored or the current
+        batch of texts is embedded; otherwise, the job ends immediately. Documents that were already stored are kept.
+        Raises `NotFound`, and `Conflict` if the job has already ended."""
         job = self._store.cancel(job_id)
         if lock := self._files.lock(job_id):
             self._store.end(job_id, "cancelled")
@@ -179,8 +179,8 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Request that the worker thread stops after the current file or batch of texts, and return without waiting.
-        The current job goes back into the queue."""
+        """Ask the worker thread to stop when the current file is stored or the current batch of texts is embedded, and
+        return without waiting. The current job goes back into the queue."""
         self.stopping.set()
         self._woken.set()
 

@@ -1,5 +1,5 @@
-"""The upload jobs of a memory that several nodes share. Jobs and their files are in the database of the memory, so that
-another node continues the jobs of a node that dies."""
+"""The upload jobs of a memory that several nodes (processes, often on different computers) share. Jobs and their files
+are in the database of the memory, so that another node continues the jobs of a node that dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _PASSWORD = "password"  # noqa: S105 - the name of a file
 
 
 class SharedJobStore(JobStore):
-    """The jobs in the table `jobs` of the database."""
+    """The jobs in the table `jobs` of the database of a memory. The database need not be SQLite: its connections have
+    the methods of `sqlite3.Connection` that this class calls (see `RecordStore`)."""
 
     shared = True
 
@@ -66,8 +67,8 @@ class SharedJobFiles:
         return lock
 
     def lock(self, job_id: str, *, new: bool = False) -> HeldLock | None:
-        """Take the lock of a job. Return None if another process holds it, or if the job has no files. A `new` job has
-        no files yet, so its files are not required."""
+        """Take the lock of a job. Return None if another process holds it, or if the job has no files. If `new` is
+        true, the lock is taken although the job has no files yet."""
         return self._locks.take(_JOB + job_id) if new or self.has(job_id) else None
 
     def has(self, job_id: str) -> bool:

@@ -50,7 +50,7 @@ _ADDED_COLUMNS = {  # name -> definition
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """An upload request: the namespace, the file names, and the metadata that the client sent, or None if it sent none.
+    """An upload request: the namespace, the file names, and the metadata. `metadata` is None if the client sent none.
     `on_conflict` says what to do if a document of the same name has other content: `replace`, `keep-both` or `fail`.
     `key_id` is the id of the API key of the request, or "" without a key."""
 
@@ -113,8 +113,8 @@ class Job:
 
 class FileProgress:
     """Records the progress of one file of an upload job. The object is called with the number of finished windows
-    (embedded text passages) and the number of all windows of the file, and passes both to `report`. `text` has the
-    number of pages and the number of chunks. Both are 0 until the file was read."""
+    (embedded text passages) and the number of all windows of the file, and passes both to `report`. `text` is a pair:
+    the number of pages and the number of chunks of the file. Both numbers are 0 until the file was read."""
 
     def __init__(self, report: Progress) -> None:
         self._report = report
@@ -209,10 +209,10 @@ class JobStore:
             return _get(connection, job_id)
 
     def check_limit(self, key_id: str, limit: int) -> None:
-        """Raise `Busy` if the queue has no place for a job of this key. The queue has `limit` places for jobs that are
-        queued or running. The jobs of one key may use about half of the places that the jobs of other keys leave free.
-        A caller without a key (`key_id` is empty) may fill the whole queue. Call this method before you write the files
-        of a new job."""
+        """Raise `Busy` if the queue has no place for a job of the API key `key_id`. The queue has `limit` places for
+        jobs that are queued or running. The jobs of one key may use about half of the places that the jobs of other
+        keys leave free. A caller without a key (`key_id` is empty) may fill the whole queue. Call this method before
+        you write the files of a new job."""
         _check_limit(self._rows(_ACTIVE_KEYS), key_id, limit)
 
     def get(self, job_id: str) -> Job:
@@ -329,7 +329,8 @@ def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
 
 
 def _check_limit(active: Sequence[sqlite3.Row], key_id: str, limit: int) -> None:
-    """Raise `Busy` if there is no place for a job of this key. `active` has a row for each job in the queue."""
+    """Raise `Busy` if there is no place for a job of the API key `key_id`. `active` has a row for each job in the
+    queue."""
     own = sum(row["key_id"] == key_id for row in active) if key_id else 0
     if len(active) >= limit:
         reason = f"{limit} upload jobs are already queued or running"

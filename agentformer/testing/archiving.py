@@ -142,8 +142,8 @@ class Archiving(BackendCase):
         }
 
     def test_a_snapshot_yields_the_vectors_of_live_entries(self, tmp_path: Path) -> None:
-        """`entry_vectors` yields each entry of a namespace that searches can return, in order of id, with its tier, its
-        kind and the vector of its text."""
+        """`entry_vectors` yields the tier, the kind and the vector of each entry in a namespace, in order of id.
+        Entries that searches do not return, such as archived entries, are skipped."""
         backend = self.filled(tmp_path, dense=True)
         with backend.snapshot() as snapshot:
             found = list(snapshot.entry_vectors("Ä/1"))

@@ -1,6 +1,6 @@
-"""Shared parts of the conformance suites: the base class of the tests, functions that make and compare entries, a
-slow, exact search in Python and NumPy with which the results of a backend are compared, and fakes of embedders and
-rerankers."""
+"""Shared parts of the conformance suites: the base class of the tests, functions that make and compare entries, and
+fakes of embedders and rerankers. The class `Reference` is a slow, exact search in Python and NumPy. The tests compare
+the results of a backend with those of `Reference`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ class BackendCase:
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """The search modes that find entries with this backend: without vectors, `dense` is missing."""
+        """The search modes that find entries with this backend. A backend that stores no vectors has no mode
+        `dense`."""
         return ("hybrid", "dense", "lexical") if self.vectors else ("hybrid", "lexical")
 
     def stored(
@@ -90,8 +91,8 @@ class BackendCase:
         return backend, list(backend.store(made))
 
     def by_vectors(self, backend: MemoryBackend, text: str, scope: Scope | None = None) -> list[str]:
-        """Return the sorted ids of the entries that dense search finds for `text`. Without vectors, use lexical
-        search."""
+        """Return the sorted ids of the entries that dense search finds for `text`. If the backend stores no vectors,
+        lexical search is used."""
         if not self.vectors:
             return by_words(backend, text, scope)
         hits = backend.search(Query(text, scope or Scope(), limit=1000, mode="dense"))

@@ -128,7 +128,8 @@ class Changing(BackendCase):
 
 
 class Superseding(BackendCase):
-    """Tests of `superseded_by`: an entry is hidden only while the entry that superseded it exists."""
+    """Tests of `superseded_by`, the id of the successor of an entry. An entry is hidden only while its successor
+    exists."""
 
     def test_both_ends_of_a_supersession_are_checked(self, tmp_path: Path) -> None:
         """`update` raises `NotFound` if the successor does not exist. It raises `InvalidInput` if the successor is the
@@ -149,7 +150,7 @@ class Superseding(BackendCase):
                 backend.update(entry_id, {"superseded_by": successor})
 
     def test_no_cycle_of_any_length_is_stored(self, tmp_path: Path) -> None:
-        """A chain of superseded entries cannot become a cycle. Search always finds its last entry."""
+        """A chain of superseded entries cannot become a cycle. Search always finds the last entry of the chain."""
         backend, entries = self.stored(tmp_path, *(f"the {n}. okapi" for n in range(4)))
         ids = [entry.id for entry in entries]
         for old, new in pairwise(ids):
@@ -242,7 +243,7 @@ class Superseding(BackendCase):
 
     def test_a_stored_entry_is_superseded_only_by_an_entry_that_is_found(self, tmp_path: Path) -> None:
         """`store` drops the `superseded_by` of a new entry if all its successors are archived, so searches find the new
-        entry. The successors may also supersede each other in a cycle."""
+        entry. The same happens if the archived successors supersede each other in a cycle."""
         gone = make_entry("the gone okapi", archived_at=_MOMENT)
         first = make_entry("the first okapi", superseded_by=gone.id)
         ring = make_entry("the ring okapi", archived_at=_MOMENT)
@@ -254,8 +255,8 @@ class Superseding(BackendCase):
         assert by_words(backend, "okapi") == sorted([first.id, before.id])
 
     def test_a_stored_entry_is_superseded_only_by_an_entry_that_exists(self, tmp_path: Path) -> None:
-        """`store` drops the `superseded_by` of an entry if no entry of the same namespace and user has this id, or if
-        the successors would form a cycle. Otherwise the entry would never be found."""
+        """`store` drops the `superseded_by` of an entry if the entry with this id is missing or belongs to another
+        namespace or user, or if the successors would form a cycle. Otherwise the entry would never be found."""
         first, second, third = (make_entry(f"the {n}. gnu") for n in range(3))
         one = dataclasses.replace(first, superseded_by=second.id)
         two = dataclasses.replace(second, superseded_by=third.id)

@@ -51,7 +51,8 @@ class _Picky(CountingEmbedder):
 
 
 class _Calling(CountingEmbedder):
-    """An embedder of another space than the default embedder. Before each batch, it calls a given function."""
+    """An embedder whose space differs from the space of the default embedder. It calls a given function before each
+    batch."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         super().__init__(HashingEmbedder(64))

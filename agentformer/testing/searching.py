@@ -284,7 +284,8 @@ class Scopes(BackendCase):
         assert max(sizes) > 100 and sum(size > 0 for size in sizes) > 15  # otherwise the scopes test little
 
     def test_reading_does_not_change_decay(self, tmp_path: Path) -> None:
-        """Each call computes the decayed salience of an entry. The stored salience does not change."""
+        """`list`, `count` and `search` compute the decayed salience of an entry. They do not change its stored
+        salience."""
         entry = make_entry(f"a {_WORD}", category="context", salience=0.8, created_at=_DAY)
         backend, (stored,) = self.stored(tmp_path, entry)
         later = Decay({"context": 0.9}, _DAY + timedelta(days=10))  # 0.8 * 0.9 ** 10 = 0.2789

@@ -108,7 +108,7 @@ class Storing(BackendCase):
         assert len(by_words(backend, "owner bystander")) == 2
 
     def test_replacing_removes_the_scope_with_its_parts(self, tmp_path: Path) -> None:
-        """`replacing` removes the entries of a scope and their parts, such as the chunks of a document."""
+        """`store` removes the entries of a scope in `replacing`, and their parts, such as the chunks of a document."""
         old = make_entry("old document", kind="document", metadata={"name": "a.txt"})
         part = make_entry("old chunk", kind="chunk", parent_id=old.id)
         inner = make_entry("old remark on the chunk", parent_id=part.id)
@@ -123,7 +123,8 @@ class Storing(BackendCase):
         assert self.by_vectors(backend, "chunk") == sorted([kept.id, chunk.id])
 
     def test_replacing_accepts_ids(self, tmp_path: Path) -> None:
-        """`replacing` removes the entries with the given ids, even if no entry is stored. Missing ids are ignored."""
+        """`store` removes the entries whose ids are in `replacing`, even if the call stores no entry. Missing ids are
+        ignored."""
         old, part = make_entry("old document", kind="document"), make_entry("old chunk", kind="chunk")
         part = dataclasses.replace(part, parent_id=old.id)
         backend, (_, _, kept) = self.stored(tmp_path, old, part, "kept")

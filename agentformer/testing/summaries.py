@@ -126,7 +126,7 @@ class Summaries(BackendCase):
                 backend.restore(entry_id)
 
     def test_archived_at_of_a_summary_and_its_originals_cannot_be_changed(self, tmp_path: Path) -> None:
-        """`update` refuses `archived_at` and the namespace of a summary or an original with `InvalidInput`."""
+        """`update` raises `InvalidInput` if it would change `archived_at` or the namespace of a summary or original."""
         backend, originals, summary = self.summarized(tmp_path)
         for entry_id, at in ((originals[0].id, None), (originals[1].id, _MOMENT), (summary.id, _MOMENT)):
             for changes in ({"archived_at": at}, {"namespace": "elsewhere"}):

@@ -107,7 +107,8 @@ class Duplicates(BackendCase):
             assert [(e.content, e.repeat_count) for e in backend.list(EVERYTHING)] == [(texts[0], 3)]
 
     def test_the_same_entry_can_be_stored_again(self, tmp_path: Path) -> None:
-        """An entry with the id and the content of a stored entry raises the `repeat_count` of this entry."""
+        """If a new entry has the id and the content of a stored entry, the `repeat_count` of the stored entry is
+        raised."""
         backend = self.start(tmp_path)
         entry = _fact()
         for times in (2, 1):
@@ -153,7 +154,7 @@ class Duplicates(BackendCase):
         assert [entry.repeat_count for entry in backend.list(Scope())] == [0] * 5
 
     def test_an_existing_id_with_other_content_is_a_conflict(self, tmp_path: Path) -> None:
-        """`store` with `unique` raises `Conflict` for the id of an entry with another content."""
+        """`store` with `unique` raises `Conflict` if a new entry has the id, but not the content, of a stored entry."""
         backend, (known,) = self.stored(tmp_path, _fact())
         with unchanged(backend, known.id), raises(Conflict):
             backend.store([_fact(), make_entry("Something else.", id=known.id)], unique=True)

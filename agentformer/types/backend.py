@@ -1,5 +1,5 @@
 """Interfaces of a memory backend and of its database, the types of their results, and interfaces of the files and locks
-that all nodes of a memory share."""
+that all nodes of a memory share. A node is a process that uses the memory; nodes may run on different computers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Check:
     found: int = 0  # number of wrong items
     mended: int = 0  # number of wrong items that were repaired
     findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
-    lost: int = 0  # number of repaired items that were moved to the quarantine file
+    lost: int = 0  # number of damaged entries, other than parts of documents, that could not be restored
 
 
 StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store
@@ -261,13 +261,13 @@ class MemoryBackend(_Readable, Protocol):
         """End the lease `name`. Nothing happens if `holder` does not have this lease."""
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the records: compare them with their checksums, with each other, and with the indexes. Damage is
+        """Look for damage: compare the records with their checksums, with each other, and with the indexes. Damage is
         returned in the result, and no error is raised. Concurrent writes are not reported as damage. If `repair` is
         False, nothing is changed.
 
         If `repair` is True, all data that can be computed from the records is rebuilt. Rows that cannot be read are
-        moved to a quarantine file in the folder of the store; these rows are counted in `mended`. `lost` is the number
-        of rows whose content cannot be restored.
+        moved to a quarantine file in the folder of the store, and count as repaired (`Check.mended`). `Check.lost` is
+        the number of entries, other than parts of documents, whose content could not be restored.
         """
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
@@ -351,5 +351,5 @@ class SharedLocks(Protocol):
         """Delete the name of a lock that is not held, so that `states` no longer lists it."""
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
-        """Return a context manager that waits for a lock and holds it during a short step. If the process dies, the
-        database server releases the lock."""
+        """Return a context manager that waits for a lock and holds it until the `with` block ends. The block must be
+        short. If the process dies, the database server releases the lock."""

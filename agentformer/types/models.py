@@ -103,10 +103,10 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Reembedding:
-    """The result of a move to another embedding space (`reembed`). `overlap` compares searches in both spaces: of the
-    ten nearest entries of a query, the share that both spaces have in common, 0..1. It is the mean over `sample`
-    queries: the queries of the caller or, if there are none, texts of stored entries. It is None if it could not be
-    measured."""
+    """The result of a move to another embedding space (`reembed`). `overlap` (0..1) compares searches in both spaces.
+    For one query, it is the share of the ten nearest entries that both spaces have in common. `overlap` is the mean
+    over `sample` queries: the queries of the caller or, if there are none, texts of stored entries. It is None if it
+    could not be measured."""
 
     former: EmbeddingSpace | None
     space: EmbeddingSpace
@@ -133,8 +133,8 @@ class Embedder(Protocol):
         text is too long for the model, `TextTooLong` is raised."""
 
     def embed_query(self, text: str) -> Vector:
-        """Return the vector of a query. If the query is too long for the model, it is split into parts, and the mean of
-        their vectors is returned with the length 1."""
+        """Return the vector of a query. If the query is too long for the model, it is split into parts. The result is
+        the mean of their vectors, scaled to the length 1."""
 
     def token_spans(self, text: str) -> list[Span]:
         """Return the positions of the tokens in the text, in order, without overlaps and special tokens."""
@@ -177,9 +177,9 @@ class Reranker(Protocol):
         """The name of the reranker in settings, such as `sbert:cross-encoder/ms-marco-MiniLM-L6-v2`."""
 
     def scores(self, query: str, texts: Sequence[str]) -> Vector:
-        """Return one score for each text. A higher score is better, and scores have no limits. The score of a text does
-        not depend on the other texts. Scores for different queries cannot be compared. If a text is too long for the
-        model, only its beginning and its end are read."""
+        """Return one score for each text. A higher score is better. A score may be any finite number. The score of a
+        text does not depend on the other texts. Scores for different queries cannot be compared. If a text is too long
+        for the model, only its beginning and its end are read."""
 
 
 @runtime_checkable
@@ -202,7 +202,8 @@ class Tool:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A request of a language model to call a tool. The message with the result of the call has its `id`."""
+    """A request of a language model to call a tool. `id` is also the `tool_call_id` of the message with the result of
+    the call."""
 
     id: str
     name: str
