@@ -6,10 +6,12 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import agentformer
+from agentformer.cli.commands import sync
 from tests.edges.conftest import Copy, Invoke, Shown
 
 
@@ -60,6 +62,18 @@ def test_a_home_is_adopted_by_another_memory_only_on_request(run: Invoke, copy: 
     for arguments in (("--metadata", '{"a": 1}'), ("--namespace", "other")):
         assert run("sync", str(home), *arguments).exit_code == 2
     assert run("export", "--markdown", str(home), "--text").exit_code == 2
+
+
+def test_files_of_the_memory_and_of_tools_in_a_watched_folder_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watchfiles = pytest.importorskip("watchfiles", reason="the extra `folders` is not installed")
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr(watchfiles, "watch", lambda *_, **options: started.append(options) or iter([set()]))
+    assert list(sync._changes(str(tmp_path), [tmp_path / "indexes"])) == []
+    counts, added = started[0]["watch_filter"], watchfiles.Change.added
+    names = ("a.md", "indexes2/a.md", "indexes/a.md", "indexes/deep/a.md", ".git/a.md", "node_modules/a.md")
+    assert [name for name in names if counts(added, str(tmp_path / name))] == ["a.md", "indexes2/a.md"]
 
 
 def test_a_home_is_watched_until_the_command_is_interrupted(

@@ -58,6 +58,14 @@ def test_a_key_is_added_shown_once_restricted_and_revoked(client: Any) -> None:
     changed = client.patch(path, json={"without": ["memory_search"]}, headers=mine)
     assert shaped(keys.StoredKey, changed)["without"] == ["memory_search"]
     assert client.get("/api/memory", headers=theirs).status_code == 403
+    moved = client.patch(path, json={"namespaces": ["board", "office"], "rights": ["read", "write"]}, headers=mine).json
+    assert (moved["namespaces"], moved["rights"]) == (["board", "office"], ["read", "write"])
+    renamed = client.patch(path, json={"name": "site"}, headers=mine).json
+    assert (renamed["name"], renamed["namespaces"], renamed["without"]) == (
+        "site",
+        moved["namespaces"],
+        ["memory_search"],
+    )
     assert client.delete(path, headers=mine).status_code == 204
     assert client.get("/api/namespaces", headers=theirs).status_code == 401
     assert client.delete(path, headers=mine).status_code == 404
