@@ -107,8 +107,8 @@ def _without_copies(answer: str, name: str, texts: Sequence[tuple[Cited, str]]) 
 
 
 def _named_pages(answer: str, name: str) -> set[str] | None:
-    """Return the page numbers and labels that the answer names for a document. Return None if it does not name the
-    document."""
+    """Return the page numbers and labels that the answer names for a document. Return None if the answer does not
+    name the document."""
     patterns = [pattern.replace("{name}", re.escape(name)) for pattern in (_BRACKETED, _WITH_WORD, _NAMED)]
     bracketed, with_word, plain = ([*re.finditer(pattern, answer, re.IGNORECASE)] for pattern in patterns)
     if not bracketed and not (plain and len(name) >= _MIN_NAME):

@@ -120,15 +120,15 @@ class Guard:
         return Response(status=204) if is_preflight and self._is_allowed_origin() else None
 
     def _is_allowed_host(self, host: Host) -> bool:
-        """Return True if the header Host names this machine or an allowed host, or if it is an IP address and the
-        server requires keys. This prevents DNS rebinding: a foreign host name that points to this server."""
+        """Return True if the header Host names this machine or an allowed host, or if the header has an IP address and
+        the server requires keys. This prevents DNS rebinding: a foreign host name that points to this server."""
         if is_local(host.name) or host.name in self._hosts:
             return True
         return host.literal and self._keys.ever_made
 
     def _is_from_other_origin(self) -> bool:
         """Return True if a web page of another origin sent the request, and the setting `cors_origins` does not contain
-        this origin. Return False if a user followed a link on a web page."""
+        this origin. Return False if the browser opens the URL as a page, because the user followed a link."""
         origin = request.headers.get("Origin")
         if origin is not None:
             own = request.headers.get("Host", "").lower().removesuffix(":")

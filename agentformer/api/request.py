@@ -272,7 +272,7 @@ def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
 
 
 def _example(loc: Sequence[str | int], model: type[BaseModel]) -> str:
-    """Return the end of an error message, which shows an example of a valid value. `loc` is the location of the value:
+    """Return an example of a valid value, as the end of an error message. `loc` is the location of the value:
     a field or an item of a field, or the whole body if `loc` is empty. Return "" if the model has no example."""
     if loc:
         examples = model.model_fields[str(loc[0])].examples or [None]

@@ -47,7 +47,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     },
     "Memories": {
         "remember": "Store a fact, a decision, or a message of a session",
-        "recall": "Search the memories that are relevant to a query, and show the best hits first",
+        "recall": "Search for the memories that are relevant to a query, and show the best hits first",
         "context": "Show the context that a model gets for a task",
         "memories": "List the memories, oldest first",
         "core": "Show and edit the core blocks, which are in every context",

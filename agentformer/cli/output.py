@@ -120,8 +120,8 @@ def _echo(text: str, *, err: bool = False, nl: bool = True) -> None:
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[int] = (), indent: str = ""
 ) -> None:
-    """Print a table. On a terminal, the table has headings and is cut to the width of the terminal. In a pipe, it has
-    complete rows and no headings. The columns in `right` are aligned right."""
+    """Print a table. On a terminal, the table has headings and is cut to the width of the terminal. In a pipe, the
+    table has complete rows and no headings. The columns in `right` are aligned right."""
     cleaned = [[safe(cell) for cell in row] for row in rows]
     terminal = sys.stdout is not None and sys.stdout.isatty()
     cells = max(shutil.get_terminal_size().columns - len(indent), 1) if terminal else None

@@ -329,7 +329,7 @@ class _TimeoutProtocol(H11Protocol):
 
 def _transport_security(settings: Settings) -> TransportSecuritySettings:
     """Return the allowed values of the headers Host and Origin. With these values, the SDK prevents DNS rebinding: a
-    foreign host name that points to this server. If other machines can reach the address, requests need a key, which a
+    foreign host name that points to this server. If other machines can reach the server, requests need a key, which a
     foreign web page does not have. Then the headers are checked only if the setting `allowed_hosts` is not empty."""
     names = settings.allowed_hosts.lower().replace(",", " ").split()
     hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]

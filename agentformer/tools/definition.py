@@ -1,4 +1,4 @@
-"""`ToolDefinition`: a tool, made from a method with type annotations, that checks its arguments by a JSON Schema."""
+"""`ToolDefinition`: a tool that is made from a method with type annotations. It checks arguments by a JSON Schema."""
 
 from __future__ import annotations
 

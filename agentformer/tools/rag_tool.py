@@ -294,9 +294,9 @@ class RAGTool(StoredDocuments):
         password: str | None,
         progress: Progress | None,
     ) -> Document:
-        """Store the document unless its bytes are stored already, and return the stored document. `choose` decides its
-        name and which stored document it replaces. If another process changes a document in the meantime, `choose` is
-        called again. Raises `Conflict` if this happens too often."""
+        """Store the document unless its bytes are stored already, and return the stored document. `choose` decides the
+        name of the document, and which stored document is replaced. If another process changes a document in the
+        meantime, `choose` is called again. Raises `Conflict` if this happens too often."""
         text = None
         for _ in range(_ATTEMPTS):
             placement = choose()

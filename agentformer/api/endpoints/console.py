@@ -121,7 +121,8 @@ def _coded(values: Sequence[str | None]) -> tuple[list[int], list[str]]:
 
 def add_console(blueprint: Blueprint, prefix: str, *, at_root: bool) -> None:
     """Add the page of the console and its files to the blueprint. `prefix` is the prefix of the blueprint. If `at_root`
-    is true, the page is also at the path `/` below the prefix; a host application may have its own page there."""
+    is true, the page is also at the path `/` below the prefix. In a host application, `at_root` is false, because the
+    host application may have its own page there."""
 
     def page() -> Response:
         root = (request.script_root + prefix)[:_MAX_ROOT]

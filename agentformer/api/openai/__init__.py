@@ -44,8 +44,8 @@ _FILE = re.compile(r"file-([0-9a-f]{64})")
 
 
 def header(headers: Headers, name: str) -> str:
-    """Return the value of a header, which may be text in UTF-8, or "" if it is absent. Raises `InvalidInput` for a
-    comma, because servers and proxies join the values of a repeated header with commas."""
+    """Return the value of a header, which may be text in UTF-8, or "" if the header is absent. Raises `InvalidInput`
+    for a comma, because servers and proxies join the values of a repeated header with commas."""
     value = headers.get(name, "").strip()
     if "," in value:
         raise InvalidInput(name, "contains a comma, or is sent twice; send it once, with a value without a comma")

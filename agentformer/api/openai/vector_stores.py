@@ -225,9 +225,9 @@ def search(service: Service, grant: Grant, body: models.StoreSearch, vector_stor
 
 def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
     """Store the record of a new vector store, and return its namespace. `values` has its name and metadata. The
-    namespace has the name of the vector store, or a random name if this name is empty. If a vector store has this
-    namespace already, a number is added. Raises `Forbidden` if the key may not use the namespace. Raises `Conflict` if
-    a number must be added, and the key may not use the namespace with this number."""
+    namespace has the name of the vector store, or a random name if the vector store has no name. If a vector store has
+    this namespace already, a number is added to the name. Raises `Forbidden` if the key may not use the namespace.
+    Raises `Conflict` if a number must be added, and the key may not use the namespace with this number."""
     name = values["name"].strip()
     if not name and grant.namespaces:
         raise Forbidden(f"this key may use only the namespaces {', '.join(grant.namespaces)}; give one of them as name")
@@ -297,9 +297,9 @@ def _store_json(service: Service, namespace: str) -> dict[str, Any]:
 
 
 def _add(service: Service, grant: Grant, namespace: str, id: str, attributes: Mapping[str, Any] | None) -> MemoryEntry:
-    """Read a file and store its text in the namespace of a vector store, and return its document. Without `attributes`,
-    a file that is in the vector store already keeps its attributes. Raises `NotFound` if there is no such file, or its
-    bytes are missing."""
+    """Read a file and store its text in the namespace of a vector store, and return its document. If the vector store
+    contains the file already and `attributes` is None, the file keeps its attributes. Raises `NotFound` if there is no
+    such file, or its bytes are missing."""
     digest = digest_of(id)
     present = next(iter(store_documents(service, namespace, digest)), None)
     source = present or copies(service, grant, id)[0]

@@ -315,8 +315,9 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         super().enqueue_req(conn)
 
     def handle(self, conn: Any) -> Any:
-        """Answer a request. If the first bytes of the next request have arrived with it, give these bytes back to the
-        parser, because the operating system will not report them again. Return whether the connection stays open."""
+        """Answer a request. If the first bytes of the next request have arrived with this one, give these bytes back to
+        the parser, because the operating system will not report them again. Return whether the connection stays open.
+        """
         keep = super().handle(conn)
         if keep and (rest := conn.sock.take_buffer()):
             unreader = conn.parser.unreader

@@ -198,8 +198,8 @@ def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) 
     processes, are not copied.
 
     The command repeats until the target equals the source, and prints a checksum of all entries. If the command was
-    interrupted, or if the source has changed since then, run it again: only the differences are copied. The exit code
-    is 1 if the target does not equal the source, because the source changed too often.
+    interrupted, or if the source has changed since the last copy, run it again: only the differences are copied. The
+    exit code is 1 if the target does not equal the source, because the source changed too often.
 
     To move a memory, run the command, stop all processes that write, and run it again with --delete, because entries
     may have been removed from the source. Then change the settings AGENTFORMER_BACKEND and AGENTFORMER_INDEX_DIR or

@@ -90,7 +90,7 @@ _explain = click.option(
 def recall(
     query: str, limit: int, every: bool, references: bool, explain: bool, place: Any, as_json: bool, **given: Any
 ) -> None:
-    """Search the memories that are relevant to a query, and show the best hits first.
+    """Search for the memories that are relevant to a query, and show the best hits first.
 
     With --user or --project, the command also searches the memories that belong to no user or to no project.
     """
