@@ -72,8 +72,8 @@ _CARDS: tuple[tuple[str, ModelCard], ...] = (
 
 
 def model_card(model: str) -> ModelCard:
-    """Return the published facts about the model with this name. The name may contain a publisher before it and a tag
-    after it, as in `publisher/model:tag`. If the model is unknown, all fields of the result are ""."""
+    """Return the published facts about a model. `model` is its name, and may also contain a publisher and a tag, as in
+    `publisher/name:tag`. If the model is unknown, all fields of the result are ""."""
     name = model.lower().replace("_", "-")
     return next((card for pattern, card in _CARDS if re.search(pattern, name)), ModelCard())
 

@@ -205,7 +205,8 @@ def _metadata(passage: Passage) -> dict[str, Any]:
 
 
 def _named(passage: Passage, make: Callable[[Passage], list[MemoryEntry]]) -> list[MemoryEntry]:
-    """Return the entries that `make` makes of a passage. Raises `InvalidInput` with the id of the passage."""
+    """Return the entries that `make` makes of a passage. If it fails, raise `InvalidInput` with
+    the id of the passage."""
     try:
         return make(passage)
     except (InvalidInput, DocumentError) as error:

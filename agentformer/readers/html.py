@@ -45,8 +45,10 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def outline_of(data: bytes, charset: str = "", *, whole: bool = False) -> tuple[OutlineBuilder, str]:
-    """Return the text of an HTML file and its title. `charset` is the encoding that is declared outside of the file,
-    such as in a mail header. If `whole` is true, the text comes from the whole body, as in a chapter of a book. Raises
+    """Return the outline of an HTML file, which contains its text and headings, and the title.
+
+    `charset` is the encoding that is declared outside of the file, such as in a mail header. By default, only the main
+    content of the page is read. If `whole` is true, the whole body is read; chapters of books need this. Raises
     `CorruptDocument` if the HTML cannot be parsed."""
     declared = _META_CHARSET.search(data[:4096])
     text = decode(data, charset or (declared[1].decode("ascii") if declared else ""))

@@ -128,8 +128,8 @@ def source_id(field: str, value: Any) -> str | None:
 
 
 def source_type(field: str, value: Any) -> str | None:
-    """Check the type that a record has in the host application. Return the value if it is None or a valid `name`.
-    Raises `InvalidInput` otherwise, and for a type that only this program may use."""
+    """Check the type that a record has in the host application. Return the value if it is None or a name that the
+    function `name` accepts. Raises `InvalidInput` otherwise, and for a type that only this program may use."""
     if isinstance(value, str) and value in RESERVED_SOURCE_TYPES:
         raise InvalidInput(field, f"{value!r} is reserved for records of AgentFormer; give another type")
     return optional_name(field, value)

@@ -57,8 +57,9 @@ def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
     another owner is not in the chain, and neither are the successors after it. The entry is lost if the chain is empty,
     if the chain returns to the entry, or if all entries of the chain are archived without a summary.
 
-    `ending` is a cache for calls with many entries: the ids of entries whose chains end at an entry that can be found.
-    The function reads this set and adds ids, so that a long chain is read only a few times."""
+    `ending` is a cache that a caller passes to the calls for many entries, so that a long chain is read only a few
+    times: the ids of entries whose chains end at an entry that can be found. The function reads this set and adds ids
+    to it."""
     if entry.superseded_by is None:
         return False
     visited: set[str] = set()

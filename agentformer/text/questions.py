@@ -217,8 +217,8 @@ def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[s
 
 
 def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language: str) -> Question:
-    """Return the question with the type of the noun after "which" or "what", or else with the type of the
-    interrogative. `found` is the interrogative."""
+    """Return a `Question` whose type is that of the noun after "which" or "what". Without such a noun, the type is that
+    of the interrogative. `found` is the type of the interrogative, and its match in `folded`."""
     kind, match = found
     asking = set(_WORD.findall(match[0])) or {match[0]}
     if kind in ("which", "what", "where") or match[0] in _DEGREES:

@@ -57,7 +57,7 @@ class MemoryTools:
         kind: Annotated[str, Field(description="fact, preference, decision, error, milestone, ...")] = "fact",
         title: Annotated[str, Field(description="A short name.")] = "",
         category: Annotated[
-            str, Field(description="decisions, summaries or context: decides how fast the memory fades.")
+            str, Field(description="Sets how fast the memory fades: `decisions`, `summaries` or `context`.")
         ] = "",
         salience: Salience = 1.0,
         occurred_at: Annotated[
@@ -140,7 +140,7 @@ class MemoryTools:
         title: Annotated[str | None, Field(description="A short name.")] = None,
         kind: Annotated[str | None, Field(description="fact, preference, decision, error, milestone, ...")] = None,
         category: Annotated[
-            str | None, Field(description="decisions, summaries or context: decides how fast the memory fades.")
+            str | None, Field(description="Sets how fast the memory fades: `decisions`, `summaries` or `context`.")
         ] = None,
         salience: Annotated[Salience | None, Field(description="The importance, 0 to 1.")] = None,
         metadata: Metadata = None,

@@ -66,9 +66,9 @@ class Question(_BaseQuestion):
 
     top_k: Annotated[int, Field(ge=1, le=MAX_LIMIT)] | None = Field(
         default=None,
-        description="The number of passages to use for the answer. By default, an answer of quotations uses `top_k` "
-        "passages (a setting, normally 3), and a language model receives passages of up to `answer_context_tokens` "
-        "tokens (normally 2,000).",
+        description="The number of passages to use for the answer. By default, an answer made of quotations uses "
+        "`top_k` passages (a setting, normally 3), and a language model receives passages with up to "
+        "`answer_context_tokens` tokens in total (normally 2,000).",
     )
     max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."

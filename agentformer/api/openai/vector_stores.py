@@ -236,7 +236,8 @@ def _new_store(service: Service, grant: Grant, values: dict[str, Any]) -> str:
         namespace = first if number == 1 else f"{first[: fields.MAX_NAME - _NUMBER]} ({number})"
         if not grant.reaches(namespace):
             raise Conflict(
-                f"the vector store {store_id(first)} exists already, and this key may not use another namespace"
+                f"the vector store {store_id(first)} exists already; another one would need another namespace, which "
+                "this key may not use"
             )
         try:
             if creation_entry(service, namespace) is None:

@@ -77,8 +77,8 @@ class MarkdownHomes:
         return self._sync(home, store_edits=True, adopt=adopt).run(delete=delete)
 
     def follow(self, folder: Place) -> HomeFollower:
-        """Return an object whose method `step` syncs a home if the home or the memory has changed. A missing or empty
-        folder becomes the home of the default namespace."""
+        """Return an object whose method `step` syncs the memory home in `folder` if the home or the memory has
+        changed. If `folder` is missing or empty, it becomes the home of the default namespace."""
         return HomeFollower(self, checked_folder(folder))
 
     def keep(self, folder: Place, seconds: float) -> HomeKeeper:

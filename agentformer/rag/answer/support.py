@@ -242,7 +242,8 @@ class _Reader:
         return not any(words.has_part(owner) for owner in owners)
 
     def _is_written_out(self, name: str) -> bool:
-        """Return whether a passage contains the words of an abbreviation, or the sign of a unit."""
+        """Return whether a passage contains another form of `name`: the full words if `name` is an abbreviation, or the
+        symbol, such as "km", if it is the name of a unit."""
         texts = [passage.content for passage in self._passages]
         if unit := _UNITS.get(name.casefold()):
             return any(unit in text.casefold() for text in texts)

@@ -76,9 +76,9 @@ class FaissMemoryBackend(IndexedBackend):
         return cls(settings.index_dir, embedder, open_indexes, search_options(settings))
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
-        explained in `EmbeddingQueue.catch_up`. With `refused`, a vector index that needs training is also trained
-        before the call returns."""
+        """Embed the entries that have no vectors, and return the number of entries that still have none. If
+        `refused` is true, entries that the model has refused are tried again, and a vector index that needs training is
+        trained before the call returns."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # in this call, because the process may end before a background thread has trained the index
             self._indexes.search.vectors.train_now(self._database)

@@ -93,7 +93,8 @@ class Folder:
             self._commit(contents, records, absent_after(contents, records))
 
     def change_absent(self, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]) -> None:
-        """Change the lists of absent documents in one transaction. The keys of `added` are namespaces."""
+        """Add `AbsentDocument`s to the lists of namespaces, and remove others from all lists, in one transaction. The
+        keys of `added` are namespaces."""
         with self.locked():
             contents = self._refresh()
             self._commit(contents, contents.records, absent_with(contents, added, removed))
