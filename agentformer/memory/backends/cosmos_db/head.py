@@ -147,7 +147,7 @@ class Heads:
 
     def pending_changes(self, head: Head) -> Sequence[Change] | None:
         """Return the changes of the last transaction. Some or all of these changes may not be in the items of the
-        container yet. The changes of a large transaction are in further items beside the head. Return None if one
+        container yet. A large transaction keeps its changes in further items, not in the head. Return None if one
         of these is missing, usually because another writer has finished the transaction meanwhile."""
         changes = list(head.changes)
         for number in range(head.parts):
