@@ -76,9 +76,17 @@ def left_over(folder: Path) -> Path:
 
 
 def garbled(folder: Path) -> None:
+    """Overwrite pages of indexes, so that no row is lost."""
     path = folder / "i" / "memory.sqlite3"
+    with closing(sqlite3.connect(path)) as connection:
+        names = ("entries_by_kind", "entries_by_time", "entries_by_origin")
+        roots = [
+            connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", [name]).fetchone()[0]
+            for name in names
+        ]
     data = bytearray(path.read_bytes())
-    data[4096 * 3 : 4096 * 6] = b"\xa5" * (4096 * 3)
+    for page in roots:
+        data[4096 * (page - 1) : 4096 * page] = b"\xa5" * 4096
     path.write_bytes(bytes(data))
 
 

@@ -161,13 +161,13 @@ def test_bytes_are_given_to_a_pipe_as_it_takes_them() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     todo = [memoryview(b"ab"), memoryview(b"c")]
-    assert not process._give(writing, todo) and todo == []
+    assert not process._write_some(writing, todo) and todo == []
     assert os.read(reading, 10) == b"abc"
     todo = [memoryview(bytes(10_000_000)), memoryview(b"c")]
-    assert process._give(writing, todo)
+    assert process._write_some(writing, todo)
     assert 0 < len(todo[0]) < 10_000_000 and len(todo) == 2
     os.close(reading)
-    assert not process._give(writing, todo)
+    assert not process._write_some(writing, todo)
     os.close(writing)
 
 
