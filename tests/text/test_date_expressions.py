@@ -34,6 +34,11 @@ def said(text: str, language: str = "", at: datetime = MONDAY) -> list[str]:
     return found
 
 
+def test_last_before_another_word_is_no_day_even_if_the_text_names_a_weekday() -> None:
+    assert said("The last meeting was on a Friday.") == said("Die letzte Sitzung war an einem Freitag.") == []
+    assert said("The last Friday was busy, and the next meeting was fine.") == ["2023-05-05"]
+
+
 def test_a_day_is_the_same_in_every_writing() -> None:
     for written in [
         "7 May 2023",
