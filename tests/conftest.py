@@ -18,28 +18,8 @@ import pytest
 from _pytest.pathlib import import_path
 
 import bench.data  # noqa: F401 - reads AGENTFORMER_DATA, which is removed below: the commands under test warn of it
+from tests.faults.long_form import KEPT, LONG
 
-KEPT = {
-    f"AGENTFORMER_{name}"
-    for name in (
-        "FAULTS",
-        "KILLS",
-        "KILLS_SEED",
-        "DISK",
-        "CLIENTS",
-        "SECONDS",
-        "PASSAGES",
-        "REEMBED",
-        "EXAMPLES",
-        "DAMAGES",
-        "DAMAGES_SEED",
-        "HOSTILE",
-        "MUTANTS",
-        "MUTANTS_SEED",
-        "OPERATIONS",
-        "OPERATIONS_SEED",
-    )
-}
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
 # Compiled modules are kept, even if the shell of the developer forbids it. The tests start hundreds of processes, and
@@ -70,7 +50,6 @@ from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
 from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401
 from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
-from tests.faults.long_form import LONG  # noqa: E402
 from tests.forked_readers import forked_readers  # noqa: E402
 
 agentformer.settings.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in

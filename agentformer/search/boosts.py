@@ -43,7 +43,7 @@ _IN_NUMS = "FROM entries WHERE num IN (SELECT value FROM json_each(?))"
 _TITLE_COLUMNS = (
     "SELECT num, document_id, CASE WHEN document_id IS NULL THEN title ELSE '' END, "
     "CASE WHEN document_id IS NULL OR (span_start = 0 AND coalesce(page, 1) = 1) "
-    f"THEN substr(content, 1, {TITLE_TEXT}) ELSE '' END {_IN_NUMS}"
+    f"THEN coalesce(substr(content, 1, {TITLE_TEXT}), '') ELSE '' END {_IN_NUMS}"  # NULL in a damaged row
 )
 
 

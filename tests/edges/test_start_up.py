@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from agentformer.cli.commands import main
 from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
 from agentformer.registry import built_in_names
-from tests.faults.long_form import LONG
+from tests.faults.long_form import KEPT, LONG
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,14 +28,16 @@ HEAVY = {"numpy", "faiss", "tantivy", "pydantic", "filelock", "Stemmer", *MODELS
 RUN = "from agentformer.cli.start import run\nrun()\n"
 
 
-def python(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def python(code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    environment = options.pop("env", os.environ)
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        **options,  # type: ignore[call-overload]
+        env={name: value for name, value in environment.items() if name not in KEPT},  # they are no settings
+        **options,
     )
 
 
@@ -180,7 +183,7 @@ MOMENTS = ["agentformer.cli.group", "click", "agentformer.factory", "tantivy", "
 if LONG:
     MOMENTS += [
         "agentformer.search.hybrid",
-        "agentformer.cli.commands.memory",
+        "agentformer.cli.commands.search",
         "sqlite3",
         "agentformer.memory.backends.faiss.backend",
         "numpy",
