@@ -103,7 +103,7 @@ def _clock(text: str) -> time | None:
 
 CORPUS, QUERIES = "corpus.jsonl", "queries.jsonl"
 MAX_LINE = 64 * 1024 * 1024  # bytes of one line, so that a file without line ends does not fill the memory
-_MOST_REPORTED = 10  # number of bad lines that a message lists
+_MAX_REPORTED = 10  # number of bad lines that a message lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,8 @@ def _read(path: Path, parse: Callable[[Mapping[str, Any]], Row]) -> list[Row]:
                     raise ValueError(f"line {first} has the same id {row.id!r:.80}; give each line its own id")
                 rows[row.id] = number, row
             except ValueError as error:  # InvalidInput is a ValueError
-                more += len(bad) >= _MOST_REPORTED
-                bad += [f"{path.name}:{number}: {error}"] if len(bad) < _MOST_REPORTED else []
+                more += len(bad) >= _MAX_REPORTED
+                bad += [f"{path.name}:{number}: {error}"] if len(bad) < _MAX_REPORTED else []
     except FileNotFoundError:
         raise InvalidInput("DIR", f"{path} does not exist; a folder of questions has {CORPUS} and {QUERIES}") from None
     except OSError as error:

@@ -31,7 +31,7 @@ class Trial(Loader):
 Named = Literal["entry", "record", "page", "document"]
 _ORDER: tuple[Named, ...] = ("entry", "record", "page", "document")  # from the smallest unit to the largest
 _KEYS = ("id", "text", "relevant", "meta")
-_MOST_LISTED = 5  # unknown names in a message
+_MAX_LISTED = 5  # unknown names in a message
 
 
 def evaluate_opened(
@@ -115,8 +115,8 @@ def _kinds(backend: MemoryBackend, within: Scope, questions: Sequence[Question])
     names = dict.fromkeys(name for question in questions for name in question.relevant)
     kinds = {name: kind for name in names if (kind := _kind(backend, within, name))}
     if lost := [name for name in names if name not in kinds]:
-        more = f" and {len(lost) - _MOST_LISTED} more" if len(lost) > _MOST_LISTED else ""
-        unknown = ", ".join(repr(name[:80]) for name in lost[:_MOST_LISTED])
+        more = f" and {len(lost) - _MAX_LISTED} more" if len(lost) > _MAX_LISTED else ""
+        unknown = ", ".join(repr(name[:80]) for name in lost[:_MAX_LISTED])
         raise InvalidInput(
             "relevant",
             f"nothing in the namespace {within.namespace} has the name {unknown}{more}; use the id of an entry, a "

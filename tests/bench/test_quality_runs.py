@@ -13,7 +13,7 @@ import pytest
 import agentformer
 from agentformer.settings import Settings
 from agentformer.text import analysis
-from agentformer.text.dates import relative as time_words
+from agentformer.text.dates import relative as relative_dates
 from agentformer.types import Query
 from bench import abstaining, data, pages, precision
 from bench.quality import __main__, others, table, timing
@@ -128,7 +128,7 @@ def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None
     gc.unfreeze()  # `forget` looks for caches among all objects
     begun: list[str] = []
     found: list[int] = []
-    tables = time_words.phrase_tables()
+    tables = relative_dates.phrase_tables()
 
     def way(name: str) -> Any:
         def search(query: Query) -> None:
@@ -145,4 +145,4 @@ def test_ways_take_turns_at_who_begins_and_none_profits_from_the_other() -> None
     assert begun == ["plain", "default", "default", "plain", "plain", "default"]
     assert [len(each) for each in times] == [2, 2] and min(map(min, times)) > 0
     assert found[2:] == [0] * 4
-    assert time_words.phrase_tables() is tables
+    assert relative_dates.phrase_tables() is tables

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +12,12 @@ from agentformer import console
 from agentformer.console import CheckRuns
 from agentformer.errors import StoreBusy
 from agentformer.types import Check
+from tests.edges.running import wait_until
 
 
 def ended(runs: CheckRuns) -> dict[str, Any]:
-    deadline = time.monotonic() + 60
-    while (state := runs.state())["state"] == "running" and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return state
+    wait_until(lambda: runs.state()["state"] != "running")
+    return runs.state()
 
 
 def test_a_second_start_during_a_run_starts_nothing() -> None:

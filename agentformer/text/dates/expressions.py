@@ -16,7 +16,7 @@ from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import Day, Mention, find_dates, weekdays
-from agentformer.text.dates import relative as time_words
+from agentformer.text.dates import relative as relative_dates
 from agentformer.text.dates.relative import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
 from agentformer.text.languages import FUNCTION_WORDS
 
@@ -146,7 +146,7 @@ def find_date_ranges(
     if on is not None or years:
         ranges = _with_phrases(text, on, language, past, years, ranges)
         if _CJK.search(text):
-            ranges += time_words.unspaced_ranges(text, on)
+            ranges += relative_dates.unspaced_ranges(text, on)
     return _without_overlap(ranges)
 
 
@@ -155,18 +155,18 @@ def _with_phrases(
 ) -> list[DateRange]:
     """Return `dates`, and also the ranges of the time expressions that consist of words, such as "last week". An
     expression can refer to one of the dates, as in "two weeks before 7 May". See `find_date_ranges`."""
-    plain = time_words.fold(text)
+    plain = relative_dates.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
         candidates = [
-            (name, _possible(time_words.phrase_tables()[name], text_words, plain, on, years)) for name in names
+            (name, _possible(relative_dates.phrase_tables()[name], text_words, plain, on, years)) for name in names
         ]
         if not any(phrases for _, phrases in candidates) and not (dates and years):
             continue
-        line = _Line(text, plain, text_words, [time_words.phrase_tables()[name] for name in names])
+        line = _Line(text, plain, text_words, [relative_dates.phrase_tables()[name] for name in names])
         ranges = [*dates]
         for name, phrases in candidates:
-            matches = [*_matches(line, time_words.phrase_tables()[name], phrases)]
+            matches = [*_matches(line, relative_dates.phrase_tables()[name], phrases)]
             ranges = _extended(line, matches, ranges)
             ranges += _resolved(line, matches, on, past)
         if ranges != dates:
@@ -178,7 +178,7 @@ def _with_phrases(
 def time_languages() -> tuple[str, ...]:
     """Return the languages for which `find_date_ranges` has time expressions and which write spaces between words. For
     every other language, `find_date_ranges` returns the same result as for the language ""."""
-    return tuple(name for name in time_words.phrase_tables() if name != time_words.UNSPACED)
+    return tuple(name for name in relative_dates.phrase_tables() if name != relative_dates.UNSPACED)
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
@@ -206,7 +206,7 @@ def _candidate_languages(language: str, text_words: set[str]) -> Iterator[list[s
 
 @lru_cache(maxsize=64)
 def _function_words(language: str) -> frozenset[str]:
-    return frozenset(map(time_words.fold, FUNCTION_WORDS.get(language, ())))
+    return frozenset(map(relative_dates.fold, FUNCTION_WORDS.get(language, ())))
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
@@ -224,10 +224,12 @@ def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
 
 def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past: bool) -> DaySpan | None:
     if reading.year:
-        return time_words.calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
+        return (
+            relative_dates.calendar_days(reading.year, reading.month, reading.day) if reading.year in _YEARS else None
+        )
     if not reading.day and not _CJK.search(text[mention.start : mention.end]):
         return None  # "August" may be a person
-    return time_words.nearest_occurrence(reading.month, reading.day, on, past)
+    return relative_dates.nearest_occurrence(reading.month, reading.day, on, past)
 
 
 def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
@@ -251,7 +253,7 @@ def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, pas
     for at, phrase, slots, behind in matches:
         if phrase.kind == "in-year" and phrase.number and line.counts_something(behind - 1, phrase.language):
             continue
-        if days := time_words.resolve(phrase.kind, phrase.number, slots, on, past):
+        if days := relative_dates.resolve(phrase.kind, phrase.number, slots, on, past):
             start, end, relative = line.tokens[at].start, line.tokens[behind - 1].end, phrase.kind != "in-year"
             yield DateRange(start, end, *days, relative=relative, border=line.behind_border(at))
 
@@ -296,11 +298,11 @@ def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
 
 
 _SLOT: Mapping[str, Callable[[str, Words], int]] = {
-    "{n}": time_words.number_value,
+    "{n}": relative_dates.number_value,
     "{unit}": lambda word, words: words.units.get(word, 0),
     "{weekday}": lambda word, _: sum(weekdays(word)) if len(weekdays(word)) == 1 else 0,
     "{month}": lambda word, words: words.months.get(word, 0),
-    "{year}": lambda word, _: time_words.year_value(word),
+    "{year}": lambda word, _: relative_dates.year_value(word),
 }
 
 
@@ -325,8 +327,8 @@ def _extended(line: _Line, matches: Sequence[_PhraseMatch], dates: Sequence[Date
         if days.start in before_date:
             (_, phrase, slots, _), start = before_date[days.start]
             edge, sign = (days.first, -1) if phrase.kind == "before" else (days.last, 1)
-            kind, number = ("weekday", 1) if slots.weekday else (time_words.UNITS[slots.unit - 1], slots.n or 1)
-            if other := time_words.resolve(kind, sign * number, slots, edge, past=False):
+            kind, number = ("weekday", 1) if slots.weekday else (relative_dates.UNITS[slots.unit - 1], slots.n or 1)
+            if other := relative_dates.resolve(kind, sign * number, slots, edge, past=False):
                 result.append(DateRange(start, days.start, *other))
             border = True
         result.append(replace(days, border=True) if border else days)
