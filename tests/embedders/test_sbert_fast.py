@@ -224,8 +224,9 @@ def test_the_tokens_of_only_the_last_short_queries_are_kept(own: Path, cache: Pa
     assert list(runtime._kept) == ids[3:]
 
 
-def test_a_small_model_uses_one_thread_for_each_batch() -> None:
-    assert [openvino._streams(384, count) for count in (1, 2, 64)] == [(1, 1), (2, 2), (8, 8)]
+def test_a_small_model_uses_two_threads_for_each_batch() -> None:
+    found = {count: openvino._streams(384, count) for count in (1, 2, 3, 4, 64)}
+    assert found == {1: (1, 1), 2: (1, 2), 3: (1, 3), 4: (2, 4), 64: (8, 16)}
     assert openvino._streams(1024, 6) == (1, 6)
 
 
@@ -234,7 +235,7 @@ def test_batches_that_are_computed_at_the_same_time_have_the_rows_of_one_after_a
 ) -> None:
     one = OpenVinoRuntime(fp32_export(cache), "")
     monkeypatch.setattr(openvino, "_SMALL", 1_000)
-    monkeypatch.setattr(openvino, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(openvino, "usable_cpus", lambda: 4)
     several = OpenVinoRuntime(fp32_export(cache), "")
     texts = [[f"{text} {at}" for text in TEXTS[: 1 + at]] for at in range(7)]
     batches = [one.tokenize(batch) for batch in texts]
@@ -255,7 +256,7 @@ def test_batches_that_are_computed_at_the_same_time_have_the_rows_of_one_after_a
 
 def test_questions_have_a_stream_beside_an_upload(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openvino, "_SMALL", 1_000)
-    monkeypatch.setattr(openvino, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(openvino, "usable_cpus", lambda: 4)
     monkeypatch.setattr(openvino, "_ASKED_SECONDS", 0.0)
     runtime = OpenVinoRuntime(fp32_export(cache), "")
     batches = [runtime.tokenize([f"{text} {at}" for text in TEXTS[:2]]) for at in range(7)]
@@ -270,6 +271,29 @@ def test_questions_have_a_stream_beside_an_upload(own: Path, cache: Path, monkey
     uploaded = runtime.rows_of(batches)
     next(iter(uploaded))
     assert runtime._requests.qsize() == 2
+
+
+def test_a_batch_is_computed_in_pieces_while_questions_wait_for_the_only_stream(
+    own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openvino, "_SMALL", 1_000)
+    monkeypatch.setattr(openvino, "usable_cpus", lambda: 2)
+    monkeypatch.setattr(openvino, "_ASKED_SECONDS", 0.0)
+    runtime = OpenVinoRuntime(fp32_export(cache), "")
+    texts = ["keys", *(f"keys and mail {at}" for at in range(5))]
+    batches = [runtime.tokenize(texts), runtime.tokenize(texts[1:3])]
+    width = runtime.padded(max(item.length for item in batches[0]))
+    monkeypatch.setattr(openvino, "_PIECE_TOKENS", 2 * width)
+    whole = list(runtime.rows_of(batches))
+    assert [len(rows) for rows in whole] == [6, 2]
+    pieces = runtime.rows_of(batches)
+    monkeypatch.setattr(openvino, "_ASKED_SECONDS", math.inf)  # a question was just asked
+    runtime.rows(batches[1])
+    found = list(pieces)
+    assert [len(rows) for rows in found] == [2, 2, 2, 2]
+    assert np.allclose(np.concatenate(found), np.concatenate(whole), atol=1e-6)
+    monkeypatch.setattr(openvino, "_PIECE_TOKENS", 1)  # a text that is longer than a piece is a piece
+    assert [len(rows) for rows in runtime.rows_of(batches)] == [1] * 8
 
 
 def test_weights_that_are_not_numbers_are_refused(own: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,8 +139,7 @@ class SbertEmbedder:
         items = self._tokenize([self._space.document_prefix + text for text in texts])
         batches = [*_batches([item.length for item in items], self._batch_tokens)]
         found = self._runtime.rows_of([[items[i] for i in batch] for batch in batches])
-        for batch, each in zip(batches, found, strict=True):
-            rows[batch] = self._checked(each)
+        rows[[i for batch in batches for i in batch]] = np.concatenate([self._checked(each) for each in found])
         return rows
 
     def embed_queries(self, texts: Sequence[str]) -> Matrix:

@@ -39,8 +39,9 @@ MODEL, TOKENIZER, FACTS, PROBE_ROWS = "model.xml", "tokenizer.json", "facts.json
 _SAME_INT8 = 0.99
 # Lengths are rounded up, because OpenVINO compiles a kernel for each new length (5 ms for fp32, 25 ms for int8).
 _LENGTH_STEP = 8
-_SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than one
+_SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than two
 _MOST_STREAMS = 8  # each stream has its own memory for the numbers between the layers
+_PIECE_TOKENS = 256  # of a batch of documents that is computed while questions wait; takes 10% longer for each token
 _KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # cached queries, and tokens of a cached query: at most 6 MB for MiniLM
 _SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
 _ASKED_SECONDS = 0.5  # after a computation for a question; its answer may need further ones
@@ -160,8 +161,8 @@ class OpenVinoRuntime(FastTokenizer):
         return vectors
 
     def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
-        """Yield the vectors of each batch, in order, as `TorchRuntime.rows_of` describes. Several batches are computed
-        at the same time, each in one thread."""
+        """Yield the vectors of the texts of all batches, in order, as `TorchRuntime.rows_of` describes. A batch can be
+        computed in several pieces, and several batches at the same time."""
         if len(batches) == 1:
             return iter([self.rows(batches[0])])
         return (rows for (rows,) in self._computed(batches, 1, self._requests))
@@ -200,11 +201,11 @@ class OpenVinoRuntime(FastTokenizer):
     def _computed(
         self, batches: Sequence[Sequence[Tokenized]], count: int, requests: queue.SimpleQueue[Any]
     ) -> Iterator[list[Matrix]]:
-        """Yield the first `count` outputs of the model (arrays) for each batch, in order. Several batches are computed
-        at the same time, each by one inference request of OpenVINO, as long as `requests` has free requests."""
+        """Yield the first `count` outputs of the model (arrays) for each piece of a batch, in order. Several pieces are
+        computed at the same time, each by one inference request of OpenVINO, if `requests` has free requests."""
         running: deque[tuple[Any, object]] = deque()  # requests, with their inputs, which must exist until the end
         try:
-            for inputs in map(self._inputs, batches):
+            for inputs in self._pieces(batches, requests):
                 while len(running) >= self._most_running(requests):
                     yield _outputs(running[0][0], count)
                     requests.put(running.popleft()[0])
@@ -224,12 +225,31 @@ class OpenVinoRuntime(FastTokenizer):
             if requests is self._short:
                 self._asked_at = time.monotonic()
 
+    def _pieces(
+        self, batches: Sequence[Sequence[Tokenized]], requests: queue.SimpleQueue[Any]
+    ) -> Iterator[dict[str, NDArray[np.int64]]]:
+        """Yield the inputs of the model for each batch, in order. If the model has only one stream (worker of
+        OpenVINO), a batch of documents is yielded in pieces while questions are computed, because a question waits for
+        the piece that was started before it. A piece is padded like its batch, so the vectors stay the same."""
+        for batch in batches:
+            width = self.padded(max(item.length for item in batch))
+            start = 0
+            while start < len(batch):
+                split = self._streams == 1 and self._yields_to_questions(requests)
+                end = start + (max(1, _PIECE_TOKENS // width) if split else len(batch))
+                yield self.arrays(batch[start:end], width)
+                start = end
+
     def _most_running(self, requests: queue.SimpleQueue[Any]) -> int:
-        """Return how many batches one thread may compute at the same time. While questions are computed, and shortly
-        after, the batches of documents use all streams (workers of OpenVINO) except one. Otherwise, a question would
-        have to wait for the batches that were started before."""
+        """Return how many pieces of batches one thread may compute at the same time. While questions are computed, the
+        batches of documents use all streams except one, or the only one for one piece at a time."""
+        return max(1, self._streams - 1) if self._yields_to_questions(requests) else self._streams + _SPARE
+
+    def _yields_to_questions(self, requests: queue.SimpleQueue[Any]) -> bool:
+        """Return True if `requests` are those for documents, and a question is computed or was computed shortly before.
+        Then a question would have to wait for the batches of documents that were started before it."""
         asked = self._short.qsize() < self._streams or time.monotonic() - self._asked_at < _ASKED_SECONDS
-        return max(1, self._streams - 1) if asked and requests is self._requests else self._streams + _SPARE
+        return asked and requests is self._requests
 
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. In a batch of texts with the same
@@ -270,11 +290,11 @@ class OpenVinoRuntime(FastTokenizer):
 
 def _streams(dimension: int, processors: int) -> tuple[int, int]:
     """Return the number of batches that a model computes at the same time, and the number of threads for all of them. A
-    small model uses one thread for each batch: two threads that share the work of a short text wait for each other most
-    of the time, and the waiting uses the processors too. `dimension` is the number of numbers in a vector."""
+    small model uses two threads (three of three processors) for each batch: a short text needs .6 of the time of one
+    thread, but more threads would wait for each other most of the time. `dimension` is the length of a vector."""
     if dimension > _SMALL:
         return 1, processors
-    return (streams := min(processors, _MOST_STREAMS)), streams
+    return min(max(1, processors // 2), _MOST_STREAMS), min(processors, 2 * _MOST_STREAMS)
 
 
 def _free_request(requests: queue.SimpleQueue[Any], *, wait: bool) -> Any:

@@ -103,7 +103,8 @@ class TorchRuntime:
     query_rows = rows
 
     def rows_of(self, batches: Sequence[Sequence[Tokenized]]) -> Iterator[Matrix]:
-        """Yield the vectors of the texts of each batch, in order, as `rows` returns them."""
+        """Yield the vectors of the texts of all batches, in order, as `rows` returns them. An array has the vectors of
+        one batch or of a part of it."""
         return map(self.rows, batches)
 
     def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]] | None:
