@@ -26,7 +26,7 @@ from agentformer.text.dates.expressions import find_date_ranges, time_languages
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
 from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
-from agentformer.text.splitting import is_question, stated
+from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
@@ -280,7 +280,7 @@ def _message(text: str, on: date | None) -> list[Any]:
         named = [name for name in time_languages() if find_date_ranges(text, on, name)]
         times = len(named) == len(time_languages()) or ["", *named]
     votes = language_votes(text).to_json() if isinstance(times, list) else None
-    return [is_question(text), stated(text), times, votes]
+    return [ends_with_question(text), stated(text), times, votes]
 
 
 def _entry_title(entry: MemoryEntry) -> str:

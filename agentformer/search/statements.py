@@ -42,7 +42,7 @@ from agentformer.search.fusion import FusionOptions, RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.languages import detect_language, stem
-from agentformer.text.splitting import is_question, stated
+from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # name of the ranked list
@@ -164,7 +164,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
             properties = own.question, own.stated, own.names_time
         else:
             text, at = texts[num]
-            properties = is_question(text), stated(text), partial(_names_time, text, at)
+            properties = ends_with_question(text), stated(text), partial(_names_time, text, at)
         messages[num] = Message(turn.session, turn.speaker, following.get(num, 0), *properties)
     return messages
 
@@ -266,8 +266,8 @@ def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[
     shared = [sum(rarity[term] for term in terms) / (sum(rarity.values()) or 1.0) for terms in stems]
     scores = []
     for place, text in enumerate(texts):
-        score = shared[place] * (1 - _ORIGINAL_QUESTION_LOSS * is_question(text)) + _LENGTH_GAIN * stated(text)
-        if place and is_question(texts[place - 1]):
+        score = shared[place] * (1 - _ORIGINAL_QUESTION_LOSS * ends_with_question(text)) + _LENGTH_GAIN * stated(text)
+        if place and ends_with_question(texts[place - 1]):
             score += _ORIGINAL_ANSWER_GAIN * shared[place - 1]
         scores.append(score)
     order = sorted(range(len(originals)), key=lambda place: -scores[place])

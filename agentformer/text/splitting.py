@@ -158,7 +158,7 @@ def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> b
     return begins and line[-1] not in ",;-–(" and len(line) * 5 < len(following) * 3
 
 
-def is_question(text: str) -> bool:
+def ends_with_question(text: str) -> bool:
     """Return whether a text ends with a question."""
     tail = text[-_TAIL:]
     return any(mark in tail for mark in _QUESTION_MARKS) and _ENDS_WITH_QUESTION.search(tail) is not None

@@ -15,8 +15,7 @@ import tantivy
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
-from agentformer.index.words import query as word_search
-from agentformer.index.words.query import Change, CommittedIndex, Memtable, View, without_common_terms
+from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.fields import MAX_LIMIT
@@ -250,7 +249,7 @@ def test_a_common_term_is_left_out_if_rarer_ones_remain(tmp_path: Path, monkeypa
     backend.store([make_entry(f"station report {n} {'heron' if n % 10 else 'otter'} {said(n)}") for n in range(200)])
     text = "station report otter fossa"
     best = found(backend, text)[0]
-    monkeypatch.setattr(word_search, "_LARGE", 100)
+    monkeypatch.setattr(word_fields, "_LARGE", 100)
     assert found(backend, text)[0] == best
     assert len(found(backend, text)) < 200  # those that have the common terms alone are not looked at
     assert len(found(backend, "station report")) == 200  # nothing rarer is asked for
@@ -262,12 +261,21 @@ def test_only_terms_of_many_entries_are_left_out() -> None:
     holders |= {("stems", "rarer"): 10, ("stems", "en~missing"): 0}
     asked = [word_fields.WeightedTerm(field, term, 1.0) for field, term in holders]
     common, elsewhere, rare, rarer, missing = asked
-    assert without_common_terms(asked, holders, 20_000, "en") == [elsewhere, rare, rarer, missing]
-    assert without_common_terms([common, elsewhere, rare, missing], holders, 20_000, "en") == [
+    assert word_fields.without_common_terms(asked, holders, 20_000, "en") == [elsewhere, rare, rarer, missing]
+    assert word_fields.without_common_terms([common, elsewhere, rare, missing], holders, 20_000, "en") == [
         common,
         elsewhere,
         rare,
         missing,
     ]
-    assert without_common_terms(asked, holders, 20_000, "fi") == asked
-    assert without_common_terms(asked, holders, 9_500, "en") == asked
+    assert word_fields.without_common_terms(asked, holders, 20_000, "fi") == asked
+    assert word_fields.without_common_terms(asked, holders, 9_500, "en") == asked
+
+
+def test_rare_languages_are_left_out_only_in_a_large_index() -> None:
+    counts = {"en": 9_990, "fi": 9, "et": 1}
+    assert word_fields.query_languages(counts, 9_999, "") == {"en", "fi", "et"}
+    assert word_fields.query_languages(counts, 10_000, "") == {"en"}
+    assert word_fields.query_languages(counts, 10_000, "et") == {"en", "et"}
+    assert word_fields.query_languages(counts, 10_000, "sv") == {"en"}
+    assert word_fields.query_languages(counts | {"fi": 10}, 10_000, "") == {"en", "fi"}

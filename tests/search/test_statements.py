@@ -10,8 +10,8 @@ import pytest
 import agentformer
 from agentformer import AgentFormer
 from agentformer.search import statements
-from agentformer.search.statements import is_question, stated
 from agentformer.text.analysis import analyze_query
+from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import Hit, Query
 
 TALK = (
@@ -187,7 +187,7 @@ def test_scores_lie_within_0_and_1_and_fall(af: AgentFormer) -> None:
     ],
 )
 def test_a_question_ends_with_its_mark(text: str, expected: bool) -> None:
-    assert is_question(text) is expected
+    assert ends_with_question(text) is expected
 
 
 def test_a_text_states_what_is_not_asked() -> None:

@@ -38,6 +38,10 @@ _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
 _PLACED = ("namespace", *_PLACES, *(name for name, _ in _KINDS))
 _placed: Callable[[MemoryEntry], tuple[str | None, ...]] = attrgetter(*_PLACED)
+_LARGE = 10_000  # in an index with more entries, common terms and rare languages are left out, because they are slow
+_LANGUAGE_SHARE = 0.001  # a smaller share of the entries makes a language rare
+_COMMON = 0.3  # the share of entries that makes a term common
+_MIN_RARE = 2  # minimum number of rarer terms in a query from which common ones are left out
 _OWN_WEIGHT = 2  # weight of a message's own words; the words of its neighbors have weight 1
 _MAX_NEIGHBOR = 2_000  # code points of each neighboring text
 _MAX_TAG = 64  # a longer metadata string is a text and does not become a term
@@ -137,6 +141,32 @@ def with_shared_rarity(
             term = term._replace(weight=term.weight * rarity(max(own, written), entries) / rarity(own, entries))
         shared.append(term)
     return shared
+
+
+def without_common_terms(
+    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
+) -> list[WeightedTerm]:
+    """Return the terms with the weights of `with_shared_rarity`. Terms that very many entries have are left out,
+    because they make a search in a large index slow. If the index is small, or if too few rarer terms remain, all terms
+    are returned. Only stems of the main language of the index count as rarer terms: in other languages, a common word
+    can have a stem that is rare in this index."""
+    terms = with_shared_rarity(terms, frequencies, entries)
+    if entries < _LARGE:
+        return terms
+    rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]
+    stems = [term for term in rare if term.field == "stems" and in_language(term.term, language)]
+    enough = sum(1 for term in stems if frequencies[term.field, term.term]) >= _MIN_RARE
+    return rare if enough else terms
+
+
+def query_languages(counts: Mapping[str, int], entries: int, language: str) -> set[str]:
+    """Return the languages in which the words of a query are stemmed. `counts` is the number of entries of each
+    language in the index, and `entries` is their sum. In a large index, rare languages are left out, because for a few
+    short texts a wrong language is always detected. `language`, that of the query, is kept if the index has it."""
+    if entries < _LARGE:
+        return set(counts)
+    main = {name for name, count in counts.items() if count >= entries * _LANGUAGE_SHARE}
+    return main | ({language} & counts.keys())
 
 
 def required_places(scope: Scope) -> list[str]:

@@ -25,11 +25,11 @@ from agentformer.index.words.fields import (
     UNKNOWN_LANGUAGE,
     AnalyzedEntry,
     WeightedTerm,
-    in_language,
+    query_languages,
     rarity,
     required_places,
     weighted_terms,
-    with_shared_rarity,
+    without_common_terms,
 )
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
@@ -40,10 +40,6 @@ _DIGITS = 4  # digits of a rounded score; the order of addition changes the seve
 _SPARE = 1.3  # factor for the number of requested entries in a scope, so that usually one search is enough
 _WIDE = 0.5  # a scope with at least this share of the index is searched without place terms, which is faster
 _MAX_PLACES = 2  # maximum place terms in a query; the rarest ones already exclude nearly all other entries
-_LARGE = 10_000  # in an index with more entries, common terms are left out because they are slow and contribute little
-_LANGUAGE_SHARE = 0.001  # in a large index, queries are stemmed in languages with at least this share of the entries
-_COMMON = 0.3  # the share of entries that makes a term common
-_MIN_RARE = 2  # minimum number of rarer terms in a query from which common ones are left out
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # number of first entries of a result for which `covered` is computed
 _MAX_FREQUENCIES = 50_000  # maximum number of terms whose number of entries is cached
@@ -188,21 +184,14 @@ class CommittedIndex:
             name: int(searcher.doc_freq("language", name)) for name, _ in searcher.terms_with_prefix("language", "")
         }
         self.languages = {"" if name == UNKNOWN_LANGUAGE else name: count for name, count in counts.items()}
-        self._main_languages = {
-            name for name, count in self.languages.items() if count >= self.entries * _LANGUAGE_SHARE
-        }
         self.language = max(self.languages, key=lambda name: self.languages[name], default="")  # most frequent
 
     def query_terms(
         self, query: QueryTerms, more_languages: Collection[str], dates: Sequence[str] = ()
     ) -> list[WeightedTerm]:
         """Return the terms of a query with their weights. Words are stemmed for the languages of the index and for
-        `more_languages`. In a large index, rare languages are left out, because a wrong language is always detected for
-        a few short texts. The language of the query is never left out if the index has it. `dates` contains additional
-        terms for the days that the query names."""
-        languages = {*self.languages, *more_languages}
-        if self.entries >= _LARGE and len(self._main_languages) < len(self.languages):
-            languages = {*self._main_languages, *more_languages, *(languages & {query.language})}
+        `more_languages`. `dates` contains additional terms for the days that the query names."""
+        languages = {*query_languages(self.languages, self.entries, query.language), *more_languages}
         return weighted_terms(query.terms(languages, self._analyzers), dates)
 
     def frequency(self, field: str, term: str) -> int:
@@ -361,22 +350,6 @@ def covered_share(stem_sums: Sequence[float], rarities: Mapping[str, float], lan
                 sums[language] += rare
     whole = min((total for total in sums.values() if total), default=0.0)
     return min(1.0, max(stem_sums, default=0.0) / whole) if whole else 1.0
-
-
-def without_common_terms(
-    terms: Sequence[WeightedTerm], frequencies: Mapping[tuple[str, str], int], entries: int, language: str
-) -> list[WeightedTerm]:
-    """Return the terms with the weights of `with_shared_rarity`. Terms that very many entries have are left out,
-    because they make a search in a large index slow. If the index is small, or if too few rarer terms remain, all terms
-    are returned. Only stems of the main language of the index count as rarer terms: in other languages, a common word
-    can have a stem that is rare in this index."""
-    terms = with_shared_rarity(terms, frequencies, entries)
-    if entries < _LARGE:
-        return terms
-    rare = [term for term in terms if frequencies[term.field, term.term] <= entries * _COMMON]
-    stems = [term for term in rare if term.field == "stems" and in_language(term.term, language)]
-    enough = sum(1 for term in stems if frequencies[term.field, term.term]) >= _MIN_RARE
-    return rare if enough else terms
 
 
 def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:

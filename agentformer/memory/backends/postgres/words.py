@@ -17,8 +17,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, WeightedTerm, rarity, weighted_terms
-from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities, without_common_terms
+from agentformer.index.words.fields import (
+    BOOSTS,
+    AnalyzedEntry,
+    WeightedTerm,
+    query_languages,
+    rarity,
+    weighted_terms,
+    without_common_terms,
+)
+from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities
 from agentformer.memory.backends.postgres.searching import SearchReads, scope_condition
 from agentformer.memory.backends.postgres.server import Connection, native
 from agentformer.records import entries as records
@@ -28,8 +36,7 @@ from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
 _K1, _B = 1.2, 0.75  # parameters of BM25, as in tantivy
-_LARGE = 10_000  # number of entries; in a larger store, queries are stemmed only in the main languages
-_LANGUAGE_SHARE = 0.001
+_SMALL_SCOPE = 5_000  # entries
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # number of first entries of a result for which `covered` is computed
 _FIELDS = tuple(BOOSTS)
@@ -243,7 +250,8 @@ class ServerWords:
         """Return the best `limit` entries of the scope, best first. Entries with equal scores are sorted by number."""
         with self._reads.reading_in_helper() as connection:
             statistics = _statistics(connection)
-            terms = weighted_terms(query.terms(_languages(statistics, query), self._analyzers), dates)
+            languages = query_languages(statistics.languages, statistics.entries, query.language)
+            terms = weighted_terms(query.terms(languages, self._analyzers), dates)
             frequencies = _frequencies(connection, terms)
             language = max(statistics.languages, key=lambda name: statistics.languages[name], default="")
             terms = without_common_terms(terms, frequencies, statistics.entries, language)
@@ -252,7 +260,7 @@ class ServerWords:
             if not present or not limit:
                 return WordHits([], [])
             values = _query_values(present, frequencies, statistics, scope.namespace)
-            scored = _best(connection, values, scope, limit, small=allowed.count <= _LARGE // 2)
+            scored = _best(connection, values, scope, limit, small=allowed.count <= _SMALL_SCOPE)
             order = sorted(range(len(scored.entries)), key=lambda i: (-scored.scores[i], scored.entries[i]))[:limit]
             entries = scored.entries[order].tolist()
             hits = WordHits(entries, scored.scores[order].tolist())
@@ -264,16 +272,6 @@ class ServerWords:
             values = [stems, [*rarities.values()], scope.namespace, entries[:_HEAD]]
             held = [row[0] for row in native(connection).run(_HELD, values)]
         return hits._replace(covered=covered_share(held, rarities, statistics.languages))
-
-
-def _languages(statistics: _Statistics, query: QueryTerms) -> set[str]:
-    """Return the languages in which a query is stemmed; see `CommittedIndex.query_terms`."""
-    languages = {*statistics.languages}
-    least = statistics.entries * _LANGUAGE_SHARE
-    main = {name for name, count in statistics.languages.items() if count >= least}
-    if statistics.entries >= _LARGE and len(main) < len(languages):
-        return {*main, *(languages & {query.language})}
-    return languages
 
 
 def _statistics(connection: sqlite3.Connection) -> _Statistics:
