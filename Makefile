@@ -88,14 +88,14 @@ test-mcp-clients: $(MCP_CLIENTS_STAMP)  ## run the recipes of docs/MCP_RECIPES.m
 
 # `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
 # nothing, so they are distributed over both workers one by one.
-FAULTS = AGENTFORMER_FAULTS=1 $(PYTEST) -n 2 -rP
+FAULTS = FAULTS_LONG=1 $(PYTEST) -n 2 -rP
 faults: setup  ## run the long form of the fault tests: an hour or more
-	AGENTFORMER_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
-	AGENTFORMER_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
-	AGENTFORMER_FAULTS=1 $(PYTEST) -q -n 2 --dist loadfile -m "unit or slow"
-	AGENTFORMER_OPERATIONS=20000 $(FAULTS) tests/memory/test_differential.py
-	AGENTFORMER_KILLS=50 AGENTFORMER_SECONDS=60 AGENTFORMER_CLIENTS=16 AGENTFORMER_MUTANTS=2000 AGENTFORMER_DAMAGES=300 \
-		AGENTFORMER_DISK=all AGENTFORMER_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/console tests/readers/test_hostile.py \
+	FAULTS_KILLS=1024 $(FAULTS) tests/faults/test_kill_points.py
+	FAULTS_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
+	FAULTS_LONG=1 $(PYTEST) -q -n 2 --dist loadfile -m "unit or slow"
+	FAULTS_OPERATIONS=20000 $(FAULTS) tests/memory/test_differential.py
+	FAULTS_KILLS=50 FAULTS_SECONDS=60 FAULTS_CLIENTS=16 FAULTS_MUTANTS=2000 FAULTS_DAMAGES=300 \
+		FAULTS_DISK=all FAULTS_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/console tests/readers/test_hostile.py \
 		tests/backends/test_local_json_processes.py tests/memory/test_state_machine.py tests/memory/test_context.py \
 		tests/text/test_splitting.py tests/records/test_scopes.py tests/index/test_vectors.py tests/index/test_mapped_vectors.py \
 		tests/index/test_training.py tests/rag/test_folder_sync.py tests/embedders/test_sbert_quiet.py \

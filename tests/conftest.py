@@ -18,7 +18,7 @@ import pytest
 from _pytest.pathlib import import_path
 
 import bench.data  # noqa: F401 - reads AGENTFORMER_DATA, which is removed below: the commands under test warn of it
-from tests.faults.long_form import KEPT, LONG
+from tests.faults.long_form import LONG
 
 PROVIDERS = ("OPENAI_", "LMSTUDIO_", "OLLAMA_")
 
@@ -29,7 +29,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 BACKEND = os.environ.get("AGENTFORMER_BACKEND", "")
-for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS)) and name not in KEPT]:
+for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS))]:
     del os.environ[name]  # a developer's own settings must not decide a test
 # Exports of models are found by their content, so that the next run, and each process of this one, need not make them.
 os.environ["AGENTFORMER_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "models")

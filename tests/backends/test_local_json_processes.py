@@ -1,6 +1,6 @@
 """Several processes over one folder of JSON files, and processes that are killed while they write.
 
-Six kills in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed.
+Six kills in the normal suite; `FAULTS_KILLS=50` for more. The seed is printed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests import forked
 
 pytestmark = pytest.mark.process
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "6"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "6"))
 EVERYTHING = Scope(include_archived=True)
 NAMES = ("a", "b", "c")
 
@@ -139,7 +139,7 @@ def test_a_killed_change_of_several_namespaces_is_atomic(tmp_path: Path, steps: 
 
 @pytest.mark.fault
 def test_a_killed_process_loses_no_acknowledged_write(tmp_path: Path) -> None:
-    seed = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
+    seed = int(os.environ.get("FAULTS_KILLS_SEED") or random.randrange(10**6))
     print(f"seed {seed}, {KILLS} kills")
     choose = random.Random(seed)
     reports: list[Report] = []

@@ -16,7 +16,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 expect = pytest.importorskip("playwright.sync_api", reason="playwright is not installed").expect
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not LONG, reason="AGENTFORMER_FAULTS=1 stores 20,000 entries and 1,000 documents"),
+    pytest.mark.skipif(not LONG, reason="FAULTS_LONG=1 stores 20,000 entries and 1,000 documents"),
 ]
 
 ENTRIES = 10_000

@@ -24,7 +24,7 @@ from agentformer.types import MemoryEntry, Query, Scope
 
 pytestmark = pytest.mark.fault
 
-DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "4"))
+DAMAGES = int(os.environ.get("FAULTS_DAMAGES", "4"))
 PAGE = 4096
 EVERYTHING = Scope(include_archived=True)
 

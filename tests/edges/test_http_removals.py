@@ -157,7 +157,7 @@ def test_a_key_sees_and_keeps_only_what_is_in_its_namespaces(tmp_path: Path) -> 
 
 @pytest.mark.fault
 @pytest.mark.process
-@pytest.mark.skipif(not LONG, reason="AGENTFORMER_FAULTS=1 kills the server after a deletion")
+@pytest.mark.skipif(not LONG, reason="FAULTS_LONG=1 kills the server after a deletion")
 def test_a_deletion_survives_a_killed_server(tmp_path: Path) -> None:
     first = Running(tmp_path)
     try:

@@ -30,7 +30,7 @@ from agentformer.settings import load_settings  # noqa: E402
 from tests.readers.conftest import make_pdf  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = os.environ.get("AGENTFORMER_EXAMPLES", "")  # of each endpoint; the acceptance run takes many
+EXAMPLES = os.environ.get("FAULTS_EXAMPLES", "")  # of each endpoint; the acceptance run takes many
 # Checks that the document is one of OpenAPI, and then runs the command line, in one process: the import takes seconds.
 SCHEMATHESIS = """
 import json, schemathesis

@@ -17,7 +17,7 @@ from agentformer.cli.commands import main
 from agentformer.cli.group import HELP, first_sentence
 from agentformer.factory import connect
 from agentformer.registry import built_in_names
-from tests.faults.long_form import KEPT, LONG
+from tests.faults.long_form import LONG
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,14 +29,12 @@ RUN = "from agentformer.cli.start import run\nrun()\n"
 
 
 def python(code: str, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    environment = options.pop("env", os.environ)
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
-        env={name: value for name, value in environment.items() if name not in KEPT},  # they are no settings
         **options,
     )
 

@@ -1,4 +1,5 @@
-"""The mark of fault tests that only `make faults` runs."""
+"""The mark of fault tests that only `make faults` runs. The variables of the long form begin with `FAULTS_`: commands
+under test would warn of others that begin like settings."""
 
 from __future__ import annotations
 
@@ -6,28 +7,5 @@ import os
 
 import pytest
 
-LONG = "AGENTFORMER_FAULTS" in os.environ  # set by `make faults`
+LONG = "FAULTS_LONG" in os.environ  # set by `make faults`
 long_form = pytest.mark.skipif(not LONG, reason="part of the long form: run `make faults`")
-
-# The variables that set the long form of tests. Commands under test would warn of them, because they are no settings.
-KEPT = {
-    f"AGENTFORMER_{name}"
-    for name in (
-        "FAULTS",
-        "KILLS",
-        "KILLS_SEED",
-        "DISK",
-        "CLIENTS",
-        "SECONDS",
-        "PASSAGES",
-        "REEMBED",
-        "EXAMPLES",
-        "DAMAGES",
-        "DAMAGES_SEED",
-        "HOSTILE",
-        "MUTANTS",
-        "MUTANTS_SEED",
-        "OPERATIONS",
-        "OPERATIONS_SEED",
-    )
-}

@@ -18,7 +18,7 @@ from typing import Any
 
 from tests import forked
 
-ALL = os.environ.get("AGENTFORMER_DISK") == "all"  # every size and moment, instead of a sample
+ALL = os.environ.get("FAULTS_DISK") == "all"  # every size and moment, instead of a sample
 _BOUND = 540.0  # seconds that a child may take
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000  # of unshare(2)
 _OWN = "from tests.faults import mounts\nmounts.own_mounts()"

@@ -1,6 +1,6 @@
 """Backups that are taken while three processes add, change, remove, sum up and ingest; and `kill -9` during one.
 
-Two backups and one kill in the normal suite; `AGENTFORMER_SECONDS=60` and `AGENTFORMER_KILLS=30` for more.
+Two backups and one kill in the normal suite; `FAULTS_SECONDS=60` and `FAULTS_KILLS=30` for more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from agentformer.factory import AgentFormer
 from agentformer.types import MemoryEntry, Scope
 from tests import forked
 
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "0"))
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "0"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
 WRITERS = 3
 BACKUPS = 2  # at least
 

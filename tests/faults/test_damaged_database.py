@@ -1,6 +1,6 @@
 """Damage in the database is told, and never answered from.
 
-`AGENTFORMER_DAMAGES` says how many copies are damaged, `AGENTFORMER_DAMAGES_SEED` where the numbers begin.
+`FAULTS_DAMAGES` says how many copies are damaged, `FAULTS_DAMAGES_SEED` where the numbers begin.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import pytest
 
 from tests import forked
 
-DAMAGES = int(os.environ.get("AGENTFORMER_DAMAGES", "4"))
-SEED = int(os.environ.get("AGENTFORMER_DAMAGES_SEED", "1"))
+DAMAGES = int(os.environ.get("FAULTS_DAMAGES", "4"))
+SEED = int(os.environ.get("FAULTS_DAMAGES_SEED", "1"))
 _CHILD = Path(__file__).with_name("damaging.py")
 _PATIENCE = 60 + 10 * DAMAGES  # seconds: what takes longer hangs
 

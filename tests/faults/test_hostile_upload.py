@@ -1,6 +1,6 @@
 """Files that mean harm, sent to a real server: refused within the limits, while questions are answered.
 
-Two files and a sparse one in the normal suite; `AGENTFORMER_HOSTILE=all` for more.
+Two files and a sparse one in the normal suite; `FAULTS_HOSTILE=all` for more.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SLOW = "took longer than 1 s"
 # What is sent, with the words that refuse it: a decompression bomb, and pages without end. On a crowded machine a bomb
 # of half a second is slow, too.
 REFUSED = {"docx-bomb_that_claims_little": "damaged", "pdf-slow_pages": SLOW}
-if os.environ.get("AGENTFORMER_HOSTILE"):
+if os.environ.get("FAULTS_HOSTILE"):
     REFUSED |= {"pdf-flate_bomb": "damaged", "docx-bomb": "has over 200 MiB of text", "pdf-kids_loop": "damaged"}
     REFUSED |= {"docx-deep_tables": SLOW}
 

@@ -18,7 +18,7 @@ from tests.faults.load_bulk import BATCH, name_of, opened
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
 
 
 def started(*arguments: Path) -> Any:

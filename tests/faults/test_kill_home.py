@@ -21,8 +21,8 @@ from tests import forked
 
 pytestmark = [pytest.mark.process, pytest.mark.fault]
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "50" if LONG else "2"))
-SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED", "22"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "50" if LONG else "2"))
+SEED = int(os.environ.get("FAULTS_KILLS_SEED", "22"))
 _OWN = re.compile(r"(?m)^(id|created_at|updated_at): .*$")
 
 

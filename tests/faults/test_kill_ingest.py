@@ -1,7 +1,7 @@
 """`kill -9` while documents are brought in, then again: nothing shows that it ever happened.
 
-One kill in the normal suite; `AGENTFORMER_KILLS=50` for more. The seed is printed and can be given back in
-`AGENTFORMER_KILLS_SEED`.
+One kill in the normal suite; `FAULTS_KILLS=50` for more. The seed is printed and can be given back in
+`FAULTS_KILLS_SEED`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from long_form import LONG, long_form
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from tests import forked
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
 TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
 DIES_AT_RENAME = """
 import os, signal, sys
@@ -120,7 +120,7 @@ def running(pids: list[int]) -> list[int]:
 
 
 def test_an_ingest_killed_at_random_points_leaves_no_trace(world: World, tmp_path: Path) -> None:
-    seed = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
+    seed = int(os.environ.get("FAULTS_KILLS_SEED") or random.randrange(10**6))
     print(f"seed {seed}, {KILLS} kills within {world.seconds:.1f} s")
     choose = random.Random(seed)
     killed = attempts = 0

@@ -1,7 +1,7 @@
 """`kill -9` at any moment of adding, cleaning and restoring; and many writers at once. Nothing acknowledged is lost,
 no consolidation is half done, and no index tells anything else than the records.
 
-Two kills and one second in the normal suite; `AGENTFORMER_KILLS=200` and `AGENTFORMER_SECONDS=60` for more.
+Two kills and one second in the normal suite; `FAULTS_KILLS=200` and `FAULTS_SECONDS=60` for more.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from agentformer.factory import AgentFormer
 from agentformer.types import MemoryEntry, Query, Scope
 from tests import forked
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "2"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "1"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "2"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "1"))
 EVERYTHING = Scope(include_archived=True)
 
 
@@ -99,8 +99,8 @@ def check_indexes(af: AgentFormer, entries: list[MemoryEntry]) -> None:
 
 
 def test_killed_at_any_moment_nothing_is_lost_or_half_done(tmp_path: Path) -> None:
-    seed = int(os.environ.get("AGENTFORMER_KILLS_SEED", random.randrange(10**6)))
-    print(f"AGENTFORMER_KILLS_SEED={seed}")
+    seed = int(os.environ.get("FAULTS_KILLS_SEED", random.randrange(10**6)))
+    print(f"FAULTS_KILLS_SEED={seed}")
     choose = random.Random(seed)
     folder, log = tmp_path / "index", tmp_path / "log"
     with opened(folder) as af:

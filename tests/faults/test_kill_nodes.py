@@ -1,7 +1,7 @@
 """Four nodes on one PostgreSQL, of which any is killed at any time, and so is the postmaster. No acknowledged write is
 lost, no vector is stored twice, only what a dead node had claimed is embedded again, and every node finds every entry.
 
-Five minutes; `AGENTFORMER_SECONDS=60` for another time.
+Five minutes; `FAULTS_SECONDS=60` for another time.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ psutil = pytest.importorskip("psutil", reason="psutil is not installed")
 
 NODES = 4
 LEASE = 2.0
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "300"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "300"))
 BOUND = 120.0  # seconds that anything here waits at most
 CHECKED = 200 if LONG else 8  # entries that each node searches for
 _MODES: tuple[Literal["lexical", "dense"], ...] = ("lexical", "dense")

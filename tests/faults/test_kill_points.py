@@ -5,9 +5,9 @@ that was killed must be found, by whoever opens it next, in the state after the 
 the call under way goes through, which for all but a few is its end: all or nothing. Nothing is wrong with it, both
 searches find all of it, and when the rest of the work is done it ends as if nothing had happened.
 
-A kill or two of each work in the normal suite. `AGENTFORMER_KILLS=1000` for so many over all works, half of them at
-points and half at random moments, `AGENTFORMER_KILLS=all` for every point of every work. The seed is printed and can be
-given back in `AGENTFORMER_KILLS_SEED`.
+A kill or two of each work in the normal suite. `FAULTS_KILLS=1000` for so many over all works, half of them at
+points and half at random moments, `FAULTS_KILLS=all` for every point of every work. The seed is printed and can be
+given back in `FAULTS_KILLS_SEED`.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from agentformer.records.database import Database
 from agentformer.records.integrity.files import write_atomically
 from agentformer.testing import make_entry
 
-KILLS = os.environ.get("AGENTFORMER_KILLS", "")
-SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
+KILLS = os.environ.get("FAULTS_KILLS", "")
+SEED = int(os.environ.get("FAULTS_KILLS_SEED") or random.randrange(10**6))
 
 needs_kill = pytest.mark.skipif(not hasattr(os, "fork") or not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
@@ -62,10 +62,10 @@ def moments_of(known: Undisturbed, choose: random.Random) -> Iterator[float]:
 @pytest.mark.parametrize("work", [pytest.param(work, id=name) for name, work in WORKS.items()])
 def test_nothing_acknowledged_is_lost_and_nothing_is_half_done(killing: Killing, work: Work) -> None:
     if not KILLS and not work.kills:
-        pytest.skip("of the long form: set AGENTFORMER_KILLS")
+        pytest.skip("of the long form: set FAULTS_KILLS")
     choose = random.Random(f"{SEED} {work.name}")
     before, calls = killing.told.copy(), killing.calls
-    print(f"AGENTFORMER_KILLS_SEED={SEED}")
+    print(f"FAULTS_KILLS_SEED={SEED}")
     known = killing.undisturbed(work.name)
     points = points_of(known, work, choose)
     at_points = sum(killing.at_point(work.name, number) for number in points)

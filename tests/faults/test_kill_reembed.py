@@ -1,7 +1,7 @@
 """`kill -9` while a store moves to another embedding space, and a client that asks all the time.
 
-One kill and 384 passages in the normal suite, made up ones where the shared data are absent; `AGENTFORMER_KILLS` and
-`AGENTFORMER_PASSAGES` for more. `AGENTFORMER_REEMBED=minilm` moves to the packaged MiniLM instead of another hashing
+One kill and 384 passages in the normal suite, made up ones where the shared data are absent; `FAULTS_KILLS` and
+`FAULTS_PASSAGES` for more. `FAULTS_REEMBED=minilm` moves to the packaged MiniLM instead of another hashing
 space, which takes some minutes.
 """
 
@@ -28,9 +28,9 @@ from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope
 from tests import forked
 
-KILLS = int(os.environ.get("AGENTFORMER_KILLS", "1"))
-TARGET = os.environ.get("AGENTFORMER_REEMBED", "hashing:96")
-PASSAGES = int(os.environ.get("AGENTFORMER_PASSAGES", "384"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
+TARGET = os.environ.get("FAULTS_REEMBED", "hashing:96")
+PASSAGES = int(os.environ.get("FAULTS_PASSAGES", "384"))
 BATCH = 64
 SCRIPT = Path(__file__).with_name("reembed_store.py")
 DATA = Path(__file__).parents[3] / "shared" / "data" / "squad_fi" / "corpus.jsonl"
@@ -97,7 +97,7 @@ def alike(found: list[Any], expected: list[Any]) -> bool:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL here")
 def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_client_notices(tmp_path: Path) -> None:
-    seed = int(os.environ.get("AGENTFORMER_KILLS_SEED", str(time.time_ns() % 10**6)))
+    seed = int(os.environ.get("FAULTS_KILLS_SEED", str(time.time_ns() % 10**6)))
     print(f"seed {seed}, {PASSAGES} passages to {TARGET}, {KILLS} kills")
     choose = random.Random(seed)
     index, log, stop, questions = (tmp_path / name for name in ("index", "log", "stop", "questions.json"))

@@ -1,6 +1,6 @@
 """Under a mixed load that goes on, nothing grows: memory, file handles, threads, processes, temporary files, the log.
 
-A few seconds in the normal suite, which tell nothing of memory; `AGENTFORMER_SECONDS=600` for that, and for one process
+A few seconds in the normal suite, which tell nothing of memory; `FAULTS_SECONDS=600` for that, and for one process
 beside two.
 """
 
@@ -22,8 +22,8 @@ from serve_load import Server
 from agentformer.records import database as database_module
 from agentformer.records.database import Database
 
-CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "2"))
+CLIENTS = int(os.environ.get("FAULTS_CLIENTS", "8"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "2"))
 MINUTES = 300.0  # seconds from which on memory has come to rest in the first part, and is looked at
 GROWTH = 1.10  # of memory, from the second quarter to the last
 PARTS = 3  # between which the server comes to rest; the first warms it up
@@ -32,7 +32,7 @@ WARMING = 4 * CLIENTS  # so that each process has begun all its threads
 # (`records/test_database.py::test_files_of_closed_connections_are_used_again`), so the logs are counted.
 CONNECTIONS = database_module._MAX_IDLE + 1
 
-needs_time = pytest.mark.skipif(SECONDS < MINUTES, reason="of the long form: set AGENTFORMER_SECONDS")
+needs_time = pytest.mark.skipif(SECONDS < MINUTES, reason="of the long form: set FAULTS_SECONDS")
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
 
 

@@ -1,7 +1,7 @@
 """Two servers, commands, a notebook, an MCP server and a cleaner on one folder at once: whatever one of them has been
 told is kept, every other one finds by its next search, by words and by vectors, and none sees an error.
 
-A second and a half in the normal run; `AGENTFORMER_SECONDS=300` for more.
+A second and a half in the normal run; `FAULTS_SECONDS=300` for more.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from neighbours import EMBEDDER, ByCommands, ByHttp, ByMcp, Neighbour, Notebook
 
 from agentformer.factory import connect
 
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "1.5"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "1.5"))
 PAUSE = 0.3  # between two additions of one: all have to look for all, and commands take a while to start
 AT_ONCE = 10  # texts that one search asks for
 LETTERS = "bcdfghjklmnpqrstvwxz"

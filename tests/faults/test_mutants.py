@@ -1,7 +1,7 @@
 """Damaged files: each ends as text or as a typed error, in a reader within its memory; the store they go into stays
 sound and goes on answering.
 
-Eight in the normal suite; `AGENTFORMER_MUTANTS=2000` for more, `AGENTFORMER_MUTANTS_SEED` for the same ones. One of
+Eight in the normal suite; `FAULTS_MUTANTS=2000` for more, `FAULTS_MUTANTS_SEED` for the same ones. One of
 them is made again by `mutate.py KIND 0 SEED --write FOLDER NUMBER`.
 """
 
@@ -21,10 +21,10 @@ from agentformer import connect
 from tests import forked
 
 BOUND = 3600.0
-COUNT = int(os.environ.get("AGENTFORMER_MUTANTS", "5"))
-SEED = int(os.environ.get("AGENTFORMER_MUTANTS_SEED", random.randrange(10**6)))
+COUNT = int(os.environ.get("FAULTS_MUTANTS", "5"))
+SEED = int(os.environ.get("FAULTS_MUTANTS_SEED", random.randrange(10**6)))
 SHARES = {"pdf": 0.6, "docx": 0.2, "html": 0.2, **dict.fromkeys(MORE_KINDS, 0.05)}
-TRIED = (*KINDS, *MORE_KINDS) if "AGENTFORMER_MUTANTS" in os.environ else KINDS
+TRIED = (*KINDS, *MORE_KINDS) if "FAULTS_MUTANTS" in os.environ else KINDS
 
 
 def test_every_damaged_file_ends_as_text_or_as_a_typed_error() -> None:

@@ -1,6 +1,6 @@
 """`agentformer serve` under many clients, ended and killed in the middle: no 5xx, nothing lost that it acknowledged.
 
-A second and eight clients in the normal suite; `AGENTFORMER_CLIENTS=32 AGENTFORMER_SECONDS=120` for more.
+A second and eight clients in the normal suite; `FAULTS_CLIENTS=32 FAULTS_SECONDS=120` for more.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
 from long_form import LONG, long_form
 from serve_load import BOUND, Answer, Load, Server, check_nothing_is_lost, multipart
 
-CLIENTS = int(os.environ.get("AGENTFORMER_CLIENTS", "8"))
-SECONDS = float(os.environ.get("AGENTFORMER_SECONDS", "1"))
+CLIENTS = int(os.environ.get("FAULTS_CLIENTS", "8"))
+SECONDS = float(os.environ.get("FAULTS_SECONDS", "1"))
 
 SLOW = 30  # files of a job that goes on while something else happens
 

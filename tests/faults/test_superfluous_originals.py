@@ -25,7 +25,7 @@ from tests import forked
 
 ROUNDS = 400 if LONG else 8
 KILLS = 1  # of each backend in the normal suite
-SEED = int(os.environ.get("AGENTFORMER_KILLS_SEED") or random.randrange(10**6))
+SEED = int(os.environ.get("FAULTS_KILLS_SEED") or random.randrange(10**6))
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
 
 # Each line of the input is one round: NAME=TEXT uploads a text, and NAME=- removes the document of this name.
@@ -122,7 +122,7 @@ def killing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Killing]:
 def test_after_a_kill_only_the_originals_of_stored_documents_are_left(killing: Killing, work: str) -> None:
     """`killing` opens the memory after each kill, and `states.faults` compares its files with its documents."""
     total = killing.undisturbed(work).run.points
-    print(f"AGENTFORMER_KILLS_SEED={SEED}")
+    print(f"FAULTS_KILLS_SEED={SEED}")
     points = range(total) if LONG else spread(total, KILLS, random.Random(SEED))
     killed = sum(killing.at_point(work, number) for number in points)
     print(f"{work}: {killed} kills at {total} points")

@@ -4,7 +4,7 @@ Each call is made by one of the processes, chosen at random. Now and then a proc
 or is killed, and another process takes its place. After each call, the entries of the store are compared with the
 entries of the model, and the results of one search with the results that follow from the model.
 
-`AGENTFORMER_OPERATIONS=20000` makes more calls, and `AGENTFORMER_OPERATIONS_SEED` repeats a run.
+`FAULTS_OPERATIONS=20000` makes more calls, and `FAULTS_OPERATIONS_SEED` repeats a run.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="processes are started by a fork server"),
 ]
 
-OPERATIONS = int(os.environ.get("AGENTFORMER_OPERATIONS", "120"))
-SEED = int(os.environ.get("AGENTFORMER_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 120 else 1))
+OPERATIONS = int(os.environ.get("FAULTS_OPERATIONS", "120"))
+SEED = int(os.environ.get("FAULTS_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 120 else 1))
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")

@@ -1,7 +1,7 @@
 """Files that mean harm end in text or in a typed error, and take nothing with them: no memory of this process, no file
 of this machine, no call to anybody.
 
-`AGENTFORMER_HOSTILE=all` reads all of them, also those whose readers are ended by their limits.
+`FAULTS_HOSTILE=all` reads all of them, also those whose readers are ended by their limits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ TYPES: dict[str, str | None] = {  # None: refused
     "script": "text/plain",
 }
 KNOWN = (*REFUSED, *HONEST, *(f"types-{name}" for name in TYPES))
-CHOSEN = tuple(HOSTILE) if os.environ.get("AGENTFORMER_HOSTILE") else (*QUICK, *KNOWN)
+CHOSEN = tuple(HOSTILE) if os.environ.get("FAULTS_HOSTILE") else (*QUICK, *KNOWN)
 GROWTH = 64 << 20  # bytes that this process may need beyond the file and its text
 
 
