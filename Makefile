@@ -52,7 +52,7 @@ test: style  ## run all checks and tests; the types and the import law are tests
 	$(PYTEST) -n 4 --dist loadfile --no-loadscope-reorder
 
 test-fast: setup  ## run the fast tests: without processes, models and faults
-	$(PYTEST) -q -n 2 --dist loadfile -m unit
+	$(PYTEST) -q -n 3 --dist loadfile -m unit
 
 # The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
 FRAMES = .venv-frames

@@ -278,7 +278,7 @@ def _read_vector_line(line: bytes, dimension: int) -> tuple[bytes, Vector]:
     values = json.loads(line.decode("utf-8"))
     known = isinstance(values, dict) and values.keys() == {"hash", "vector"}
     if not known or not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("the line is not a vector, which is a JSON object with the texts `hash` and `vector`")
+        raise ValueError("the line is not a vector: a JSON object with the string fields `hash` and `vector`")
     key = bytes.fromhex(values["hash"])
     data = base64.b64decode(values["vector"], validate=True)
     if len(key) != HASH_BYTES or len(data) != 4 * dimension:

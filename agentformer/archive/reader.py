@@ -193,7 +193,7 @@ def read(folder: Path) -> Archive:
         try:
             archive.vectors.append(read_vector_file(path, values))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise damaged(f"{MANIFEST}, {path}: {str(error)[:200]}") from None
+            raise damaged(f"{MANIFEST}: the entry for {path} is not valid: {str(error)[:200]}") from None
     for _ in archive.all_vectors():
         pass  # reading checks each vector
     return archive

@@ -72,8 +72,8 @@ def release_lease(connection: sqlite3.Connection, name: str, holder: str) -> Non
 
 
 def absent(entries: Iterable[MemoryEntry], upload: str = "") -> list[AbsentDocument]:
-    """Return an `AbsentDocument` for each document among `entries` whose metadata contain the SHA-256 of an original
-    file. `upload` is the id of the upload that is going to store the documents, or "" if the documents were removed."""
+    """Return an `AbsentDocument` for each entry that is a document and has the SHA-256 of its original file in its
+    metadata. The entries are not stored: they were removed, or the upload with the id `upload` will store them."""
     documents = ((entry.id, entry.metadata.get("sha256")) for entry in entries if entry.kind == "document")
     return [AbsentDocument(entry_id, digest, upload) for entry_id, digest in documents if isinstance(digest, str)]
 

@@ -107,9 +107,9 @@ def finder(connection: sqlite3.Connection) -> FindEntry:
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
     """Make the entries current again that were superseded by one of the entries `ids`. Call this function when the
-    entries `ids` were removed, moved or archived. If an entry that becomes current is archived without a summary, the
-    entries that it superseded become current, too, because searches do not find it. The former version of each entry is
-    added to its history. A damaged entry is skipped."""
+    entries `ids` were removed, moved or archived. Searches do not find an entry that is archived without a summary. If
+    such an entry becomes current, the entries that it superseded therefore become current, too. The former version of
+    each changed entry is added to its history. A damaged entry is skipped."""
     ids = list(ids)
     while ids:
         rows = connection.execute(PREDECESSORS, [json.dumps(ids)]).fetchall()

@@ -277,7 +277,11 @@ def open_files(pid: int) -> list[str]:
 
 
 def _children(pid: int) -> int:
-    return sum(len(Path(f"/proc/{pid}/task/{task.name}/children").read_text().split()) for task in _tasks(pid))
+    count = 0
+    for task in _tasks(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended since
+            count += len((task / "children").read_text().split())
+    return count
 
 
 def _tasks(pid: int) -> list[Path]:

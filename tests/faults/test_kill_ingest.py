@@ -26,7 +26,7 @@ from agentformer.memory.backends.faiss import DATABASE_FILE
 from tests import forked
 
 KILLS = int(os.environ.get("FAULTS_KILLS", "1"))
-TOKEN = "AGENTFORMER_TEST_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
+TOKEN = "FAULTS_FAMILY"  # inherited by every child of an ingest, so that orphans are seen
 DIES_AT_RENAME = """
 import os, signal, sys
 left = int(sys.argv.pop(1))

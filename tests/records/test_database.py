@@ -70,6 +70,12 @@ def test_an_interrupt_after_begin_leaves_no_open_transaction(database: Database,
     assert contents(database) == ["a"]
 
 
+def test_a_connection_to_a_file_that_is_gone_is_refused(tmp_path: Path) -> None:
+    one = sqlite3.connect(":memory:", factory=GuardedConnection)
+    with pytest.raises(StoreError, match=r"gone\.sqlite3 was removed, replaced or moved"):
+        one.bind(tmp_path / "gone.sqlite3")
+
+
 def test_an_error_rolls_the_transaction_back(database: Database) -> None:
     with pytest.raises(KeyError), database.writing() as connection:
         records.insert(connection, [entry("a"), entry("b")])

@@ -164,7 +164,10 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
     for name in ("session_id", "agent_id", "user_id", "project"):
         if place[name] is not None or speaker is not None:
             option = "--speaker" if place[name] is None else f"--{name.removesuffix('_id')}"
-            raise InvalidInput(option, "is used only for conversations; an export contains the owner of each entry")
+            raise InvalidInput(
+                option,
+                "is used only to import conversations; this is an export, which contains the owner of each entry",
+            )
     with connect(**options) as af, bar("entries") as progress:
         done = af.import_from(folder, progress=progress)
     counts = {"imported": done.entries, "there_already": done.there_already}

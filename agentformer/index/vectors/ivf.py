@@ -182,7 +182,7 @@ class Ivf:
         self.put(assigned, np.arange(start, start + len(assigned.rows)))
 
     def put(self, assigned: AssignedRows, positions: IntArray) -> None:
-        """Add the rows that `encode` has returned at these positions of the index, which belong to the last part."""
+        """Add rows to the index at `positions`, which must lie in its last part. `encode` has returned the rows."""
         if len(positions) == 0:
             return
         self._open_part().put(assigned, positions)

@@ -61,10 +61,10 @@ class Interrupted(Exception):
 def train_ivf(
     vectors: IntArray, read_vectors: ReadVectors, dimension: int, exact_rows: int, spill: Spill, stopped: Stopped
 ) -> Ivf:
-    """Train an index. `vectors` contains the numbers of the stored vectors; the vector at index i of this array gets
-    the position i. `read_vectors` reads vectors by number. A search in a scope with at most `exact_rows` rows reads
-    every row of the scope. `spill` is called with the index after each step; it may move rows from memory to a file.
-    Raises `Interrupted` if `stopped` returns True."""
+    """Train an index. `vectors` contains the ids of the stored vectors. The vector with the id `vectors[i]` gets the
+    position i in the index. `read_vectors` reads vectors by their ids. A search in a scope with at most `exact_rows`
+    rows reads every row of the scope. `spill` is called with the index after each step; it may move rows from memory to
+    a file. Raises `Interrupted` if `stopped` returns True."""
     import faiss
 
     limit_threads(training=True)

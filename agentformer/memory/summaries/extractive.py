@@ -300,7 +300,8 @@ def _cut(entry: MemoryEntry, text: str, max_tokens: int, count_tokens: CountToke
 
 def _cut_position(text: str, limit: int) -> int:
     """Return the last position up to `limit` at which the text can be cut after a complete word or number. If there is
-    no such position, return a position after a part of a number or inside a very long word, or 0."""
+    no such position, return one inside a number or inside a very long word. If there is none of these either, return
+    0."""
     for units in (_WORDS_AND_NUMBERS, _WORDS_AND_PARTS):
         cut = next((unit for unit in units.finditer(text) if unit.end() > limit), None)
         if end := min(limit, cut.start()) if cut else limit:

@@ -105,7 +105,7 @@ class Passage:
     def header_stems(self) -> dict[Span, frozenset[str]]:
         """A dictionary: span of each row of a table -> the stems of the words that apply to the row: the title of the
         table, the headers of its columns, and the heading of the group of rows to which the row belongs. A stem that
-        also occurs in a row of the table is left out, because it describes this row and not the whole table."""
+        also occurs inside any row is left out for all rows, because it distinguishes rows from each other."""
         own = {span: frozenset(terms.stems) for span, terms in zip(self.sentences, self.sentence_terms, strict=True)}
         found: dict[Span, frozenset[str]] = {}
         for table in self.tables:

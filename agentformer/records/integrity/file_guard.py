@@ -51,7 +51,8 @@ class GuardedConnection(sqlite3.Connection):
     def bind(self, path: Path, *, immutable: bool = False) -> None:
         """Record that this connection has opened the file at `path`. `immutable` means that SQLite expects no changes
         of the file; in this case, the size and the time of the file are recorded too."""
-        status = path.stat()
+        if (status := _stat(path)) is None:
+            raise StoreError(f"{path} {MOVED}")
         self.path, self.identity = path, (status.st_dev, status.st_ino)
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 

@@ -213,7 +213,8 @@ def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 def _damaged_rows(
     connection: sqlite3.Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
 ) -> Iterator[DamagedRow]:
-    """Yield each row for which `check` raises `StoreDamaged`, and each range of numbers with unreadable rows."""
+    """Yield each row for which `check` raises `StoreDamaged`. Where rows cannot be read at all, yield the range of
+    their row numbers."""
     for row in readable_rows(connection, table, *key):
         if isinstance(row, DamagedRow):
             yield row

@@ -182,8 +182,8 @@ def time_languages() -> tuple[str, ...]:
 
 
 def _without_overlap(ranges: Sequence[DateRange]) -> list[DateRange]:
-    """Return the ranges in the order of the text. If parts of the text overlap, only the ranges of the longest part
-    stay."""
+    """Return the ranges in the order of the text. If the expressions from which they were read overlap in the text,
+    keep only the ranges of the longest expression. Ranges of which only the dates overlap are kept."""
     result: list[DateRange] = []
     for days in sorted(dict.fromkeys(ranges), key=lambda days: (days.start, -days.end)):
         while result and days.start < result[-1].end and days.end - days.start > result[-1].end - result[-1].start:
