@@ -215,7 +215,7 @@ def _read_entries(folder: Path, path: str) -> Iterator[_EntryLines]:
         try:
             parsed = read_entry_line(line)
             if parsed.is_former and current is None:
-                raise ValueError("a former version has no entry before it")
+                raise ValueError("a former version comes before any entry; it must follow its entry")
         except (ValueError, KeyError, RecursionError) as error:
             raise damaged(f"{path}, line {number}: {str(error)[:200]}") from None
         if parsed.is_former and current is not None:

@@ -233,14 +233,15 @@ def _page(entry: MemoryEntry) -> str:
 
 
 def passage_of(hit: Hit, question: Question) -> str:
-    """Return the id of the passage that the hit belongs to. If the hit contains the sentence that the question was made
-    from, return the id in `question.relevant`, because overlapping chunks and copies contain the same sentence."""
+    """Return the id of the passage that the hit belongs to. A hit that contains the sentence from which the question
+    was made counts as the relevant passage, whose id is in `question.relevant`, even if it is another chunk or a
+    copy."""
     return question.relevant[0] if _holds(hit, question) else corpus_loader.passage_of(hit)
 
 
 def entry_of(hit: Hit, question: Question) -> str:
-    """Return the id of the entry in the hit. If the hit contains the sentence that the question was made from, return
-    the id in `question.relevant`, because overlapping chunks and copies contain the same sentence."""
+    """Return the id of the entry in the hit. A hit that contains the sentence from which the question was made counts
+    as the relevant entry, whose id is in `question.relevant`, even if it is another chunk or a copy."""
     return question.relevant[0] if _holds(hit, question) else hit.entry.id
 
 

@@ -279,9 +279,8 @@ def _document(entry: MemoryEntry, score: float | None = None) -> Document:
 
 
 def key_values(meta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata for an entry that contain the values of `meta`, so that filters can compare these values. The
-    keys are those of Haystack's filters, such as `meta.author.name`. For a date, a second key such as `time.created`
-    has the time in seconds since 1970."""
+    """Flatten `meta` to metadata of an entry, whose values filters can compare. Each key is written as in Haystack's
+    filters, such as `meta.author.name`. A date also gets a key such as `time.created`, with the seconds since 1970."""
     found: dict[str, Any] = {}
     for path, value in _paths(meta, ""):
         found[f"{_VALUE}{path}"] = value.isoformat() if isinstance(value, datetime) else value

@@ -145,7 +145,8 @@ def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -
 
 
 class _Stored:
-    """Reads the stored documents that an upload may replace. `seen` has each scope that was read, with its ids."""
+    """Reads the stored documents that an upload may replace. `seen` has each scope that was read, with the ids of the
+    documents that were found in it."""
 
     def __init__(self, backend: MemoryBackend, document: Document) -> None:
         self._backend = backend

@@ -48,8 +48,8 @@ class HybridSearch(RankedSearch):
 
     def catches_up_soon(self) -> bool:
         """Return whether the indexes should be updated before the store is closed. This is the case if the store has
-        changed since it was opened, and if the number of all its changes is small. Then the update is fast, even if the
-        indexes are empty."""
+        changed since it was opened, and had only few changes since it was created. Then even building the indexes from
+        nothing is fast."""
         with self._database.reading() as connection:
             changes = change_feed.last_seq(connection)
             return changes != self._opened_at and changes <= _SMALL

@@ -105,8 +105,9 @@ class VectorSearch:
 
 
 class QueryVectorCache:
-    """A cache of the vectors of recent queries, by the number of the embedding space and the text. A store never uses
-    the number of a space again, so the cache never returns a vector of another model. Thread-safe."""
+    """A cache of the vectors of recent queries. The key is the text of the query and the number of the embedding space.
+    A store never uses the number of a space again, so the cache never returns a vector of another model.
+    Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

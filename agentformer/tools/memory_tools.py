@@ -145,7 +145,7 @@ class MemoryTools:
         salience: Annotated[Salience | None, Field(description="The importance, 0 to 1.")] = None,
         metadata: Metadata = None,
         expected_version: Annotated[
-            int | None, Field(ge=1, description="Change nothing if the memory's version is not this one.")
+            int | None, Field(ge=1, description="Make the change only if the memory still has this version.")
         ] = None,
     ) -> dict[str, Any]:
         """Change a memory. Its former text is kept in its history. Give only the fields to change."""

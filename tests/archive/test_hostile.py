@@ -113,7 +113,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a former version of nought": (in_former(version=0), "version"),
     "a former version twice": (
         in_entries(lambda lines: lines.insert(0, lines[former(lines)[0]])),
-        "no entry before it",
+        "comes before any entry",
     ),
     "former versions out of order": (
         in_entries(lambda lines: lines.insert(former(lines)[0], lines[former(lines)[-1]])),

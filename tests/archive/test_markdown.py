@@ -300,7 +300,7 @@ def test_a_file_that_cannot_be_used_is_reported_and_the_rest_goes_on(
         "latin.md": "is not UTF-8: byte 2 is 0xe4",
         "open.md": "has no line --- at its end",
         "syntax.md": "is not valid YAML in line",
-        "tag.md": "has a tag",
+        "tag.md": "has a YAML tag",
         "time.md": "must have a time zone",
         "twice.md": "'title' twice",
         "unknown.md": "is not in this memory",

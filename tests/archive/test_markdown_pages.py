@@ -148,8 +148,8 @@ def test_lists_and_mappings_in_the_form_of_an_editor_are_metadata() -> None:
     ("header", "words"),
     [
         ("a: &x 1\nb: *x\n", "an anchor or an alias in line 2"),
-        ("<<: {a: 1}\n", "a tag or a merge key in line 2"),
-        ("a: !x 1\n", "a tag or a merge key"),
+        ("<<: {a: 1}\n", "merge key .* in line 2"),
+        ("a: !x 1\n", "a YAML tag"),
         ("a: {b: 1, b: 2}\n", "the key 'b' twice"),
         ("? [a]\n: 1\n", "a key that is not a text"),
         ("- 1\n", "lines of the form `key: value`"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import threading
@@ -18,7 +19,7 @@ pytest.importorskip("waitress", reason="the extra `server` is not installed")
 if os.name != "posix":
     pytest.skip("gunicorn runs on POSIX only", allow_module_level=True)
 
-from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of
+from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, wait_until
 
 pytestmark = pytest.mark.process
 JSON = "application/json"
@@ -200,6 +201,7 @@ def test_slow_bodies_leave_threads_to_others(stubborn: Running) -> None:
         with stubborn.connect() as connection:
             connection.sendall(head_of("/api/memory/search", len(body), JSON) + body)
             assert answer_on(connection)[0] == 200
+    wait_until(lambda: len(select.select(slow, [], [], 0)[0]) == 6)  # the server has begun to read all of them
     for number, connection in enumerate(slow):
         connection.sendall(body[-1:] + (b"\r\n0\r\n\r\n" if number % 2 else b""))
     answers = [answer_on(connection) for connection in slow]

@@ -84,7 +84,7 @@ class HomeFolder:
         self.root = real_path(root, "folder")
         self._private = self.root / PRIVATE
         if self._private.is_symlink():
-            raise InvalidInput("folder", f"{self._private} is a link; a memory home needs a folder of its own there")
+            raise InvalidInput("folder", f"{self._private} is a symbolic link; replace it with a folder")
         marker = _read_json(self._private / MARKER)
         if not isinstance(marker, dict) or marker.get("format") != FORMAT:
             raise InvalidInput("folder", f"the marker {PRIVATE}/{MARKER} is not of the format {FORMAT}; export again")

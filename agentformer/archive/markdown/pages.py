@@ -208,7 +208,7 @@ def _check(node: Node, depth: int, seen: set[int]) -> None:
     if node.anchor is not None or id(node) in seen:
         raise InvalidInput(_FIELD, f"has an anchor or an alias in line {line}; write the value itself")
     if str(node.tag) not in {*_PLAIN_TAGS, _NULL, _BOOL}:
-        raise InvalidInput(_FIELD, f"has a tag or a merge key in line {line}; write plain values only")
+        raise InvalidInput(_FIELD, f"has a YAML tag (!...) or merge key (<<) in line {line}; write plain values only")
     seen.add(id(node))
     if isinstance(node, MappingNode):
         keys = [key.value for key, _ in node.value if isinstance(key, ScalarNode)]

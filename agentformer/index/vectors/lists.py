@@ -129,7 +129,8 @@ class Lists:
             path.unlink(missing_ok=True)
 
     def within(self, mask: Mask) -> Mask:
-        """Return the part of a mask (one element per position of the index) that belongs to these lists."""
+        """Return a part of a mask: only the elements for the positions in these lists. `mask` has one element for each
+        position of the index."""
         return mask[self.first : self.first + self.size]
 
     def present(self, live: Mask | None) -> Mask:

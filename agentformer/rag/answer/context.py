@@ -42,8 +42,8 @@ _CLOSERS = " \t\n\"'”’»)]*_"
 @dataclass(frozen=True, slots=True)
 class ContextPassage:
     """A passage of a context. The passage of a document is a part of one page: `text` is equal to
-    `page.text[start:end]`, and `entry_ids` are the chunks with this text, in order. The passage of another entry is a
-    part of its content. `score` is the score of the best hit in the passage."""
+    `page.text[start:end]`, and `entry_ids` are the chunks with this text, in order. For an entry that belongs to no
+    document, `text` is a part of the content of the entry. `score` is the score of the best hit in the passage."""
 
     number: int  # the [n] with which an answer cites the passage; starts at 1
     document: str

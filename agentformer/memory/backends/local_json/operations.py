@@ -260,8 +260,8 @@ def check_superseded(records: Mapping[str, Record]) -> Findings:
 
 
 def repair_superseded(records: Records, ids: Iterable[str]) -> None:
-    """Make each of these entries current (no longer superseded). Entries that are no longer lost after the repair of
-    other entries are skipped; see `supersession.is_lost`."""
+    """Make each of these lost entries current again; `supersession.is_lost` defines which entries are lost. If an entry
+    is no longer lost after the repair of another one, it is left as it is."""
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
