@@ -131,15 +131,12 @@ def test_clients_that_go_away_in_the_middle_leave_no_thread_and_nothing_stored(
 ) -> None:
     server = start(*options)
     job = slow_job(server, words=20_000)  # a minute at least, and it is cancelled in the end
-    with ThreadPoolExecutor(16) as pool:  # so that all threads that the server will ever have are there
+    leave([half_an_upload(server) for _ in range(16)])  # so that all threads that the server will ever have are there
+    with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda _: server.call("GET", "/healthz").status, range(64)))
     threads = server.threads()
 
-    gone = [half_an_upload(server) for _ in range(6)] + [a_follower(server, job) for _ in range(2)]
-    time.sleep(0.5)
-    for connection in gone:
-        connection.close()
-
+    leave([half_an_upload(server) for _ in range(6)] + [a_follower(server, job) for _ in range(2)])
     until(lambda: server.threads() <= threads)
     body, kind = multipart({"whole.txt": b"Boats are lifted out of the water in October."})
     with ThreadPoolExecutor(4) as pool:
@@ -160,6 +157,12 @@ def slow_job(server: Server, words: int) -> str:
     answer = server.call("POST", "/api/rag/upload", body, Content_Type=kind, Prefer="respond-async")
     assert answer.status == 202
     return str(answer.json["id"])
+
+
+def leave(connections: list[socket.socket]) -> None:
+    time.sleep(0.5)
+    for connection in connections:
+        connection.close()
 
 
 def half_an_upload(server: Server) -> socket.socket:
