@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -110,9 +111,12 @@ def next_boot(orders: int) -> str:
         between = os.fork()  # ends at once, so that the reader is an orphan
         if not between:
             os.close(told)
+            parent = os.getpid()
             if pid := os.fork():
                 os.write(tell, str(pid).encode())
                 os._exit(0)
+            while os.getppid() == parent:  # a reader asks to end with its parent, which must not be this one
+                time.sleep(0.0005)
             os.close(tell)
             control.close()
             return _prepared(json.loads(order), standard)
