@@ -49,7 +49,7 @@ def parse_routes(text: str) -> tuple[Route, ...]:
         tiers = tuple(word for word in words if ":" not in word and word != "*")
         routes.append(Route(target, tiers, kinds, namespaces))
         if unknown := [w for w in words if ":" in w and w.split(":")[0] not in ("kind", "namespace")]:
-            raise invalid("routes", "must have as selectors names of tiers, kind:NAME, namespace:NAME or *", unknown[0])
+            raise invalid("routes", "must select by the name of a tier, kind:NAME, namespace:NAME or *", unknown[0])
     return tuple(routes)
 
 

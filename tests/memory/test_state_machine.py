@@ -267,8 +267,8 @@ class Machine(RuleBasedStateMachine):
         self.store(batch, False, [])
 
     def teardown(self) -> None:
-        """At the end, entries are summed up, and every summary is undone: which rules are drawn how often depends on
-        constants of all modules that are imported."""
+        """At the end, entries are summed up, and every summary is undone: how often hypothesis draws a rule depends on
+        the constants in all modules that are imported."""
         if hasattr(self, "backend"):
             for namespace in NAMESPACES:
                 self.consolidate_what_can_be(namespace, {"content": WORDS[0], "session_id": None}, 2)

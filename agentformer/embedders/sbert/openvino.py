@@ -241,8 +241,8 @@ class OpenVinoRuntime(FastTokenizer):
                 start = end
 
     def _most_running(self, requests: queue.SimpleQueue[Any]) -> int:
-        """Return how many pieces of batches one thread may compute at the same time. While questions are computed, the
-        batches of documents use all streams except one, or the only one for one piece at a time."""
+        """Return how many pieces of batches one thread may compute at the same time. While questions are computed, one
+        stream is left to them; if there is only one, the documents use it for one piece at a time."""
         return max(1, self._streams - 1) if self._yields_to_questions(requests) else self._streams + _SPARE
 
     def _yields_to_questions(self, requests: queue.SimpleQueue[Any]) -> bool:
@@ -290,8 +290,9 @@ class OpenVinoRuntime(FastTokenizer):
 
 def _streams(dimension: int, processors: int) -> tuple[int, int]:
     """Return the number of batches that a model computes at the same time, and the number of threads for all of them. A
-    small model uses two threads (three of three processors) for each batch: a short text needs .6 of the time of one
-    thread, but more threads would wait for each other most of the time. `dimension` is the length of a vector."""
+    small model uses two threads for each batch (three, if there are three processors): a short text needs .65 of the
+    time of one thread, but more threads would wait for each other most of the time. `dimension` is the length of a
+    vector."""
     if dimension > _SMALL:
         return 1, processors
     return min(max(1, processors // 2), _MOST_STREAMS), min(processors, 2 * _MOST_STREAMS)

@@ -36,7 +36,7 @@ from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
 _K1, _B = 1.2, 0.75  # parameters of BM25, as in tantivy
-_SMALL_SCOPE = 5_000  # entries
+_SMALL_SCOPE = 5_000  # entries; in a smaller scope, only entries of the scope get a score
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # number of first entries of a result for which `covered` is computed
 _FIELDS = tuple(BOOSTS)
