@@ -194,6 +194,7 @@ _DROPPED = re.compile(
     "\U000e0001-\U000e007f\ue000-\uf8ff]"  # invisible tags; private use area
 )
 _SYMBOL_AREA = re.compile("[\uf020-\uf07e\uf0a0-\uf0ff]")
+_SMALL_CAPITALS = re.compile("[\uf720-\uf77e\uf7a0-\uf7ff]")
 _SPACES = re.compile("[\t\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
 _HYPHENS = str.maketrans({"\u2010": "-", "\u2011": "-"})
 _BLANKS_AT_LINE_END = re.compile(r"(?<! ) ++(?=\n|$)")
@@ -235,6 +236,11 @@ def clean(text: str, *, accents: str = "") -> str:
 def from_symbol_area(text: str) -> str:
     """Replace the characters of symbol fonts (U+F020 to U+F0FF) by Latin-1 characters."""
     return _SYMBOL_AREA.sub(lambda m: chr(ord(m.group()) - 0xF000), text)
+
+
+def from_small_capitals(text: str) -> str:
+    """Replace Adobe's small capitals and old-style digits (U+F720 to U+F7FF) by Latin-1 characters."""
+    return _SMALL_CAPITALS.sub(lambda m: chr(ord(m.group()) - 0xF700), text)
 
 
 def _compatible(text: str) -> str:

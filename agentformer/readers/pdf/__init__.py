@@ -23,7 +23,7 @@ from agentformer.readers.pdf.layout import Title, bodies, page_headings, with_ti
 from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located
 from agentformer.readers.sections import outcome_of
-from agentformer.text.normalize import from_symbol_area, normalize_pages
+from agentformer.text.normalize import from_small_capitals, from_symbol_area, normalize_pages
 from agentformer.text.quality import Quality, assess
 from agentformer.types import DocumentText, Page, PageStatus, Span
 
@@ -138,10 +138,10 @@ def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -
     for number, page in enumerate(pages):
         try:
             text, unmapped, titles, tables = fast.text(number)
+            text = from_small_capitals(text)
             chars += len(text)
             draft = _Draft(text, "pdfium", assess(text, unmapped=unmapped))
-            if draft.quality.verdict == "garbled":
-                shifted = from_symbol_area(text)
+            if draft.quality.verdict == "garbled" and (shifted := from_symbol_area(text)) != text:
                 draft = _better(draft, _Draft(shifted, "pdfium", assess(shifted)))
             draft.blank = not text and not fast.has_objects(number)
             if draft.quality.is_usable:
