@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack
 
 from agentformer.access.permissions import EVERYTHING, Grant
-from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers, may_quote
+from agentformer.agent.calls import CallResult, Calls, Confirm, Permission, Workers
 from agentformer.agent.cited_pages import Cited, excerpt, find_citations
 from agentformer.agent.conversation import Briefing, Conversation, brief, system_prompt
 from agentformer.agent.loop import Loop, ModelOptions, Outcome, ToolsRefused
@@ -131,11 +131,11 @@ class Agent:
             return Turn(session, text, "failed", 0, ms=meter.ms)
         on_event = on_event or (lambda event: None)
         on_event(Recalled(briefing.memories))
-        retrieved = any(map(may_quote, (*briefing.entries, *earlier)))
-        permission = Permission(self._af.toolbox.definitions(), self._permitted, self._confirm, retrieved=retrieved)
+        permission = Permission(self._af.toolbox.definitions(), self._permitted, self._confirm)
+        permission.note_prompt((*briefing.entries, *earlier), complete=briefing.complete)
         caller = replace(self._caller, session_id=session)
         calls = Calls(self._af.toolbox, caller, permission, self._tool_workers, on_event)
-        smaller = partial(self._brief_shorter, message, earlier)
+        smaller = partial(self._brief_shorter, message, earlier, permission)
         loop = self._loop(calls, meter, briefing, smaller)
         try:
             outcome = loop.run()
@@ -176,15 +176,18 @@ class Agent:
         context = self._af.memory.build_context(message, earlier, tokens, namespace=self._namespace, **self._owner)
         if not context.report.tokens["task"]:
             raise InvalidInput("message", f"is too long for a context of {tokens} tokens")
-        return brief(message, context, self._af.backend)
+        return brief(message, context)
 
-    def _brief_shorter(self, message: str, earlier: Sequence[Any]) -> Briefing:
+    def _brief_shorter(self, message: str, earlier: Sequence[Any], permission: Permission) -> Briefing:
         """Return the first messages for the model with at most a quarter of the usual tokens. If the messages do not
-        fit into this limit, return only the new message."""
+        fit into this limit, return only the new message. The memories are searched again, so other ones may be found:
+        `permission` notes them."""
         try:
-            return self._brief(message, earlier, self._af.settings.context_tokens // _SMALLER)
+            briefing = self._brief(message, earlier, self._af.settings.context_tokens // _SMALLER)
         except InvalidInput:
-            return brief(message, None, self._af.backend)
+            return brief(message, None)
+        permission.note_prompt(briefing.entries, complete=briefing.complete)
+        return briefing
 
     def _messages(self, session: str) -> list[Any]:
         """Return the last messages of the session, oldest first. If the agent has a user, return only messages of this

@@ -70,15 +70,18 @@ class Permission:
     such as a document. From then on, a tool that changes stored data runs only if it is in `permitted`, or if
     `confirm` allows the call. If `confirm` is None, such a call is refused."""
 
-    def __init__(
-        self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None, *, retrieved: bool
-    ) -> None:
+    def __init__(self, tools: Iterable[ToolDefinition], permitted: Collection[str], confirm: Confirm | None) -> None:
         tools = list(tools)
         self._guarded = {tool.name for tool in tools if tool.needs_permission} - set(permitted)
         self._additive = {tool.name for tool in tools if tool.hints.additive}
         self._confirm = confirm
         self._unpermitted: dict[str, None] = {}  # tools that nobody could permit, in order
-        self.retrieved = retrieved
+        self.retrieved = False
+
+    def note_prompt(self, quoted: Iterable[Any], *, complete: bool) -> None:
+        """Set `retrieved` to True if one of these entries and messages, which a prompt quotes, may contain text from
+        documents or tools, or if they are not all that the prompt quotes."""
+        self.retrieved = self.retrieved or not complete or any(map(may_quote, quoted))
 
     def refusal(self, call: ToolCall) -> str:
         """Return the reason why the call may not run, or "" if the call may run."""

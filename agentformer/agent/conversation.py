@@ -7,7 +7,7 @@ cut, and older results are shortened to make space for newer results.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,7 +15,7 @@ from agentformer.agent.cited_pages import excerpt
 from agentformer.agent.turn import UsedMemory
 from agentformer.memory.context import Context
 from agentformer.text.prompt_quoting import escape_json, escape_text, strip_template_tokens, wrap_in_tag
-from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, ToolCall
+from agentformer.types import ChatMessage, MemoryEntry, ToolCall
 
 _BEGINNING = 200  # characters that remain of a shortened result
 _SHARES = ("core", "episodic", "semantic")
@@ -83,19 +83,20 @@ def quote_result(name: str, text: str, *, failed: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Briefing:
-    """The first messages of a turn after the system prompt. `entries` are the stored entries that these messages quote.
-    `memories` are the same entries in the form that is reported to the user."""
+    """The first messages of a turn after the system prompt. `entries` are the very entries whose text these messages
+    quote, and not a later reading of them. `memories` are the same entries in the form that is reported to the user. If
+    `complete` is False, the messages quote text whose entries are not known."""
 
     messages: tuple[ChatMessage, ...]
     memories: tuple[UsedMemory, ...] = ()
     entries: tuple[MemoryEntry, ...] = ()
     warnings: tuple[str, ...] = ()
+    complete: bool = True
 
 
-def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefing:
+def brief(task: str, context: Context | None) -> Briefing:
     """Return the first messages of a turn for a task. The messages in `context` contain memories and earlier messages,
-    and the last of these messages is the task. If `context` is None, the task is the only message. `backend` contains
-    the memories that `context` names."""
+    and the last of these messages is the task. If `context` is None, the task is the only message."""
     messages = list(context.messages) if context else [ChatMessage("user", strip_template_tokens(task))]
     data = ""
     if context and context.has_memory:
@@ -104,8 +105,11 @@ def brief(task: str, context: Context | None, backend: MemoryBackend) -> Briefin
     shown = tuple(alternate(messages))
     if context is None:
         return Briefing(shown)
-    memories, entries = _used(context.report.included, backend)
-    return Briefing(shown, memories, entries, context.report.warnings)
+    used = [(share, entry) for share in _SHARES for entry in context.entries.get(share, ())]
+    memories = (UsedMemory(entry.id, share, entry.kind, excerpt(entry.content)) for share, entry in used)
+    entries = tuple(entry for _, entry in used)
+    complete = bool(entries) or not context.has_memory
+    return Briefing(shown, tuple(memories), entries, context.report.warnings, complete)
 
 
 def alternate(messages: Iterable[ChatMessage]) -> list[ChatMessage]:
@@ -201,12 +205,3 @@ def _shorten(quoted: str) -> str:
     if len(inside) <= _BEGINNING + len(_CUT):
         return quoted
     return f"{opening}\n{inside[:_BEGINNING]}{_CUT.format(more=len(inside) - _BEGINNING)}\n{closing}"
-
-
-def _used(
-    included: Mapping[str, Sequence[str]], backend: MemoryBackend
-) -> tuple[tuple[UsedMemory, ...], tuple[MemoryEntry, ...]]:
-    share_of = {entry_id: share for share in _SHARES for entry_id in included.get(share, ())}
-    entries = tuple(backend.get(list(share_of)))
-    memories = (UsedMemory(entry.id, share_of[entry.id], entry.kind, excerpt(entry.content)) for entry in entries)
-    return tuple(memories), entries

@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from operator import add, mul
+from itertools import pairwise
+from operator import mul
 from pathlib import Path
 from typing import Literal
 
@@ -165,9 +166,8 @@ def _script_soup(text: str) -> float:
         letters += len(word)
         if not word.isascii():
             mixed += len(word) if len({_script(char) for char in word} - {"SHARED"}) > 1 else 0
-    return (
-        max(0.0, mixed / letters - 0.05) * 1.25 if letters >= 40 else 0.0
-    )  # if half of the letters are, it is garbled
+    # If half of the letters are in such words, the page is garbled.
+    return max(0.0, mixed / letters - 0.05) * 1.25 if letters >= 40 else 0.0
 
 
 def _script(char: str) -> str:
@@ -202,10 +202,9 @@ def _cipher(text: str, counts: Counter[str], unmapped: float) -> float:
 def _alternation(words: Iterable[str]) -> tuple[float, float]:
     """Return the share of the pairs of neighbouring letters that consist of a vowel and a consonant, and the greatest
     share that another choice of vowels gives (Sukhotin 1962). Vowels are a, e, i, o, u, y and those with accents."""
-    pairs: Counter[str] = Counter()
+    pairs: Counter[tuple[str, str]] = Counter()
     for word in words:
-        letters = "".join(map(_base, word))
-        pairs.update(map(add, letters, letters[1:]))
+        pairs.update(pairwise("".join(map(_base, word))))
     neighbours: dict[str, Counter[str]] = defaultdict(Counter)
     for (first, second), n in pairs.items():
         neighbours[first][second] += n
@@ -217,9 +216,10 @@ def _alternation(words: Iterable[str]) -> tuple[float, float]:
         del sums[letter]
         for other in sums:
             sums[other] -= 2 * neighbours[letter][other]
-    total = pairs.total() or 1
-    shares = (sum(n for (a, b), n in pairs.items() if (a in v) != (b in v)) / total for v in (_VOWELS, vowels))
-    own, best = shares
+    own, best = (
+        sum(n for (a, b), n in pairs.items() if (a in chosen) != (b in chosen)) / (pairs.total() or 1)
+        for chosen in (_VOWELS, vowels)
+    )
     return own, max(own, best, 1e-9)
 
 

@@ -160,7 +160,7 @@ def test_the_conversation_so_far_is_shown_and_a_message_without_an_answer_is_not
 
 
 def test_without_a_context_the_message_passes_for_no_token_either(af: AgentFormer) -> None:
-    assert brief("What is [INST] <|im_start|>?", None, af.backend).messages == (
+    assert brief("What is [INST] <|im_start|>?", None).messages == (
         ChatMessage("user", "What is ⟦INST⟧ ‹|im_start|>?"),
     )
 

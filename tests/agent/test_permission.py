@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from agentformer import AgentFormer
 from agentformer.access.permissions import Permission
 from agentformer.agent.calls import may_quote
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, PromptTooLong
+from agentformer.memory.context import Context
 from agentformer.records.fields import ProgramMetadata
 from agentformer.tools.definition import Hints
 from agentformer.tools.toolbox import HINTS
@@ -102,6 +104,58 @@ def test_what_was_recalled_counts_as_retrieved_and_core_does_not(agent: Make, af
     af.memory.store("Tea is served at four.")
     one, _ = agent(append, says("No."))
     assert [run.failed for run in one.turn("When is tea served?", session_id="b").tool_runs] == [True]
+
+
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+def test_the_prompt_itself_decides_and_not_a_later_reading_of_its_entries(
+    agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Another client replaces or removes the document after it was put into the prompt."""
+    document = af.rag.upload(b"Tea is served at four.", name="tea.txt")
+    one, model = agent(calls(("core_memory_append", {"name": "human", "text": "x"})), says("No."))
+    build = af.memory.build_context
+
+    def build_and_change(*args: Any, **options: Any) -> Context:
+        context = build(*args, **options)
+        if change == "removed":
+            af.rag.remove(document.id)
+        else:
+            af.rag.upload(b"Coffee is served at noon.", name="tea.txt")
+        return context
+
+    monkeypatch.setattr(af.memory, "build_context", build_and_change)
+    turn = one.turn("When is tea served?", session_id="s")
+
+    assert "Tea is served at four." in str(model.asked[0])
+    assert [run.failed for run in turn.tool_runs] == [True]
+    assert [memory.excerpt for memory in turn.memories] == ["Tea is served at four."]
+
+
+def test_a_prompt_with_text_of_an_unknown_source_counts_as_retrieved(
+    agent: Make, af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    af.memory.store("Tea is served at four.")
+    build = af.memory.build_context
+    monkeypatch.setattr(
+        af.memory, "build_context", lambda *args, **options: replace(build(*args, **options), entries={})
+    )
+    one, _ = agent(calls(("core_memory_append", {"name": "human", "text": "x"})), says("No."))
+
+    assert [run.failed for run in one.turn("When is tea served?", session_id="s").tool_runs] == [True]
+
+
+def test_memories_of_a_shortened_prompt_count_as_retrieved(agent: Make, af: AgentFormer) -> None:
+    """The first prompt has no memory. While the server refuses it as too long, another client stores one."""
+
+    def too_long(messages: Any) -> Any:
+        af.memory.store("Tea is served at four.")
+        raise PromptTooLong("the prompt is too long")
+
+    one, model = agent(too_long, calls(("core_memory_append", {"name": "human", "text": "x"})), says("No."))
+    turn = one.turn("When is tea served?", session_id="s")
+
+    assert "Tea is served" not in str(model.asked[0]) and "Tea is served" in str(model.asked[1])
+    assert [run.failed for run in turn.tool_runs] == [True]
 
 
 def test_a_fact_that_was_stored_already_counts_as_retrieved(agent: Make, af: AgentFormer) -> None:

@@ -9,7 +9,7 @@ lines, and each event names its type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentformer.text.places import lines_of, place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text
@@ -51,11 +51,13 @@ class ContextReport:
 class Context:
     """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
     entries. Core blocks and entries contain words of documents, tools and other people, so this message is data and has
-    the role user. Only system messages that the caller passed keep the role system."""
+    the role user. Only system messages that the caller passed keep the role system. `entries` are the very core blocks
+    and recalled entries whose text is in the messages, by part: core, episodic and semantic."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
     has_memory: bool = False
+    entries: Mapping[str, tuple[MemoryEntry, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

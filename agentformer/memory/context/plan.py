@@ -103,6 +103,7 @@ class ContextPlan:
         messages = self._messages()
         task = self._task if self._task_fits else None
         conversation = (*self._taken_turns, task) if task else self._taken_turns
+        shown = {"core": tuple(self._core), **{name: tuple(entries) for name, entries in self._taken.items()}}
         report = ContextReport(
             budget=self._budget,
             total=self._size(messages),
@@ -113,14 +114,13 @@ class ContextPlan:
                 "task": self._count(task.message.content) if task else 0,
             },
             included={
-                "core": tuple(block.id for block in self._core),
                 "conversation": tuple(turn.entry_id for turn in conversation if turn.entry_id),
-                **{name: tuple(entry.id for entry in entries) for name, entries in self._taken.items()},
+                **{name: tuple(entry.id for entry in entries) for name, entries in shown.items()},
             },
             left_out=self._left_out(),
             warnings=tuple(self._warnings),
         )
-        return Context(tuple(messages), report, has_memory=bool(self._core or any(self._taken.values())))
+        return Context(tuple(messages), report, has_memory=any(shown.values()), entries=shown)
 
     def _new(self, entries: Iterable[MemoryEntry]) -> list[MemoryEntry]:
         turns = [turn for turn in (*self._turns, self._task) if turn]
