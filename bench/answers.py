@@ -293,7 +293,8 @@ def _spread(questions: list[Asked], sample: int) -> list[Asked]:
 def _outcome(asked: Asked, answer: Answer, abstain: float, *, taken_out: bool = False) -> Outcome:
     def right(one: Citation | Hit) -> bool:
         if isinstance(one, Citation):
-            return asked.right(one.document, one.page, one.quote)
+            shown = (one.quote, f"{one.headings} {one.quote}")
+            return any(asked.right(one.document, one.page, text) for text in shown)
         source = one.entry.source
         return source is not None and asked.right(source.name, source.page, one.entry.content)
 

@@ -66,7 +66,7 @@ def example(
     holds = []
     for sentence in ranked:
         source = sentence.hit.entry.source
-        holds.append(source is not None and right(source.name, source.page, sentence.quote))
+        holds.append(source is not None and right(source.name, source.page, sentence.text))
     if not ranked:
         return None
     return Example(

@@ -36,7 +36,6 @@ _DAY = re.compile(r"[^\W\d_]{3,9}\.?\s+\d{1,2},?(?!\d)")  # "December 31," of a 
 _DIGIT = re.compile(r"\d")
 _CELL_BORDER = re.compile(r"(?<!\\)\|")
 _MAX_HEADER, _MAX_COLUMNS = 60, 24  # code points of a header of a page's table, and headers
-_DASHES = re.compile(r"[\s|:-]+")
 SCALE = re.compile(
     r"\b(?:in|i) (?:thousands|millions|billions|tusen|tusental|miljoner|millioner)\b"
     r"|\$ ?(?:in )?(?:thousands?|millions?|billions?)\b|\(?(?:thousands|millions|billions)\b"
@@ -50,7 +49,8 @@ SCALE = re.compile(
 class TableRow:
     """A row of a table in a text. `span` is its position, and `text` is the row with its headers and scale. `above` has
     the words above the row: the title of the table, the headers, and the name of the row's group. `headers` has a
-    header for each of the `values`, or none if the headers cannot be assigned."""
+    header for each of the `values`, or none if the headers cannot be assigned. `headings` are the words of `text` that
+    are not in the row itself."""
 
     span: Span
     text: str
@@ -58,6 +58,7 @@ class TableRow:
     label: str = ""
     headers: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
+    headings: str = ""
 
 
 class TextTable(NamedTuple):
@@ -83,7 +84,7 @@ def find_rows(text: str, context: str = "") -> list[TextTable]:
     if text.count("\n") < _LEAST - 1:
         return []
     lines = list(_lines(text))
-    tables = [*_cell_tables(lines, context), *(_table(lines, first, last, context) for first, last in _blocks(lines))]
+    tables = [*_cell_tables(text, context), *(_table(lines, first, last, context) for first, last in _blocks(lines))]
     return sorted(table for table in tables if table.rows)
 
 
@@ -91,20 +92,61 @@ def tables_of(text: str) -> tuple[PageTable, ...]:
     """Return the tables in the text of a page: lines with the same number of cells, which "|" separates. The first line
     has the headers, and the table has at least two more lines. A line of dashes below the headers is not a row."""
     found: list[PageTable] = []
-    run: list[tuple[int, int, list[str]]] = []  # start and end of each line, and its cells
+    for table in _cell_runs(text):
+        rows = [row for row in table[1:] if not row.is_rule]
+        if len(rows) > 1:
+            headers = tuple(cell[:_MAX_HEADER] for cell in table[0].cells[:_MAX_COLUMNS])
+            found.append(PageTable(rows[0].span.start, rows[-1].span.end, headers))
+    return tuple(found)
+
+
+class _CellRow(NamedTuple):
+    """A line of cells, without the white space around it."""
+
+    span: Span
+    cells: Sequence[str]
+
+    @property
+    def is_rule(self) -> bool:
+        """True for a line of dashes, as below the headers of a Markdown table."""
+        return not set("".join(self.cells)) - set("-: ")
+
+
+def _cell_runs(text: str) -> Iterator[list[_CellRow]]:
+    """Yield the tables of a text with "|" between their cells: lines below each other with the same number of cells. A
+    blank line, or the headers of another table, ends a table."""
+    run: list[_CellRow] = []
     start = 0
     for line in [*text.split("\n"), ""]:
-        cells = _split(line.strip())
-        if run and len(cells) != len(run[0][2]):
-            rows = [row for row in run[1:] if set("".join(row[2])) - set("-: ")]
-            if len(rows) > 1:
-                headers = tuple(cell[:_MAX_HEADER] for cell in run[0][2][:_MAX_COLUMNS])
-                found.append(PageTable(rows[0][0], rows[-1][1], headers))
+        bare = line.strip()
+        cells = _split(bare)
+        if run and len(cells) != len(run[0].cells):
+            yield from _divided_at_headers(run)
             run = []
         if len(cells) > 1:
-            run.append((start, start + len(line), cells))
+            at = start + line.index(bare)
+            run.append(_CellRow(Span(at, at + len(bare)), cells))
         start += len(line) + 1
-    return tuple(found)
+
+
+def _divided_at_headers(run: list[_CellRow]) -> Iterator[list[_CellRow]]:
+    """Yield the tables in a run of lines: a table ends where the headers of the next one stand. Headers are above a
+    line of dashes, or they are different words in at least two columns that have numbers in the rows above and below.
+    """
+    first = 0
+    numbers = [frozenset(n for n, cell in enumerate(row.cells) if _VALUE.fullmatch(cell)) for row in run]
+    for n in range(2, len(run) - 1):
+        words = [cell for cell in run[n].cells if any(map(str.isalpha, cell))]
+        are_headers = (
+            len(numbers[n - 1]) > 1 < len(numbers[n + 1])
+            and not (numbers[n - 1] | numbers[n + 1]) & {k for k, cell in enumerate(run[n].cells) if not cell}
+            and len(words) == len(set(words)) == sum(map(bool, run[n].cells))
+            and not any(_DIGIT.search(_YEAR.sub("", cell)) for cell in words)
+        )
+        if are_headers or (run[n + 1].is_rule and not run[n].is_rule):
+            yield run[first:n]
+            first = n
+    yield run[first:]
 
 
 def _split(line: str) -> list[str]:
@@ -193,7 +235,8 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
         span = Span(start if wrapped else line.span.start, line.span.end)
         own = "" if wrapped else group
         text, assigned = _row(label, line, headers, shown, scale), headers if len(headers) == len(line.values) else ()
-        rows.append(TableRow(span, text, " ".join([*above, own]), label, tuple(assigned), line.values))
+        headings = " | ".join(filter(None, (shown, *headers, scale)))
+        rows.append(TableRow(span, text, " ".join([*above, own]), label, tuple(assigned), line.values, headings))
         pending = ""
     return TextTable(Span(lines[top].span.start, lines[last].span.end), tuple(rows))
 
@@ -256,28 +299,23 @@ def _shortened(text: str) -> str:
     return text if len(text) <= _MAX_ABOVE else "… " + text[-_MAX_ABOVE:].partition(" ")[2]
 
 
-def _cell_tables(lines: Sequence[_Line], context: str) -> Iterator[TextTable]:
+def _cell_tables(text: str, context: str) -> Iterator[TextTable]:
     """Yield the tables whose lines have the same number of cells, which "|" separates. The first line has the headers,
     unless the text begins inside a table: then `context` has the headers."""
-    run: list[tuple[_Line, list[str]]] = []
-    inside = bool(lines) and "|" in context and "|" in lines[0].text
-    for line in [*lines, None]:
-        cells = _split(line.text) if line else []
-        if run and len(cells) != len(run[0][1]):
-            continues = inside and run[0][0] is lines[0]
-            head = list(_continued(context, len(run[0][1]))) if continues else run[0][1]
-            rows = [(each, own) for each, own in run if not _DASHES.fullmatch(each.text)]
-            rows = rows if continues else rows[1:]
-            if len(rows) > 1:
-                above, headers = " ".join(head) or context, tuple(head[1:])
-                found = [
-                    TableRow(each.span, _cell_row(own, head, context), above, own[0], headers, tuple(own[1:]))
-                    for each, own in rows
-                ]
-                yield TextTable(Span(run[0][0].span.start, rows[-1][0].span.end), tuple(found))
-            run = []
-        if line and len(cells) > 1:
-            run.append((line, cells))
+    inside = "|" in context and "|" in text.lstrip().partition("\n")[0]
+    for number, run in enumerate(_cell_runs(text)):
+        continues = inside and number == 0
+        head = list(_continued(context, len(run[0].cells))) if continues else run[0].cells
+        rows = [row for row in (run if continues else run[1:]) if not row.is_rule]
+        if len(rows) < 2:
+            continue
+        above, headers = " ".join(head) or context, tuple(head[1:])
+        shown = " | ".join(head) or _shortened(context)
+        found = [
+            TableRow(span, _cell_row(own, head, context), above, own[0], headers, tuple(own[1:]), shown)
+            for span, own in rows
+        ]
+        yield TextTable(Span(run[0].span.start, rows[-1].span.end), tuple(found))
 
 
 def _cell_row(cells: Sequence[str], head: Sequence[str], context: str) -> str:

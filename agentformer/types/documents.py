@@ -78,11 +78,12 @@ class DocumentText:
 
 @dataclass(frozen=True, slots=True)
 class Citation:
-    """A quotation that supports an answer, with its position in a stored page. `quote` is `text[start:end]` of the
-    page, but sometimes has more text. For a sentence that begins on the page before, `quote` also has that beginning.
-    For a list item that does not directly follow its lead-in, `quote` begins with the lead-in and " … ". For a row of a
-    table, `quote` also has the headers of the columns. The citation of a memory has no document and no page; its
-    `start` and `end` are positions in the content of the entry."""
+    """A quotation that supports an answer, with its position in a stored page: `quote` is `text[start:end]` of this
+    page.
+    `headings` is text from another place that a reader needs to understand the quote: the headers of the columns and
+    the scale for a row of a table, the lead-in for an item of a list, the sentence that names the subject, or the
+    beginning of the sentence on the page before. The citation of a memory has no document and no page; its `start` and
+    `end` are positions in the content of the entry."""
 
     number: int  # the [n] in the answer
     document: str
@@ -98,6 +99,7 @@ class Citation:
     speaker: str = ""  # of a message
     at: datetime | None = None  # when a memory happened, or when it was stored
     originals: tuple[str, ...] = ()  # the ids of the entries that a summary replaces
+    headings: str = ""
 
 
 @dataclass(frozen=True, slots=True)

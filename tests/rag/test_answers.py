@@ -245,13 +245,13 @@ def test_a_heading_is_no_evidence_for_what_it_heads() -> None:
         "e", "Keys of the office\n\nThey hang in the blue cupboard.", kind="chunk", context="Rules › Keys of the office"
     )
     ranked = ranked_sentences("Where are the keys of the office?", [Hit(entry, 1.0)])
-    assert [evidence.quote for evidence in ranked] == ["They hang in the blue cupboard."]
+    assert [evidence.text for evidence in ranked] == ["They hang in the blue cupboard."]
 
 
 def test_evidence_is_found_in_finnish_by_its_stems() -> None:
     text = "Konttori aukeaa yhdeksältä. Avaimet ovat sinisessä kaapissa. Koirat odottavat ulkona."
     ranked = ranked_sentences("Missä kaapissa avaimia säilytetään?", [hit(text, 1)])
-    assert ranked[0].quote == "Avaimet ovat sinisessä kaapissa."
+    assert ranked[0].text == "Avaimet ovat sinisessä kaapissa."
 
 
 def test_scores_of_evidence_are_in_order_and_in_range() -> None:
@@ -264,5 +264,5 @@ def test_scores_of_evidence_are_in_order_and_in_range() -> None:
 
 def test_a_sentence_of_ten_thousand_characters_is_quoted_in_part_at_a_word() -> None:
     long = "The keys " + "and the locks " * 800
-    quote = ranked_sentences("keys", [hit(long, 1)], HashingEmbedder())[0].quote
+    quote = ranked_sentences("keys", [hit(long, 1)], HashingEmbedder())[0].text
     assert len(quote) <= 600 and long.startswith(quote + " ")

@@ -497,7 +497,7 @@ def test_a_hit_whose_title_is_mentioned_may_lack_the_asked_name() -> None:
     hits = remembered("The director Anna Berg was born in Turku.", "A film: The Tin Lighthouse.")
     mentioned = [dataclasses.replace(hits[0], votes=(Vote("mentions", 1, 0.8),)), hits[1]]
     question = "Where was the director of The Tin Lighthouse born?"
-    first = [Answerer(None, None).judged(question, each)[0][0].quote for each in (hits, mentioned)]
+    first = [Answerer(None, None).judged(question, each)[0][0].text for each in (hits, mentioned)]
     assert first == [hits[1].entry.content, hits[0].entry.content]
 
 

@@ -50,7 +50,7 @@ BRIDGE = (
     ],
 )
 def test_the_type_of_the_question_chooses_between_sentences_with_the_same_words(question: str, answer: str) -> None:
-    assert answer in ranked(question, hit(BRIDGE, 1))[0].quote
+    assert answer in ranked(question, hit(BRIDGE, 1))[0].text
 
 
 def test_the_language_that_the_search_knows_is_not_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,22 +69,22 @@ def test_the_sentences_of_a_passage_that_is_found_again_are_kept_unless_it_is_lo
 def test_the_sentence_before_comes_with_a_pronoun() -> None:
     text = "Dogs are not allowed. The keys belong to the caretaker. He keeps them in the blue cupboard. Tea is at four."
     first = ranked("Where does the caretaker keep the keys?", hit(text, 1))[0]
-    assert first.quote == "The keys belong to the caretaker. He keeps them in the blue cupboard."
-    assert text[first.span.start : first.span.end] == first.quote
+    assert first.text == "The keys belong to the caretaker. He keeps them in the blue cupboard."
+    assert text[first.span.start : first.span.end] == first.text
 
 
 def test_a_pronoun_after_a_pronoun_comes_with_the_sentence_that_names_the_subject() -> None:
     text = "Dogs wait outside. The mill stands by the river. It was built by Anna Berg. It grinds rye for the bakery."
     first = ranked("What does it grind for the bakery?", hit(text, 1))[0]
-    assert first.quote == text[text.index("The mill") :]
-    assert text[first.span.start : first.span.end] == first.quote
+    assert first.text == text[text.index("The mill") :]
+    assert text[first.span.start : first.span.end] == first.text
 
 
 def test_a_repeated_sentence_is_quoted_once() -> None:
     text = "The mill stands by the river. " + "It is free for members. " * 20
     found = ranked("Who pays nothing for the mill, is it free for members?", hit(text, 1))
-    assert max(each.quote.count("It is free for members.") for each in found) == 1
-    assert found[0].quote == "The mill stands by the river. It is free for members."
+    assert max(each.text.count("It is free for members.") for each in found) == 1
+    assert found[0].text == "The mill stands by the river. It is free for members."
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_repeated_sentence_is_quoted_once() -> None:
 )
 def test_in_a_row_of_pronouns_the_sentence_with_the_question_s_verb_is_quoted(question: str, last: str) -> None:
     text = "John Smith bought the mill in 1950. He moved it in 1960. He closed it in 1970. He retired in 1980."
-    quote = ranked(question, hit(text, 1))[0].quote
+    quote = ranked(question, hit(text, 1))[0].text
     assert quote.startswith("John Smith bought") and quote.endswith(last)
 
 
@@ -105,14 +105,14 @@ def test_pronouns_are_known_in_a_text_of_unknown_language() -> None:
     passages = read_passages([hit("Karl Berg kom 1920. Hon gick.", 1), hit("The keys hang here. He has one.", 2)])
     assert {passage.language for passage in passages} >= {""}
     sentences = rank_sentences(analyze_query("Vem gick?"), [each for each in passages if not each.language])
-    assert all(each.quote.startswith(("Karl Berg kom", "The keys hang")) for each in sentences)
+    assert all(each.text.startswith(("Karl Berg kom", "The keys hang")) for each in sentences)
 
 
 def test_the_subject_of_a_far_pronoun_stands_before_the_quote() -> None:
     between = f"It was built by Anna Berg{' and by her brother' * 30}."
     text = f"The mill stands by the river. {between} It grinds rye for the bakery."
     first = ranked("What does it grind for the bakery?", hit(text, 1))[0]
-    assert first.quote == "The mill stands by the river. … It grinds rye for the bakery."
+    assert first.text == "The mill stands by the river. … It grinds rye for the bakery."
     assert text[first.span.start : first.span.end] == "It grinds rye for the bakery."
     assert len(between) > MAX_QUOTE - len("It grinds rye for the bakery.")
 
@@ -128,31 +128,31 @@ def test_a_repeated_sentence_is_no_competitor_of_itself() -> None:
 
 
 def test_a_sentence_that_needs_nothing_is_quoted_alone() -> None:
-    assert ranked("What does the crane cost?")[0].quote == "The crane costs 95 euros."
+    assert ranked("What does the crane cost?")[0].text == "The crane costs 95 euros."
 
 
 def test_a_list_item_comes_with_its_lead_in() -> None:
     text = "The office lends these things to members:\n- a blue boat for the summer\n- a heavy hammer for builders\n"
-    assert ranked("Who gets a blue boat?", hit(text, 1))[0].quote == text[: text.index("\n- a heavy")]
+    assert ranked("Who gets a blue boat?", hit(text, 1))[0].text == text[: text.index("\n- a heavy")]
     later = ranked("Who gets a heavy hammer?", hit(text, 1))[0]
-    assert later.quote == "The office lends these things to members: … - a heavy hammer for builders"
+    assert later.text == "The office lends these things to members: … - a heavy hammer for builders"
     assert text[later.span.start : later.span.end] == "- a heavy hammer for builders"
 
 
 def test_a_lead_in_comes_with_its_items() -> None:
     text = "Dogs wait outside. The agenda of the meeting:\n- the election of the chair\n- the budget\n\nTea is served."
-    quote = ranked("What is on the agenda of the meeting?", hit(text, 1))[0].quote
+    quote = ranked("What is on the agenda of the meeting?", hit(text, 1))[0].text
     assert quote == "The agenda of the meeting:\n- the election of the chair\n- the budget"
 
 
 def test_a_lead_in_late_in_a_passage_comes_with_the_items_that_fit_in_a_quote() -> None:
     before = "Dogs wait outside. Bikes stand at the wall. " * 7
     agenda = "The agenda of the meeting:\n- the election of the chair\n- the budget"
-    quote = ranked("What is on the agenda of the meeting?", hit(f"{before}{agenda}\n\nTea is served.", 1))[0].quote
+    quote = ranked("What is on the agenda of the meeting?", hit(f"{before}{agenda}\n\nTea is served.", 1))[0].text
     assert quote == agenda
     shown = "The agenda of the meeting:\n- the election of the chair"
     long = f"{shown}\n- the budget {'of the harbour and its boats ' * 20}\n- the tea"
-    assert ranked("What is on the agenda of the meeting?", hit(f"{before}{long}", 1))[0].quote == shown
+    assert ranked("What is on the agenda of the meeting?", hit(f"{before}{long}", 1))[0].text == shown
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,9 @@ def test_a_sentence_over_a_page_break_is_joined(carried: str, content: str, quot
         "Where in the cupboard are the keys of the boat?", [Hit(entry, 1.0)]
     )
     citation = answer.citations[0]
-    assert citation.quote == quote
+    assert answer.text.startswith(f"“{quote}” [1]")
+    assert citation.quote == content[citation.start : citation.end]
+    assert citation.headings == quote.removesuffix(citation.quote).strip()
     assert quote.endswith(content[citation.start : citation.end])
 
 
@@ -193,18 +195,18 @@ def test_the_part_on_the_page_before_is_left_out_if_the_quote_would_be_too_long(
 
 def test_names_come_with_the_sentence_that_announces_them() -> None:
     text = "The menu has three large keys. Home, Help and Stop. The cupboard is blue and stands in the office."
-    assert ranked("Which keys does the menu have?", hit(text, 1))[0].quote == text[: text.index(" The cupboard")]
+    assert ranked("Which keys does the menu have?", hit(text, 1))[0].text == text[: text.index(" The cupboard")]
 
 
 def test_captions_and_numbered_headings_are_not_quoted() -> None:
     text = "4.2 Keys of the office\n\nThe keys hang in the cupboard.\n\nFigure 3: Keys of the office\n\nTea is at four."
-    quotes = [sentence.quote for sentence in ranked("Where are the keys of the office?", hit(text, 1))]
+    quotes = [sentence.text for sentence in ranked("Where are the keys of the office?", hit(text, 1))]
     assert quotes == ["The keys hang in the cupboard.", "Tea is at four."]
 
 
 def test_the_number_of_a_paragraph_is_not_the_number_that_is_asked_for() -> None:
     text = "§8.3 The keys of the members are counted by the caretaker. §8.4 Members get 2 keys from the caretaker."
-    assert "get 2 keys" in ranked("How many keys do members get?", hit(text, 1))[0].quote
+    assert "get 2 keys" in ranked("How many keys do members get?", hit(text, 1))[0].text
 
 
 def test_equal_quotes_are_given_once() -> None:
@@ -269,7 +271,7 @@ def test_few_sentences_are_embedded_in_one_batch_and_kept() -> None:
     assert sum(sentence.cosine is not None for sentence in found) == 5
     again = rank_sentences(query, read_passages([hit(text, 1)]), embedder, vectors)
     assert len(embedder.batches) == embedder.questions.count(query.text) == 1
-    assert [(each.quote, each.score) for each in again] == [(each.quote, each.score) for each in found]
+    assert [(each.text, each.score) for each in again] == [(each.text, each.score) for each in found]
 
 
 class Tokens(Counting):
@@ -299,7 +301,7 @@ def test_the_sentence_with_tokens_near_to_those_of_the_question_is_first() -> No
     query, passages, known = analyze_query("Who founded the harbour?"), [hit(OTHER_WORDS, 1)], Baselines(None, 0.0)
     embedder, vectors = Tokens(), RecentVectors()
     found = rank_sentences(query, read_passages(passages), embedder, vectors, known)
-    assert found[0].quote == "Maija Virtanen established the port."
+    assert found[0].text == "Maija Virtanen established the port."
     assert found[0].features is not None
     assert found[0].features.alike == pytest.approx(0.75, abs=0.01)  # all words but "who"
     assert found[0].cosine is None  # the space has no baseline for texts
@@ -322,7 +324,7 @@ def test_tokens_are_not_compared_if_the_model_reads_letters_or_none() -> None:
     by_words = rank_sentences(query, read_passages(passages))
     for embedder in (Letters(), Without(), Counting()):
         found = rank_sentences(query, read_passages(passages), embedder, baselines=Baselines(None, 0.0))
-        assert [(each.quote, each.score) for each in found] == [(each.quote, each.score) for each in by_words]
+        assert [(each.text, each.score) for each in found] == [(each.text, each.score) for each in by_words]
 
 
 def test_the_cache_counts_the_vectors_of_tokens() -> None:
@@ -341,7 +343,7 @@ def test_an_embedder_that_is_down_leaves_the_choice_to_the_words() -> None:
             raise EmbedderUnavailable("away")
 
     found = rank_sentences(analyze_query("Who keeps the keys?"), read_passages(HITS), Down())
-    assert [each.quote for each in found] == [each.quote for each in ranked("Who keeps the keys?")]
+    assert [each.text for each in found] == [each.text for each in ranked("Who keeps the keys?")]
 
 
 TABLE = (
@@ -353,14 +355,14 @@ TABLE = (
 
 def test_a_row_of_a_table_is_quoted_with_its_headers() -> None:
     first = ranked("How much were the purchases of property and equipment in 2017?", hit(TABLE, 1))[0]
-    assert first.quote == (
+    assert first.text == (
         "Purchases of property and equipment | December 31, 2016: (6,737) | 2017: (11,955) | in millions"
     )
     assert TABLE[first.span.start : first.span.end] == "Purchases of property and equipment (6,737) (11,955)"
 
 
 def test_headers_of_tables_are_not_quoted() -> None:
-    quotes = [sentence.quote for sentence in ranked("Which cash flows are there in 2017?", hit(TABLE, 1))]
+    quotes = [sentence.text for sentence in ranked("Which cash flows are there in 2017?", hit(TABLE, 1))]
     assert len(quotes) == 5
     assert not any(quote.startswith(("Cash flows", "Year", "(in")) for quote in quotes)
 
@@ -369,9 +371,9 @@ def test_neighbors_that_are_about_as_probable_are_one_quote() -> None:
     text = "The keys hang in the cupboard. The keys lie in the drawer. Dogs wait outside."
     first, second, *_ = ranked("Where are the keys?", hit(text, 1))
     alike = [first, dataclasses.replace(second, score=first.score * 0.9)]
-    assert [quote.quote for quote in choose_quotes(alike, 3)] == [text[: text.index(" Dogs")]]
+    assert [quote.text for quote in choose_quotes(alike, 3)] == [text[: text.index(" Dogs")]]
     unlike = [first, dataclasses.replace(second, score=first.score * 0.2)]
-    assert [quote.quote for quote in choose_quotes(unlike, 3)] == [first.quote, second.quote]
+    assert [quote.text for quote in choose_quotes(unlike, 3)] == [first.text, second.text]
 
 
 @pytest.mark.parametrize(
@@ -391,12 +393,12 @@ def test_a_sentence_over_a_page_break_is_found_by_its_beginning() -> None:
     content = "mean that the ferry may go first. The gap is narrow. Dogs wait outside."
     entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}Two red lights on the tower")
     first = ranked("What do two red lights on the tower mean?", Hit(entry, 1.0))[0]
-    assert first.quote == "Two red lights on the tower mean that the ferry may go first."
+    assert first.text == "Two red lights on the tower mean that the ferry may go first."
 
 
 def test_numbered_headings_below_each_other_are_not_quoted() -> None:
     text = "§1 Keys\n§2 The name of the office\n\nThe office is called Poiju."
-    assert [sentence.quote for sentence in ranked("What is the name of the office?", hit(text, 1))] == [
+    assert [sentence.text for sentence in ranked("What is the name of the office?", hit(text, 1))] == [
         "The office is called Poiju."
     ]
 
@@ -405,14 +407,14 @@ def test_a_pronoun_brings_the_whole_sentence_of_the_page_before() -> None:
     content = "mean that the ferry may go first. They are lit by the harbour office. Dogs wait outside."
     entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}Two red lights on the tower")
     first = ranked("Which office lights two red lights on the tower of the harbour?", Hit(entry, 1.0))[0]
-    assert first.quote == (
+    assert first.text == (
         "Two red lights on the tower mean that the ferry may go first. They are lit by the harbour office."
     )
 
 
 def test_a_title_above_a_paragraph_is_not_quoted() -> None:
     text = "The keys are here.\n\nKeys of the office\n\nThe caretaker lends the keys of the office to members.\n\nKeys"
-    quotes = {sentence.quote for sentence in ranked("Who lends the keys of the office?", hit(text, 1))}
+    quotes = {sentence.text for sentence in ranked("Who lends the keys of the office?", hit(text, 1))}
     assert quotes == {"The caretaker lends the keys of the office to members.", "The keys are here.", "Keys"}
 
 
@@ -432,13 +434,13 @@ def test_lines_of_dots_dashes_or_numbers_are_not_quoted() -> None:
     ruled = "DEA ------------------------------\n\n2019 2020 2021 2022 2023\n\n"
     body = "The DEA enforces the laws on controlled substances of the country."
     found = ranked("What does the DEA do?", hit(contents + ruled + body, 1))
-    assert [sentence.quote for sentence in found] == [body]
+    assert [sentence.text for sentence in found] == [body]
 
 
 def test_short_answers_with_numbers_and_hyphens_are_quoted() -> None:
     texts = ["The fee is 95-120 euros.", "12.03.2024", "See A-1, B-2, C-3 and D-4 ..."]
     found = ranked("What is the fee?", hit("\n\n".join(texts), 1))
-    assert {sentence.quote for sentence in found} == set(texts)
+    assert {sentence.text for sentence in found} == set(texts)
 
 
 def test_a_passage_of_only_a_table_of_contents_can_be_quoted() -> None:
@@ -450,13 +452,13 @@ def test_a_question_in_a_text_is_quoted_with_its_answer(form: str) -> None:
     pairs = [("Why was the fence removed?", "Neighbours complained."), ("Who paints the boats?", "Ask in May.")]
     text = "\n\n".join(form.format(*pair) for pair in pairs)
     first = ranked("Why was the fence removed?", hit(text, 1))[0]
-    assert first.quote.endswith("Neighbours complained.") and "Why was the fence removed?" in first.quote
-    assert "May" not in first.quote
+    assert first.text.endswith("Neighbours complained.") and "Why was the fence removed?" in first.text
+    assert "May" not in first.text
 
 
 def test_a_question_without_an_answer_is_quoted_last_and_not_sure() -> None:
     asks, answers = hit("Who has the spare key?", 1), hit("Matti keeps the spare key in Lahti.", 2)
-    assert ranked("Who has the spare key?", asks, answers)[0].quote == answers.entry.content
+    assert ranked("Who has the spare key?", asks, answers)[0].text == answers.entry.content
     alone = Answerer(None, None).answer("Who has the spare key?", [asks])
     assert alone.confidence is not None and alone.confidence < 0.15
 
@@ -465,7 +467,7 @@ def test_a_message_does_not_answer_its_own_question() -> None:
     asks = hit("Who picks up the cake? I am away.", 1)
     asks = dataclasses.replace(asks, entry=dataclasses.replace(asks.entry, kind="message"))
     answers = hit("Liisa picks up the cake at three.", 2)
-    assert ranked("Who picks up the cake?", asks, answers)[0].quote == answers.entry.content
+    assert ranked("Who picks up the cake?", asks, answers)[0].text == answers.entry.content
 
 
 def test_headers_of_a_table_count_as_words_of_the_passage() -> None:

@@ -45,11 +45,11 @@ def first(question: str, *hits: Hit) -> RankedSentence:
 def test_the_length_of_the_asked_period_chooses_the_table() -> None:
     hits = chunk(QUARTER, 1), chunk(YEAR, 2)
     for text, value in (("FY2023", "14"), ("Q4 of FY2023", "3")):
-        assert f"2023: {value} |" in first(f"What was the operating income for {text}?", *hits).quote
+        assert f"2023: {value} |" in first(f"What was the operating income for {text}?", *hits).text
 
 
 def test_a_label_without_other_words_is_quoted() -> None:
-    assert "Total assets" in first("What are the total assets for 2023?", chunk(QUARTER, 1)).quote
+    assert "Total assets" in first("What are the total assets for 2023?", chunk(QUARTER, 1)).text
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_a_label_without_other_words_is_quoted() -> None:
     ],
 )
 def test_a_superlative_chooses_the_row_with_this_value(question: str, region: str) -> None:
-    assert first(question, chunk(REGIONS, 1)).quote.startswith(f"{region} |")
+    assert first(question, chunk(REGIONS, 1)).text.startswith(f"{region} |")
 
 
 def test_a_table_of_contents_is_no_quote() -> None:
     contents = "1 Sailing rules 1\n2 Harbour fees 4\nKeys of boats 5"
     text = "The keys of the boats hang in the blue cupboard."
-    assert first("Where are the keys of the boats?", chunk(contents, 1), chunk(text, 5)).quote == text
+    assert first("Where are the keys of the boats?", chunk(contents, 1), chunk(text, 5)).text == text
 
 
 def test_a_title_comes_with_the_list_below_it() -> None:
     text = "Defaults of the options\n• -s 3\n• -k avg\n\nThe program reads a file and prints its lines."
-    quote = first("What are the defaults of the options?", chunk(text, 1)).quote
+    quote = first("What are the defaults of the options?", chunk(text, 1)).text
     assert quote == "Defaults of the options\n• -s 3\n• -k avg"
 
 

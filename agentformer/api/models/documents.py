@@ -256,12 +256,17 @@ class _Place(ResponseModel):
 
 
 class Citation(_Place):
-    """A quotation that supports the answer. `quote` is the part of the page's text from `start` to `end`. These
+    """A quotation that supports the answer. `quote` is exactly the part of the page's text from `start` to `end`. These
     positions count Unicode code points. A citation of a memory has no document, and its positions are in the content of
     the memory."""
 
     number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
     quote: str
+    headings: str = Field(
+        description="Text from another place that explains the quote: the headers of the columns for a row of a table, "
+        "the lead-in of a list, the sentence that names the subject, or the beginning of the sentence on the page "
+        "before."
+    )
     entry_id: str = Field(description="The id of the cited chunk or memory.")
     kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
     speaker: str = Field(description="The speaker of a message.")

@@ -264,7 +264,7 @@ class Answerer:
         if confidence is None or confidence < self.abstain or not request.quotes:
             return self._nothing(request, warnings)
         quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(request.quotes, 1))
-        text = "\n".join(f"{citations.in_marks(c.quote)} [{c.number}]" for c in quotes)
+        text = "\n".join(f"{citations.quoted(sentence)} [{n}]" for n, sentence in enumerate(request.quotes, 1))
         return Answer(text, "extractive", quotes, request.shown, warnings, confidence=confidence)
 
 

@@ -98,11 +98,18 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         label=label_of_part(entry.source.label, *around) if entry.source else "",
         start=offset + start,
         end=offset + end,
-        quote=sentence.quote,
+        quote=entry.content[start:end],
+        headings=sentence.shown.headings,
         score=sentence.score,
         entry_id=entry.id,
         **_origin(entry),
     )
+
+
+def quoted(sentence: RankedSentence) -> str:
+    """Return a ranked sentence as an extractive answer shows it: in quotation marks, or as a row whose cells follow
+    their headers."""
+    return " ".join(sentence.text.split()) if sentence.row else in_marks(sentence.text)
 
 
 def in_marks(quote: str) -> str:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from agentformer.rag.answer.passages import Sentence
 from agentformer.text.questions import is_question
+from agentformer.text.table_rows import TableRow
 from agentformer.types import Span
 
 MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
@@ -23,16 +24,22 @@ _LEADS_IN = (":", "：")
 
 class Quote(NamedTuple):
     """The text to quote. `span` is its position in the content of the passage. `lead` is text from another place that
-    is quoted before it: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is the
-    complete text if the quote is a row of a table: the row with its headers."""
+    is shown before it: the lead-in of a list, or the beginning of the sentence on the previous page. `row` is set if
+    the quote is a row of a table."""
 
     span: Span
     lead: str = ""
-    row: str = ""
+    row: TableRow | None = None
 
     def text(self, content: str) -> str:
-        """Return the text of the quote. `content` is the content of the passage."""
-        return self.row or self.lead + content[self.span.start : self.span.end]
+        """Return the text that a reader is shown: the quote with its lead, or a row whose cells follow their headers.
+        `content` is the content of the passage."""
+        return self.row.text[:MAX_QUOTE] if self.row else self.lead + content[self.span.start : self.span.end]
+
+    @property
+    def headings(self) -> str:
+        """The text from other places that belongs to the quote: the headers of a row, or the lead."""
+        return self.row.headings if self.row else self.lead.removesuffix(OMITTED).strip()
 
 
 def whole_quote(sentence: Sentence) -> Quote:
@@ -40,7 +47,7 @@ def whole_quote(sentence: Sentence) -> Quote:
     longer than `MAX_QUOTE` code points is left out."""
     content, span = sentence.passage.content, sentence.span
     if sentence.row:
-        return Quote(span, row=sentence.row.text[:MAX_QUOTE])
+        return Quote(shortened(content, span), row=sentence.row)
     if sentence.answer:
         return Quote(Span(span.start, _end_of_answer(sentence)))
     if _ITEM.match(content, span.start):

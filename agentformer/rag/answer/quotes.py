@@ -66,22 +66,30 @@ _SAY = 0.3  # minimum weight (0..1) of the vectors; a search lowers it for langu
 @dataclass(frozen=True, slots=True)
 class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
-    and the previous sentence if a reader needs it. `lead` and `row` have the same meaning as in `Quote`. `score` is the
+    and the previous sentence if a reader needs it. `shown` is the quote with its headings (see `Quote`). `score` is the
     probability (0..1) that this sentence is the answer, given that one of the sentences is. `cosine` (0..1) is the
     cosine with the question on the scale of `normalized_cosine`, or None if the sentence was not embedded."""
 
     hit: Hit
-    span: Span
+    shown: Quote
     score: float
     cosine: float | None = None
-    lead: str = ""
     features: Features | None = None
-    row: str = ""
 
     @property
-    def quote(self) -> str:
-        """The text of the quote."""
-        return Quote(self.span, self.lead, self.row).text(self.hit.entry.content)
+    def span(self) -> Span:
+        """The position of the quote in the content of the hit."""
+        return self.shown.span
+
+    @property
+    def row(self) -> TableRow | None:
+        """The row of a table that is quoted, or None."""
+        return self.shown.row
+
+    @property
+    def text(self) -> str:
+        """The quote with its headings."""
+        return self.shown.text(self.hit.entry.content)
 
 
 def rank_sentences(
@@ -108,10 +116,10 @@ def rank_sentences(
         asking, kept = computed.question.asking, vectors or RecentVectors()
         compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, baselines or Baselines())
         features, weights, cosines = compared.with_vectors(features)
-    texts = [quote.row or sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
+    texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, weights, texts)
     ranked = [
-        RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
+        RankedSentence(sentence.passage.hit, quote, score, cosines.get(n), features[n])
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
     ]
     return sorted(ranked, key=lambda sentence: -sentence.score)
@@ -151,7 +159,7 @@ def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) ->
     for other in alike:
         first, last = sorted((sentence, other), key=lambda each: each.span)
         between = content[first.span.end : last.span.start]
-        if other is sentence or other.hit is not sentence.hit or first.row or last.row or last.lead:
+        if other is sentence or other.hit is not sentence.hit or first.row or last.row or last.shown.lead:
             continue
         if any(each.features and each.features.asks for each in (first, last)):
             continue
@@ -160,7 +168,7 @@ def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) ->
         if between.strip() or "\n\n" in between or last.span.end - first.span.start > MAX_QUOTE:
             continue
         span = Span(first.span.start, max(first.span.end, last.span.end))
-        return replace(sentence, span=span, lead=first.lead, score=sentence.score + other.score)
+        return replace(sentence, shown=Quote(span, first.shown.lead), score=sentence.score + other.score)
     return sentence
 
 
@@ -174,7 +182,7 @@ def _overlaps(sentence: RankedSentence, other: RankedSentence) -> bool:
 
 
 def _repeats(sentence: RankedSentence, other: RankedSentence) -> bool:
-    one, two = " ".join(sentence.quote.split()), " ".join(other.quote.split())
+    one, two = " ".join(sentence.text.split()), " ".join(other.text.split())
     return one in two or two in one
 
 

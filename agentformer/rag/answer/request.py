@@ -173,26 +173,26 @@ class AnswerRequest:
         return QuoteFeatures(
             about.confidence,
             first.score,
-            covered_share(self.terms, passage, first.quote),
+            covered_share(self.terms, passage, first.text),
             len(self.quotes),
             first.cosine,
             self._is_about_something_else(first, passage) or self._names_another(),
             self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
-            lacks_candidate(self.question, first.quote, passage.language)
+            lacks_candidate(self.question, first.text, passage.language)
             or bool(self._names[1])
-            or may_be_about_another(self.question, first.quote, self._language),
+            or may_be_about_another(self.question, first.text, self._language),
         )
 
     def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
         """Return whether the first quote certainly does not answer the question: the quote has a time and the question
         asks how often, the quote only repeats the question, the quote is about another numbered thing, the hit of the
         quote is off topic, or the question has a number or a name that no hit contains."""
-        text = f"{passage.hit.entry.context}\n{first.quote}"
+        text = f"{passage.hit.entry.context}\n{first.text}"
         return (
-            lacks_frequency(self.question, first.quote, passage.language)
-            or repeats_question(self.question, first.quote, passage.language)
+            lacks_frequency(self.question, first.text, passage.language)
+            or repeats_question(self.question, first.text, passage.language)
             or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))
@@ -206,7 +206,7 @@ class AnswerRequest:
     def _has_other_period(self) -> bool:
         """Return whether the first quote states an amount for another period than the question asks for, such as an
         amount per month for a question about a year."""
-        quote, language = self.quotes[0].quote, self._language
+        quote, language = self.quotes[0].text, self._language
         asked = classify(self.question, language)
         if other_period(asked, quote, language):
             return True
@@ -220,14 +220,14 @@ class AnswerRequest:
         passage, quote = self._passage, self.quotes[0]
         begin = passage.content.rfind("\n\n", 0, quote.span.start) + 1
         topic = next((passage.content[span.start : span.end] for span in passage.sentences if span.start >= begin), "")
-        return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.quote}")])
+        return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.text}")])
 
     def _names_another(self) -> bool:
         """Return whether the quote certainly is about another name, code or ordinal number than the question. Also
         return True if the quote is from a memory such as a fact, and a name of the question is missing in this memory
         and in the other hits of its session."""
         names, missing = self._names
-        hit, quote = self._passage.hit, self.quotes[0].quote
+        hit, quote = self._passage.hit, self.quotes[0].text
         if missing and hit.entry.kind not in _PARTS:
             group = [each for each in self.quotable if _group(each.hit) == _group(hit)]
             if support.names_of_question(self.question, group)[1]:
