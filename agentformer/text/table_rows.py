@@ -81,10 +81,9 @@ class _Line(NamedTuple):
 
 def find_rows(text: str, context: str = "") -> list[TextTable]:
     """Return the tables of a text, in order. `context` has the headers of a table that begins before the text."""
-    if text.count("\n") < _LEAST - 1:
-        return []
-    lines = list(_lines(text))
-    tables = [*_cell_tables(text, context), *(_table(lines, first, last, context) for first, last in _blocks(lines))]
+    cells = _cell_tables(text, context) if "|" in text else ()
+    lines = list(_lines(text)) if text.count("\n") >= _LEAST - 1 else []
+    tables = [*cells, *(_table(lines, first, last, context) for first, last in _blocks(lines))]
     return sorted(table for table in tables if table.rows)
 
 
@@ -307,7 +306,7 @@ def _cell_tables(text: str, context: str) -> Iterator[TextTable]:
         continues = inside and number == 0
         head = list(_continued(context, len(run[0].cells))) if continues else run[0].cells
         rows = [row for row in (run if continues else run[1:]) if not row.is_rule]
-        if len(rows) < 2:
+        if not rows:
             continue
         above, headers = " ".join(head) or context, tuple(head[1:])
         shown = " | ".join(head) or _shortened(context)

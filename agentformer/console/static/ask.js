@@ -149,7 +149,7 @@ function body(turn) {
   const text = h("p", { class: "text" });
   for (const [piece, good] of supported(turn.answer, turn.unsupported.map(({ sentence }) => sentence))) {
     const place = good ? text : h("span", { class: "unsupported", title: t("ask.unsupported.short") });
-    for (const part of piece.split(/(\[\d+\])/)) {
+    for (const part of atMarks(turn, piece)) {
       const found = /^\[(\d+)\]$/.exec(part);
       const citation = found && turn.citations.find((item) => item.number === Number(found[1]));
       place.append(citation ? reference(citation) : part);
@@ -157,6 +157,11 @@ function body(turn) {
     if (place !== text) text.append(place);
   }
   return text;
+}
+
+/** Split an answer at its citations. In an extractive answer, only the last mark of a line is a citation: a quote may contain others. */
+function atMarks(turn, text) {
+  return text.split(turn.mode === "extractive" ? /(\[\d+\])$/m : /(\[\d+\])/);
 }
 
 function reference(citation) {
@@ -183,7 +188,7 @@ function sources(turn) {
   return h("section", { class: "sources", "aria-label": t("ask.sources") }, h("ol", { class: "plain" }, turn.citations.map((citation) => h("li", {},
     h("button", { type: "button", class: "source", onclick: (event) => openSource(citation, event.currentTarget) },
       h("span", { class: "source-number", "aria-hidden": "true" }, String(citation.number)),
-      h("span", { class: "grow" }, h("span", { class: "source-name" }, h("bdi", {}, name(citation))), h("span", { class: "source-quote" }, citation.quote)))))));
+      h("span", { class: "grow" }, h("span", { class: "source-name" }, h("bdi", {}, name(citation))), citation.headings ? h("span", { class: "source-quote muted" }, citation.headings) : null, h("span", { class: "source-quote" }, citation.quote)))))));
 }
 
 function actions(turn) {
@@ -196,7 +201,7 @@ const escaped = (text) => text.replace(/[\\`*_[\]<>#|]/g, "\\$&");
 /** Return a turn as Markdown with its sources. */
 export function markdown(turn) {
   const quoted = (text) => text.split("\n").map((line) => `> ${escaped(line)}`).join("\n");
-  const cited = turn.answer.split(/(\[\d+\])/).map((part) => (/^\[\d+\]$/.test(part) ? part : escaped(part))).join("");
+  const cited = atMarks(turn, turn.answer).map((part) => (/^\[\d+\]$/.test(part) ? part : escaped(part))).join("");
   const places = turn.citations.map((citation) => `${citation.number}. ${escaped(name(citation))}\n\n${quoted(citation.quote).replace(/^/gm, "   ")}`);
   return [`## ${escaped(turn.question)}`, cited, places.length ? `### ${t("ask.sources")}` : "", ...places].filter(Boolean).join("\n\n") + "\n";
 }

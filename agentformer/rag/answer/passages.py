@@ -31,6 +31,7 @@ _NAMES = 2  # parts of the context line that name the document: its file and its
 _MESSAGE = "message"
 _MONTH = timedelta(days=31)
 _MARKUP = " \t#*_>-=|"
+LEAD_IN_ENDS = (":", "：")  # the last character of a sentence that introduces what follows
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
 _TITLE = re.compile(r"[^\W\d_][^\d\n.!?:;,。]{2,58}[^\W\d_]")  # "Available Information"
@@ -307,13 +308,22 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
         if not sentence.row and _is_heading(sentence):
             headings = sentence.stems
             continue
-        if not sentence.row and _is_filled(sentence):
+        if not sentence.row and (_is_filled(sentence) or _announces_nothing(sentence)):
             continue
         sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
         if sentence.row:
             sentence.headings |= sentence.passage.header_stems[sentence.span]
         body.append(sentence)
     return body
+
+
+def _announces_nothing(sentence: Sentence) -> bool:
+    """Return whether a sentence ends with a colon, and nothing follows in its passage, so that a quote would announce
+    what it does not show. Also true for the headers of a table whose rows are in the next passage."""
+    passage, text = sentence.passage, sentence.text
+    if passage.content[sentence.span.end :].strip() or passage.hit.entry.kind == _MESSAGE:
+        return False
+    return text.endswith(LEAD_IN_ENDS) or (" | " in text and not any(map(str.isdigit, text)))
 
 
 def _is_filled(sentence: Sentence) -> bool:

@@ -7,7 +7,7 @@ import re
 from bisect import bisect_left
 from typing import NamedTuple
 
-from agentformer.rag.answer.passages import Sentence
+from agentformer.rag.answer.passages import LEAD_IN_ENDS, Sentence
 from agentformer.text.questions import is_question
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Span
@@ -19,7 +19,6 @@ _NAMED, _LEAST_NAMED = 200, 60
 _ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
 _ANSWER = 400  # maximum code points of a question and its answer, unless the answer is one longer sentence
 _FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
-_LEADS_IN = (":", "：")
 
 
 class Quote(NamedTuple):
@@ -113,9 +112,9 @@ def _end_of_names(sentence: Sentence) -> int:
 
 
 def _leads_in(sentence: Sentence) -> bool:
-    """Return whether a sentence introduces a list: it ends with a colon, or it ends without punctuation and a list item
-    follows."""
-    if sentence.text.endswith(_LEADS_IN):
+    """Return whether a sentence introduces what follows: it ends with a colon, or it ends without punctuation and a
+    list item follows."""
+    if sentence.text.endswith(LEAD_IN_ENDS):
         return True
     content, end = sentence.passage.content, sentence.span.end
     if sentence.row or not sentence.text[-1:].isalnum() or "\n" in sentence.text:
@@ -137,15 +136,17 @@ def _with_lead_in(item: Sentence) -> Quote:
 
 
 def _end_of_list(lead_in: Sentence) -> int:
-    """Return the offset at which the quote of `lead_in`, the introduction of a list, ends: after the last item that
-    fits in the quote. If no items follow, return the end of the next sentence."""
+    """Return the offset at which the quote of `lead_in`, the introduction of a list or a table, ends: after the last
+    item or row that fits in the quote. If neither follows, return the end of the next sentence."""
     passage, end = lead_in.passage, lead_in.span.end
-    following = [span for span in passage.sentences if span.start >= end]
-    items = [span for span in following if _ITEM.match(passage.content, span.start)]
-    for n, span in enumerate(items if items[:1] == following[:1] else following[:1]):
-        if span != following[n] or span.end - lead_in.span.start > MAX_QUOTE:
+    following = passage.sentences[bisect_left(passage.sentences, (end,)) :]
+    for n, span in enumerate(following):
+        is_part = span in passage.rows or _ITEM.match(passage.content, span.start)
+        if n and (not is_part or span.end - lead_in.span.start > MAX_QUOTE):
             break
         end = span.end
+        if not is_part:
+            break
     return shortened(passage.content, Span(lead_in.span.start, end)).end
 
 
