@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from agentformer.text.analysis import text_terms
 from agentformer.text.questions import classify
-from agentformer.text.row_values import asked_value, extreme_rows, label_share, number_of, period_fit
+from agentformer.text.row_values import asked_value, extreme_rows, label_share, number_of, period_fit, selected_rows
 from agentformer.text.table_rows import find_rows
 
 SALES = """Sales by region (in thousands)
@@ -94,3 +95,68 @@ def test_a_label_counts_by_the_words_that_the_question_contains() -> None:
     assert label_share(total, {"en~total", "en~asset", "17", "16"}, "en", "", asked) == 1.0
     assert label_share(other, {"en~other", "en~asset"}, "en", "", asked) == pytest.approx(1 / 1.3)
     assert label_share(boats, {"en~harbour", "en~boat"}, "en", "harbourboats2023", {"en~harbour", "en~boat"}) == 0.0
+
+
+BOATS = """boat | launched | length | for hire | harbour
+Aino | 2019-05-01 | 7 | yes | Turku
+Bris | 2021-06-30 | 12 | no | Vaasa
+Cecil | 2024-01-15 | 9 | yes | Vaasa
+Disa | 2026-03-01 | 15 | no | Oulu
+"""
+
+
+def chosen(question: str, text: str = BOATS, language: str = "en") -> str:
+    """The first letters of the rows that the question asks for, "" if no row is judged."""
+    asked = asked_value(classify(question, language), question.casefold(), language)
+    tables, said = find_rows(text), frozenset(text_terms(question, language).stems)
+    judged = selected_rows(asked, tables, language, said)
+    return "".join(row.label[0] for table in tables for row in table.rows if judged.get(row.span, 0) > 0)
+
+
+@pytest.mark.parametrize(
+    ("question", "rows"),
+    [
+        ("Which boats were launched before 2022?", "AB"),
+        ("Which boats were launched after 2021?", "CD"),
+        ("Which boats were launched since 2021?", "BCD"),
+        ("Which boats were launched after 30 June 2021?", "CD"),
+        ("Which boats were launched before 1 May 2019?", ""),
+        ("Which boats have a length of more than 9 metres?", "BD"),
+        ("Which boats have a length of at least 9 metres?", "BCD"),
+        ("Which boats have a length under 9 metres?", "A"),
+        ("Which boats are not for hire?", "BD"),
+        ("Which boats are for hire?", "AC"),
+        ("Which boats are not in Vaasa?", "AD"),
+        ("Which boats are in Vaasa?", ""),  # the words of the rows decide
+        ("Is Bris for hire?", ""),
+        ("What is the length of Cecil?", ""),
+    ],
+)
+def test_a_limit_or_a_negation_selects_rows(question: str, rows: str) -> None:
+    assert chosen(question) == rows
+
+
+@pytest.mark.parametrize(
+    ("question", "language", "header", "rows"),
+    [
+        ("Mitkä sopimukset päättyvät ennen vuotta 2026?", "fi", "sopimus | päättyy", "A"),
+        ("Mitkä sopimukset päättyvät vuoden 2025 jälkeen?", "fi", "sopimus | päättyy", "BC"),
+        ("Vilka avtal löper ut före 1 mars 2026?", "sv", "avtal | löper ut", "AB"),
+        ("Hvilke avtaler utløper etter 2026?", "no", "avtale | utløper", "C"),
+        ("Hvilke aftaler udløber før 2026?", "da", "aftale | udløber", "A"),
+        ("Welche Verträge enden vor dem 1.3.2026?", "de", "Vertrag | Ende", "AB"),
+        ("2026年以降に終わる契約はどれですか？", "ja", "契約 | 終了", "BC"),
+    ],
+)
+def test_limits_are_read_in_each_language(question: str, language: str, header: str, rows: str) -> None:
+    table = f"{header}\nAlfa | 2025-12-31\nBeta | 2026-02-28\nCarl | 2027-01-31\n"
+
+    assert chosen(question, table, language) == rows
+
+
+def test_no_row_is_judged_if_the_question_names_neither_of_two_columns_of_dates() -> None:
+    table = "item | made | sold\nAlfa | 2020-01-01 | 2024-01-01\nBeta | 2022-01-01 | 2026-01-01\n"
+
+    assert chosen("Which items are before 2021?", table) == ""
+    assert chosen("Which items were made before 2021?", table) == "A"
+    assert chosen("Which items were sold before 2025?", table) == "A"

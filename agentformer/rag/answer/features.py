@@ -12,13 +12,13 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
+from agentformer.rag.answer.candidates import asks_number, defines, has_candidate, has_other_polarity
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
 from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
-from agentformer.text.row_values import asked_value, extreme_rows, label_share, period_fit
+from agentformer.text.row_values import asked_value, label_share, period_fit, selected_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
@@ -49,11 +49,11 @@ class Features(NamedTuple):
 
     The type of the question: `defines` says how surely the sentence explains the subject of a question such as "What is
     a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
-    the field of the question's type is set. `label` and `extreme` are for rows of tables: how many words of the row's
-    label are in the question, and whether the row has the highest or lowest value for which the question asks (-1 for a
-    total). `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other`
-    is 1 if the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth
-    12.
+    the field of the question's type is set. `label` and `selected` are for rows of tables: how many words of the row's
+    label are in the question, and whether the row is one of those for which the question asks (-1 if it is not).
+    `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other` is 1 if
+    the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth 12, or if
+    the question and the sentence differ in a negation.
 
     The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`. All five are 0
     until the sentence is embedded."""
@@ -85,7 +85,7 @@ class Features(NamedTuple):
     reason: float = 0.0
     means: float = 0.0
     label: float = 0.0
-    extreme: float = 0.0
+    selected: float = 0.0
     period: float = 0.0
     other: float = 0.0
     cosine: float = 0.0
@@ -101,6 +101,7 @@ class SentenceFeatures:
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
+        self._text = query.text
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
         self._asked = asked_stems(query, self.question, languages)
@@ -121,7 +122,7 @@ class SentenceFeatures:
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._things = numbered_things(query.text, query.language)
         self._value = asked_value(self.question, query.text.casefold(), language)
-        self._extreme = self._extremes(passages)
+        self._selected = self._selections(passages)
         self._held = [self._stems.held(sentence.stems) for sentence in sentences]
         self._held_by = {id(sentence): held for sentence, held in zip(sentences, self._held, strict=True)}
         self._first = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
@@ -145,8 +146,10 @@ class SentenceFeatures:
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
         """Return the features, with `defines`, `other` and the field of the question's type set."""
         said = f"{sentence.text} {sentence.answer.text}" if sentence.answer else sentence.text
-        other = names_another(self._things, said, sentence.passage.language)
-        features = features._replace(defines=defines(self.question, said), other=float(other))
+        other = float(names_another(self._things, said, sentence.passage.language))
+        if not sentence.row:
+            other = max(other, has_other_polarity(self._text, said, sentence.passage.language))
+        features = features._replace(defines=defines(self.question, said), other=other)
         field = "number" if asks_number(self.question) else _FIELD.get(self.question.type)
         if field is None:
             return features
@@ -188,7 +191,7 @@ class SentenceFeatures:
             stale=1 / (1 + len(sentence.stems - self._asked)),
             asks=float(sentence.asks and sentence.answer is None),
             label=self._label(sentence),
-            extreme=self._extreme.get((id(passage), sentence.span), 0.0),
+            selected=self._selected.get((id(passage), sentence.span), 0.0),
             period=self._period(sentence),
         )
 
@@ -200,14 +203,14 @@ class SentenceFeatures:
         passage, stems = sentence.passage, sentence.stems - sentence.passage.name_stems
         return label_share(sentence.row, stems, passage.language, passage.name_letters, self._said)
 
-    def _extremes(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
-        """Return the values of `extreme_rows` for all passages, as a dictionary: (id of the passage object, span of the
-        row) -> value. Each value is multiplied by a number from 0 to 1 that says how well the table fits the question:
-        the number of the question's terms above the table, divided by this number for the best table."""
+    def _selections(self, passages: Sequence[Passage]) -> dict[tuple[int, Span], float]:
+        """Return the values of `selected_rows` for all passages, as a dictionary: (id of the passage object, span of
+        the row) -> value. Each value is multiplied by a number from 0 to 1 that says how well the table fits the
+        question: the number of the question's terms above the table, divided by this number for the best table."""
         found = {
             (id(passage), span): sign
             for passage in passages
-            for span, sign in extreme_rows(self._value, passage.tables, passage.language).items()
+            for span, sign in selected_rows(self._value, passage.tables, passage.language, self._said).items()
         }
         fits = dict.fromkeys(found, 0)
         for sentence in self._sentences:

@@ -31,13 +31,13 @@ from agentformer.types import Embedder, Hit, Span
 _WEIGHTS = Features(
     words=5.0, similar=4.5, pieces=1.9, phrase=2.0, before=0.7, quoted_before=2.5, quoted_pieces=2.2, after=0.5,
     heading=2.7, topic=0.8, carried=1.6, around=1.3, passage=3.9, rank=0.6, nearness=2.0, short=0.8, long=-0.7,
-    stale=-1.6, asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    stale=-1.6, asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
     number=3.8, time=2.2, person=2.1, place=1.9, reason=1.9, means=0.6,
 )  # fmt: skip
 _WEIGHTS_WITH_COSINE = Features(
     words=4.3, similar=3.9, pieces=2.5, phrase=1.6, before=0.7, quoted_before=1.9, quoted_pieces=2.5, after=0.6,
     heading=2.4, topic=0.9, carried=1.7, around=1.3, passage=3.7, rank=0.6, nearness=0.9, short=0.5, long=-0.5,
-    stale=-1.6, asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    stale=-1.6, asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
     number=3.7, time=2.2, person=1.9, place=1.8, reason=1.9, means=0.5,
     cosine=4.8,
 )  # fmt: skip
@@ -46,7 +46,7 @@ _WEIGHTS_WITH_COSINE = Features(
 _WEIGHTS_WITH_TOKENS = Features(
     words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
     heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
-    asks=-6.0, label=2.0, extreme=4.0, period=1.5, other=-3.0, defines=2.5,
+    asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
     number=2.2, time=1.6, person=1.4, place=0.5, reason=2.0, means=0.1,
     alike=2.1, telling=3.3, least=1.4, asked=1.5,
 )  # fmt: skip
@@ -137,11 +137,12 @@ def knows_language(hits: Iterable[Hit]) -> bool:
 def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSentence]:
     """Return the sentences to quote, at most `limit`: the most probable one, and sentences that are not much less
     probable. If two quotes have the same text or overlap, only the first is returned. Two neighboring sentences of
-    similar probability become one quote."""
+    similar probability become one quote. If the question asks for several rows of a table, only these are quoted."""
     ranked = list(ranked)
     chosen: list[RankedSentence] = []
-    for sentence in ranked:
-        if len(chosen) == limit or (chosen and sentence.score < _CLOSE * ranked[0].score):
+    rows = _selected_rows(ranked)
+    for sentence in rows or ranked:
+        if len(chosen) == limit or (chosen and not rows and sentence.score < _CLOSE * ranked[0].score):
             break
         if not any(_same_text(sentence, other) for other in chosen):
             least = _ALIKE * sentence.score
@@ -149,6 +150,13 @@ def choose_quotes(ranked: Iterable[RankedSentence], limit: int) -> list[RankedSe
             others = [each for each in alike if not any(_same_text(each, other) for other in chosen)]
             chosen.append(_with_neighbor(sentence, others))
     return chosen
+
+
+def _selected_rows(ranked: Sequence[RankedSentence]) -> list[RankedSentence]:
+    """Return the rows that the question asks for ("Which contracts end before 2026?") if the first sentence is one of
+    several in a table, else []."""
+    rows = [each for each in ranked if each.hit is ranked[0].hit and each.features and each.features.selected > 0]
+    return rows if len(rows) > 1 and rows[0] is ranked[0] else []
 
 
 def _with_neighbor(sentence: RankedSentence, alike: Iterable[RankedSentence]) -> RankedSentence:

@@ -29,6 +29,7 @@ from agentformer.rag.answer.confidence import (
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.rag.answer.sources import SOURCES, SourceName
+from agentformer.rag.answer.versions import newer_first
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates import find_dates
 from agentformer.text.facts.designations import is_about_another, may_be_about_another
@@ -38,6 +39,7 @@ from agentformer.text.row_values import asked_value, has_other_length
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
+_WITHIN_LIMIT = 0.5  # least probability that the hits contain the answer if a row is within the asked limit
 _OFF_TOPIC = 0.2  # factor of the score of a sentence that is probably about something else
 _PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
 _MENTIONED = "mentions"  # list of hits whose title is mentioned
@@ -108,16 +110,18 @@ class AnswerRequest:
 
     @cached_property
     def ranked(self) -> list[RankedSentence]:
-        """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
-        language of the hits. Vectors of tokens are compared if the embedder knows this language, or if a hit has the
-        language of the question."""
+        """The sentences of the hits, best first; of two versions of a statement, the newer one is first. Vectors of
+        sentences are compared only if the embedder knows the language of the hits. Vectors of tokens are compared if
+        the embedder knows this language, or if a hit has the language of the question."""
+        ranked = self._with_off_topic_last(self._ranked())
+        return newer_first(self.question, ranked, [passage.hit for passage in self.quotable])
+
+    def _ranked(self) -> list[RankedSentence]:
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count tokens in another way and refuse a long sentence
-                return self._with_off_topic_last(
-                    rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
-                )
-        return self._with_off_topic_last(rank_sentences(self.terms, self.quotable))
+                return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
+        return rank_sentences(self.terms, self.quotable)
 
     def _with_off_topic_last(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
         """Return the ranked sentences. If the first sentence is from an off-topic hit, all sentences of off-topic hits
@@ -171,12 +175,12 @@ class AnswerRequest:
             return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
         first, passage = self.quotes[0], self._passage
         return QuoteFeatures(
-            about.confidence,
+            max(about.confidence, _WITHIN_LIMIT) if self._is_within_limit else about.confidence,
             first.score,
             covered_share(self.terms, passage, first.text),
             len(self.quotes),
             first.cosine,
-            self._is_about_something_else(first, passage) or self._names_another(),
+            not self._is_within_limit and (self._is_about_something_else(first, passage) or self._names_another()),
             self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
@@ -197,6 +201,14 @@ class AnswerRequest:
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
+
+    @property
+    def _is_within_limit(self) -> bool:
+        """True if the first quote is a row with a value within the limit that the question names, such as "before
+        2026". Then the row need not contain the words of the limit."""
+        features = self.quotes[0].features
+        asked = asked_value(classify(self.question, self._language), self.question.casefold(), self._language)
+        return bool(asked.limit and features and features.selected > 0)
 
     @cached_property
     def _language(self) -> str:

@@ -1,0 +1,63 @@
+"""Rank the newer of two versions of a statement first. Two documents may state the same with different values: a policy
+of 2023 and its version of 2025. A question that names no time asks for what holds now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import date
+
+from agentformer.rag.answer.quotes import RankedSentence
+from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.types import Hit
+
+_COMPARED = 5  # best sentences that are compared with the first
+_SAME = 0.75  # least share of equal words in two versions of a statement
+_WORD = re.compile(r"[^\W\d_]+")
+_YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
+
+
+def newer_first(question: str, ranked: list[RankedSentence], hits: Sequence[Hit]) -> list[RankedSentence]:
+    """Return the ranked sentences. If the first has other versions in other documents, the newest of them becomes the
+    first. The date of a document is the latest in its name, or else the latest that its `hits` name. If the question
+    names a date, the order is unchanged."""
+    if len(ranked) < 2 or _latest(question):
+        return ranked
+    first = ranked[0]
+    versions = [n for n, other in enumerate(ranked[:_COMPARED]) if n == 0 or _is_version(first, other)]
+    if len(versions) < 2:
+        return ranked
+    dates = {n: _date_of(ranked[n].hit, hits) for n in versions}
+    newest = max(versions, key=lambda n: (dates[n] or date.min, -n))
+    if newest == 0 or dates[0] is None:
+        return ranked
+    moved = replace(ranked[newest], score=first.score), replace(first, score=ranked[newest].score)
+    rest = [sentence for n, sentence in enumerate(ranked) if n not in (0, newest)]
+    return sorted([moved[0], moved[1], *rest], key=lambda sentence: -sentence.score)
+
+
+def _is_version(one: RankedSentence, other: RankedSentence) -> bool:
+    """Return whether two sentences of different documents have nearly the same words, but not the same text."""
+    sources = one.hit.entry.source, other.hit.entry.source
+    if not sources[0] or not sources[1] or sources[0].document_id == sources[1].document_id:
+        return False
+    words = set(_WORD.findall(one.text.casefold())), set(_WORD.findall(other.text.casefold()))
+    alike = len(words[0] & words[1]) >= _SAME * max(1, len(words[0] | words[1]))
+    return alike and " ".join(one.text.split()) != " ".join(other.text.split())
+
+
+def _date_of(hit: Hit, hits: Sequence[Hit]) -> date | None:
+    source = hit.entry.source
+    if source is None:
+        return None
+    own = [
+        each.entry.content for each in hits if each.entry.source and each.entry.source.document_id == source.document_id
+    ]
+    return _latest(source.name) or max(filter(None, map(_latest, own)), default=None)
+
+
+def _latest(text: str) -> date | None:
+    """Return the last day that a text names. A year is its first day."""
+    days = [days.last for days in find_date_ranges(text, None)]
+    return max([*days, *(date(int(year), 1, 1) for year in _YEAR.findall(text))], default=None)
