@@ -31,6 +31,7 @@ _NAMES = 2  # parts of the context line that name the document: its file and its
 _MESSAGE = "message"
 _MONTH = timedelta(days=31)
 _MARKUP = " \t#*_>-=|"
+_LEAD_IN = 80  # code points of a lead-in; a longer sentence says something itself
 LEAD_IN_ENDS = (":", "：")  # the last character of a sentence that introduces what follows
 _NUMBERED = frozenset("§0123456789")
 _HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
@@ -318,12 +319,14 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
 
 
 def _announces_nothing(sentence: Sentence) -> bool:
-    """Return whether a sentence ends with a colon, and nothing follows in its passage, so that a quote would announce
-    what it does not show. Also true for the headers of a table whose rows are in the next passage."""
+    """Return whether a short sentence ends with a colon, and nothing follows in its passage, so that a quote would only
+    announce what it does not show. Also true for the headers of a table whose rows are in the next passage."""
     passage, text = sentence.passage, sentence.text
     if passage.content[sentence.span.end :].strip() or passage.hit.entry.kind == _MESSAGE:
         return False
-    return text.endswith(LEAD_IN_ENDS) or (" | " in text and not any(map(str.isdigit, text)))
+    return (text.endswith(LEAD_IN_ENDS) and len(text) <= _LEAD_IN) or (
+        " | " in text and not any(map(str.isdigit, text))
+    )
 
 
 def _is_filled(sentence: Sentence) -> bool:
