@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
+from agentformer.text.analysis import text_terms
 from agentformer.text.dates import find_dates, months, weekdays
 from agentformer.text.facts import facts_of
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
@@ -138,6 +139,19 @@ def has_other_polarity(question: str, text: str, language: str) -> float:
         words = "|".join(re.escape(word) for word in _spoken(question) if len(word) > 2)
         return float(not stated and re.search(rf"\b(?:{_NEGATING})-?(?:{words})\b", text, re.IGNORECASE) is None)
     return _NEGATED if stated and asked.type == "which" else 0.0
+
+
+def role_of(question: str, language: str) -> set[str]:
+    """Return the stems of the role in a question that asks who has it: {"president"} for "Who is the president of
+    Harbour Oy?". These are the words in small letters after the copula. Return an empty set for another question."""
+    asked = classify(question, language)
+    words = _WORD.findall(question)
+    at = next((n for n, word in enumerate(words[:4]) if word.casefold() in COPULAS), None)
+    if asked.type != "who" or at is None or language in _CAPITAL_NOUNS or language in _CASELESS:
+        return set()
+    ignored = FUNCTION_WORDS.get(language, frozenset()) | asked.asking
+    common = [word for word in words[at + 1 :] if word.islower() and word not in ignored]
+    return set(text_terms(" ".join(common), language).stems)
 
 
 def _spoken(text: str) -> set[str]:

@@ -239,17 +239,17 @@ def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:
     terms."""
     terms = asked_stems(query, classify(query.text, passage.language), [passage.language])
     held = {*text_terms(quote, passage.language).stems, *passage.context_terms.stems}
-    return _held_share(terms, held)
+    return held_share(terms, held)
 
 
 def _missing_share(query: QueryTerms, passages: Sequence[Passage]) -> float:
     language = passages[0].language
     terms = asked_stems(query, classify(query.text, language), [language])
     stems = (each.stems.union(each.context_terms.stems) for each in passages)
-    return 1 - _held_share(terms, frozenset[str]().union(*stems))
+    return 1 - held_share(terms, frozenset[str]().union(*stems))
 
 
-def _held_share(terms: Collection[str], held: Collection[str]) -> float:
+def held_share(terms: Collection[str], held: Collection[str]) -> float:
     """Return the share (0..1) of the terms that are in `held`. Long terms have more weight. If only another form of a
     term is in `held`, the similarity of the two forms counts. The share is 1 if there are no terms."""
     others = [term for term in terms if term not in held]

@@ -17,6 +17,7 @@ from agentformer.rag.answer.candidates import (
     lacks_frequency,
     other_period,
     repeats_question,
+    role_of,
 )
 from agentformer.rag.answer.confidence import (
     BASELINES,
@@ -24,6 +25,7 @@ from agentformer.rag.answer.confidence import (
     QuoteFeatures,
     confidence_features,
     covered_share,
+    held_share,
     normalized_cosine,
 )
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
@@ -180,7 +182,8 @@ class AnswerRequest:
             covered_share(self.terms, passage, first.text),
             len(self.quotes),
             first.cosine,
-            not self._is_within_limit and (self._is_about_something_else(first, passage) or self._names_another()),
+            not self._is_within_limit
+            and (self._is_about_something_else(first, passage) or self._names_another() or self._lacks_role()),
             self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
@@ -244,7 +247,23 @@ class AnswerRequest:
             group = [each for each in self.quotable if _group(each.hit) == _group(hit)]
             if support.names_of_question(self.question, group)[1]:
                 return True
-        return is_about_another(names, self.question, f"{hit.entry.context}\n{quote}", self._language)
+        stated = f"{hit.entry.context}\n{quote}"
+        # "The stadium" in a text about another club of the city: the whole passage lacks the name.
+        return is_about_another(names, self.question, stated, self._language) or is_about_another(
+            names, "", self._passage.content, self._language
+        )
+
+    def _lacks_role(self) -> bool:
+        """Return whether the question asks who has a role, such as "Who is the president of Harbour Oy?", and neither
+        the paragraph of the first quote nor the headings above it name the role in any form."""
+        role = role_of(self.question, self._language)
+        if not role:
+            return False
+        passage, quote = self._passage, self.quotes[0]
+        begin = passage.content.rfind("\n\n", 0, quote.span.start) + 1
+        end = passage.content.find("\n\n", quote.span.end)
+        paragraph = passage.quoting(passage.content[begin : end if end >= 0 else None])
+        return held_share(role, paragraph.stems.union(passage.context_terms.stems)) == 0.0
 
     @property
     def confidence(self) -> float | None:
