@@ -111,7 +111,15 @@ def rank_sentences(
     texts = [quote.row or sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, weights, texts)
     ranked = [
-        RankedSentence(sentence.passage.hit, quote.span, score, cosines.get(n), quote.lead, features[n], quote.row)
+        RankedSentence(
+            sentence.passage.hit,
+            sentence.passage.in_entry(quote.span),
+            score,
+            cosines.get(n),
+            quote.lead,
+            features[n],
+            quote.row,
+        )
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
     ]
     return sorted(ranked, key=lambda sentence: -sentence.score)

@@ -281,7 +281,7 @@ class _Reader:
         for passage in (self._passages[n - 1] for n in numbers):
             entry = passage.hit.entry
             name = f"{entry.source.name}\n{entry.source.label}" if entry.source else ""
-            sources += [strip_hidden(entry.content), entry.context, entry.title, entry.speaker, name]
+            sources += [strip_hidden(passage.content), entry.context, entry.title, entry.speaker, name]
             sources += passage.named_dates
         return [*sources, _spelled_numbers(sources)]
 
