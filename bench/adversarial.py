@@ -130,9 +130,9 @@ def operations(folder: Path, text: str) -> Iterator[tuple[str, Callable[[], obje
     af = agentformer.connect(
         index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", clean_every=0, cleanup_interval=0
     )
-    entries: list[str] = []
+    entries = [af.memory.store("The first entry.").id]
     asked = (text[:3_000] or "a").strip() or "a"
-    yield "store", lambda: entries.append(af.memory.store(text).id)
+    yield "store", lambda: entries.insert(0, af.memory.store(text).id)
     yield "store same", lambda: af.memory.store(text)
     yield "update", lambda: af.memory.update(entries[0], content="b " + text[:-2])
     yield "search", lambda: af.memory.search(QUESTION)
@@ -162,7 +162,8 @@ def operations(folder: Path, text: str) -> Iterator[tuple[str, Callable[[], obje
     yield "clean", lambda: af.memory.clean()
     yield "export", lambda: af.export_to(folder / "e")
     yield "markdown home", lambda: af.markdown.export(folder / "m", namespace="default")
-    af = other = agentformer.connect(
+    yield "close", af.close
+    other = agentformer.connect(
         index_dir=folder / "i2", upload_dir=folder / "u2", embedder="hashing", llm_model="echo:", clean_every=0
     )
     yield "import", lambda: other.import_from(folder / "e")
@@ -170,6 +171,7 @@ def operations(folder: Path, text: str) -> Iterator[tuple[str, Callable[[], obje
     chat.write_text(json.dumps({"session_id": "c", "role": "user", "content": text}))
     yield "chats", lambda: other.import_conversations(chat)
     yield "ask model", lambda: other.rag.query(QUESTION)
+    yield "close imported", other.close
 
 
 def measure(family: str, size: int, connection: multiprocessing.connection.Connection) -> None:
