@@ -51,7 +51,7 @@ _READ, _READ_TOGETHER = 20_000, 400_000  # code points that are read of one hit,
 _SENTENCES, _SENTENCES_TOGETHER = 1_000, 10_000  # sentences of one hit, and of all hits of a question
 _PARAGRAPH = 4_000  # code points after a title that are read to find the end of the next paragraph
 _NEAR = 200  # code points before and after a sentence that show whether it is alone on its line or in its paragraph
-_CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
+_CONTINUED = re.compile(r"\w[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
 

@@ -20,7 +20,7 @@ from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import UnsupportedSentence
 
-_MARKERS = re.compile(r"(?:[ \t]*\[(\d{1,3})\])+")
+_MARKERS = re.compile(r"(?<![ \t])(?:[ \t]*+\[(\d{1,3})\])+")
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _LEADING = re.compile(rf"\s*{_MARKERS.pattern}[ \t]*[.!?]?")
 # "passage 2" refers to a passage like the marker "[2]".
