@@ -7,6 +7,7 @@ that it starts. A cell above the limit is marked, and an operation that does not
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import multiprocessing
 import multiprocessing.connection
@@ -126,52 +127,52 @@ def text_of(family: str, size: int) -> str:
 
 
 def operations(folder: Path, text: str) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the name of each operation, and a function that runs the operation."""
-    af = agentformer.connect(
-        index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing", clean_every=0, cleanup_interval=0
-    )
+    """Yield the name of each operation, and a function that runs the operation. A first search after a text was stored
+    also adds the text to the index of words, so each text is searched before the next one is stored."""
+    options = {"embedder": "hashing", "clean_every": 0, "cleanup_interval": 0}
+    af = agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", **options)
     entries = [af.memory.store("The first entry.").id]
     asked = (text[:3_000] or "a").strip() or "a"
+    ask = functools.partial(af.rag.query, extractive=True)
     yield "store", lambda: entries.insert(0, af.memory.store(text).id)
+    yield "search", lambda: af.memory.search(QUESTION)
+    yield "export", lambda: af.export_to(folder / "e")
+    yield "markdown home", lambda: af.markdown.export(folder / "m", namespace="default")
     yield "store same", lambda: af.memory.store(text)
     yield "update", lambda: af.memory.update(entries[0], content="b " + text[:-2])
-    yield "search", lambda: af.memory.search(QUESTION)
     yield "search text", lambda: af.memory.search(asked)
     yield "references", lambda: af.memory.references(text[:60_000])
     yield "recall", lambda: af.memory.build_context(QUESTION)
-    yield "ask", lambda: af.rag.query(QUESTION, extractive=True)
-    yield "ask again", lambda: af.rag.query(QUESTION, extractive=True)
-    yield "ask text", lambda: af.rag.query(asked, extractive=True)
+    yield "ask", lambda: ask(QUESTION)
+    yield "ask again", lambda: ask(QUESTION)
+    yield "ask text", lambda: ask(asked)
     yield "context", lambda: af.rag.context(QUESTION)
     yield "fact", lambda: af.memory.store("I live in Helsinki.")
     yield "audit", lambda: af.memory.audit()
-    yield "text", lambda: af.rag.upload(text.encode(), name="a.txt")
-    yield "markdown", lambda: af.rag.upload(text.encode(), name="a.md")
-    yield "csv", lambda: af.rag.upload(text.encode(), name="a.csv")
-    yield "html", lambda: af.rag.upload(text.encode(), name="a.html")
-    yield "code", lambda: af.rag.upload(text.encode(), name="a.py")
-    yield "ask files", lambda: af.rag.query(QUESTION, extractive=True, sources=["documents"])
-    yield "ask top 20", lambda: af.rag.query(QUESTION, top_k=20, extractive=True)
-    yield (
-        "message",
-        lambda: af.memory.add_messages(
-            {"session_id": "s", "role": "user", "content": text[k * len(text) // 20 : (k + 1) * len(text) // 20] or "a"}
-            for k in range(20)
-        ),
-    )
-    yield "clean", lambda: af.memory.clean()
-    yield "export", lambda: af.export_to(folder / "e")
-    yield "markdown home", lambda: af.markdown.export(folder / "m", namespace="default")
+    for suffix in ("txt", "md", "csv", "html", "py"):
+        upload = functools.partial(af.rag.upload, text.encode(), name=f"a.{suffix}")
+        yield suffix, upload
+        yield f"ask {suffix}", lambda: ask(QUESTION, sources=["documents"])
+    yield "ask top 20", lambda: ask(QUESTION, top_k=20)
+    yield "messages", lambda: af.memory.add_messages(_messages(text))
+    yield "ask messages", lambda: ask(QUESTION, sources=["memories"])
+    yield "clean", af.memory.clean
+    yield "verify", af.verify
     yield "close", af.close
-    other = agentformer.connect(
-        index_dir=folder / "i2", upload_dir=folder / "u2", embedder="hashing", llm_model="echo:", clean_every=0
-    )
+    other = agentformer.connect(index_dir=folder / "i2", upload_dir=folder / "u2", llm_model="echo:", **options)
     yield "import", lambda: other.import_from(folder / "e")
+    yield "ask model", lambda: other.rag.query(QUESTION)
     chat = folder / "chat.jsonl"
     chat.write_text(json.dumps({"session_id": "c", "role": "user", "content": text}))
     yield "chats", lambda: other.import_conversations(chat)
-    yield "ask model", lambda: other.rag.query(QUESTION)
     yield "close imported", other.close
+
+
+def _messages(text: str) -> Iterator[dict[str, str]]:
+    """Yield twenty messages that contain the text together."""
+    for n in range(20):
+        part = text[n * len(text) // 20 : (n + 1) * len(text) // 20]
+        yield {"session_id": "s", "role": "user", "content": part or "a"}
 
 
 def measure(family: str, size: int, connection: multiprocessing.connection.Connection) -> None:
