@@ -171,8 +171,8 @@ def test_parts_named_in_the_registry_exist() -> None:
 def test_files_classes_and_functions_are_short() -> None:
     for path in modules():
         text = path.read_text(encoding="utf-8")
-        assert text.count("\n") <= 400, f"{path}: over 400 lines"
+        assert text.count("\n") <= 600, f"{path}: over 600 lines"
         for node, _ in statements(parsed(path)):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                most = 250 if isinstance(node, ast.ClassDef) else 40
+                most = 400 if isinstance(node, ast.ClassDef) else 60
                 assert (node.end_lineno or 0) - node.lineno < most, f"{path}: {node.name} has over {most} lines"

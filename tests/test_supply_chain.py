@@ -74,7 +74,6 @@ CALLED = {
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
     "pydantic_ai": "pydantic-ai-slim",
-    "gitignore_parser": "gitignore-parser",
     "azure": "azure-cosmos",
     "dotenv": "python-dotenv",
     "ruamel": "ruamel.yaml",  # its nodes only: no document constructs an object

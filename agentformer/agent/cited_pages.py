@@ -18,11 +18,11 @@ _COMMON = 12  # equal letters and digits before a name in two texts; then the se
 _BEFORE = 100  # characters before a name in which these letters are searched
 _MAX_LINES = 10_000  # of one citation
 _MIN_NAME = 5  # characters of a name that counts without brackets
-_WORD = r"(?:lines?|pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*"
+_WORD = r"(?:lines?|pages?|pp?|sivut?|sidan?|sidor|side|Seiten?|s)\b\.?\s*+"
 _PAGES = r"(?P<pages>\w{1,10}(?:\s?[,&–-]\s?\d{1,5})*)"
 _NAMED = r"(?<!\w){name}(?!\w)"
 _BRACKETED = (
-    rf"\[\s*{_NAMED}\s*(?:[,;:]?\s*(?:{_WORD})?{_PAGES}\s*)?[\];,]"  # "[rules.pdf, 3]", "[rules.pdf, p. 3; ..."
+    rf"\[\s*+{_NAMED}\s*+(?:[,;:]?\s*+(?:{_WORD})?{_PAGES}\s*+)?[\];,]"  # "[rules.pdf, 3]", "[rules.pdf, p. 3; ..."
 )
 _WITH_WORD = rf"{_NAMED}[\s,;:(]{{0,3}}{_WORD}{_PAGES}"  # "rules.pdf (page 3)"
 # List in a tool's result -> field with the text of an item.

@@ -12,12 +12,12 @@ from typing import Any, get_type_hints
 
 from flask import Blueprint, Response, request
 from pydantic import BaseModel
-from werkzeug.exceptions import MethodNotAllowed
+from werkzeug.exceptions import ClientDisconnected, MethodNotAllowed
 
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
-from agentformer.api.request import body_of, check_no_query, is_arriving, parameters_of
+from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
@@ -163,5 +163,14 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
         view = functools.partial(operation.view, service, **parameters)
         uses_model = operation.uses_model
         if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:
-            return service.threads.run(view)
+            return service.threads.run(functools.partial(_unless_abandoned, operation, view))
         return view()
+
+
+def _unless_abandoned(operation: Operation, view: Callable[[], Any]) -> Any:
+    """Call the view of a request that may have waited for a thread. If the operation only reads, and its client has
+    closed the connection meanwhile, raise `ClientDisconnected` instead."""
+    permission = operation.permission
+    if permission is not None and permission.right == "read" and client_left(request.environ):
+        raise ClientDisconnected
+    return view()

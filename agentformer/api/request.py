@@ -10,18 +10,19 @@ from functools import cache
 from typing import Any, TypeVar
 
 from flask import request
-from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
-from pydantic_core import from_json
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator, model_validator
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, UnsupportedMediaType
 
 from agentformer.access.permissions import Grant
 from agentformer.errors import InvalidInput, TooLarge
+from agentformer.http.json_limits import check_values, is_storable, with_few_unknown
 from agentformer.http.slow_clients import TimedSocket
 from agentformer.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_MAX_LEVELS = 190  # of nested values that the parser of bodies reads in any case
 _MAX_SHOWN = 80  # characters of a wrong value or name in a message
 _MESSAGES = {
     "string_type": "must be text",
@@ -41,7 +42,18 @@ _MESSAGES = {
 _TYPE_NAMES = re.compile(r"constrained-|\[|^(str|int|float|bool)$")  # of pydantic, in the location of an error
 
 
-class RequestModel(BaseModel):
+class _InputModel(BaseModel):
+    """Base class of the models of requests."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_unknown(cls, value: Any) -> Any:
+        """Leave out all unknown fields but the first, because pydantic makes an error for each of them."""
+        refuses = isinstance(value, dict) and cls.model_config["extra"] == "forbid"
+        return with_few_unknown(value, cls, 1) if refuses else value
+
+
+class RequestModel(_InputModel):
     """Base class of JSON bodies. A value must have exactly the declared JSON type. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, strict=True)
@@ -53,7 +65,7 @@ class RequestModel(BaseModel):
         return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class ParameterModel(BaseModel):
+class ParameterModel(_InputModel):
     """Base class of query strings and forms. Converts text to the types of the fields. Unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -103,14 +115,16 @@ class BoundedBody:
 
 def body_of(model: type[Model]) -> Model:
     """Return the JSON body of the current request as a model. An empty body counts as an empty object. Raises
-    `InvalidInput` for an invalid body, and `UnsupportedMediaType` for a content type that is not JSON."""
+    `InvalidInput` for an invalid body, `TooLarge` for a body with too many values, and `UnsupportedMediaType` for a
+    content type that is not JSON."""
     data = request.get_data(cache=True)
     if data and not request.is_json:
         raise UnsupportedMediaType("the body is not JSON; send it with the content type application/json")
+    check_values(data)
     try:
         return model.model_validate_json(data or b"{}")
     except ValidationError as error:
-        if name := _unusable_field(data):
+        if error.errors()[0]["type"] == "json_invalid" and (name := _unusable_field(data)):
             raise InvalidInput(
                 name[:_MAX_SHOWN], "contains half of a surrogate pair, or is nested too deep; send another value"
             ) from None
@@ -165,31 +179,18 @@ def _unusable_field(data: bytes) -> str | None:
     name of a field in a list has the form `items[0].content`."""
     try:
         value = json.loads(data)
-        if isinstance(value, dict):
-            return next(_unusable_in(value, ""), None)
-        return None if _is_usable(value) else "body"
     except (ValueError, RecursionError):
         return None
-
-
-def _unusable_in(fields: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for name, value in fields.items():
-        if not _is_usable(value):
-            items = enumerate(value) if isinstance(value, list) else ()
-            for n, item in items:
-                if isinstance(item, dict):
-                    yield from _unusable_in(item, f"{prefix}{name}[{n}].")
-                elif not _is_usable(item):
-                    yield f"{prefix}{name}[{n}]"
-            yield f"{prefix}{name}"
-
-
-def _is_usable(value: Any) -> bool:
-    try:
-        from_json(json.dumps(value))
-    except ValueError:
-        return False
-    return True
+    if not isinstance(value, dict):
+        return None if is_storable(value, _MAX_LEVELS) else "body"
+    name = next((name for name, each in value.items() if not is_storable(each, _MAX_LEVELS)), None)
+    items = value[name] if name is not None and isinstance(value[name], list) else ()
+    for n, item in enumerate(items):
+        if not is_storable(item, _MAX_LEVELS):
+            inner = item.items() if isinstance(item, dict) else ()
+            inside = next((f".{key}" for key, each in inner if not is_storable(each, _MAX_LEVELS)), "")
+            return f"{name}[{n}]{inside}"
+    return name
 
 
 def parameters_of(model: type[Model], parameters: MultiDict[str, str], place: str) -> Model:
@@ -265,7 +266,7 @@ def _known_names(loc: Sequence[str | int], model: type[BaseModel]) -> str:
     inside another field."""
     if len(loc) > 1:
         return ""
-    similar = difflib.get_close_matches(str(loc[0]), model.model_fields, 1)
+    similar = difflib.get_close_matches(str(loc[0])[:_MAX_SHOWN], model.model_fields, 1)
     if similar:
         return f"; did you mean {similar[0]}?"
     return f"; the known names are {', '.join(sorted(model.model_fields)) or 'none'}"
@@ -298,5 +299,6 @@ def _is_type(error: Any) -> bool:
 
 
 def _shortened(value: Any) -> str:
+    value = value[: _MAX_SHOWN + 1] if isinstance(value, (str, list)) else value  # the rest is not shown
     text = "an object" if isinstance(value, Mapping) else repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

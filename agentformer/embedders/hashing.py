@@ -44,12 +44,12 @@ class HashingEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        return [Span(m.start(), m.end()) for m in _TOKEN.finditer(text)]
+        return [Span._make(match.span()) for match in _TOKEN.finditer(text)]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
         for text in texts:
-            if (count := len(self.token_spans(text))) > _MAX_TOKENS:
+            if (count := sum(1 for _ in _TOKEN.finditer(text))) > _MAX_TOKENS:
                 raise TextTooLong(
                     f"the text has {count} tokens, but the embedder 'hashing' reads at most {_MAX_TOKENS} tokens; "
                     "split the text into shorter texts"

@@ -30,7 +30,7 @@ from agentformer.settings import Settings
 
 DEFAULT_MODEL = "nomic-embed-text"
 _DEFAULT_CONTEXT = 2048  # the context of a model without `num_ctx` in older releases; windows need no more tokens
-_NUM_CTX = re.compile(r"^\s*num_ctx\s+(\d+)", re.MULTILINE)
+_NUM_CTX = re.compile(r"^[ \t]*num_ctx[ \t]+(\d+)", re.MULTILINE)
 _ADDRESS_SETTINGS = "OLLAMA_BASE_URL or AGENTFORMER_EMBED_BASE_URL"
 
 

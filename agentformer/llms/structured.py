@@ -12,7 +12,7 @@ from typing import Any
 
 from agentformer.errors import InvalidInput, MissingExtra
 
-_FENCE = re.compile(r"\A\s*```[ \t]*\w*[ \t]*\n(.*?)\n?[ \t]*```\s*\Z", re.DOTALL)
+_FENCE = re.compile(r"\s*+```[ \t]*+\w*+[ \t]*+\n")  # the beginning of a block of code
 _REASONING = re.compile(r"\A.*</think>", re.DOTALL)
 _ERRORS = 5  # problems that are reported to a model in one message
 # OpenAI's strict mode: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas
@@ -71,8 +71,10 @@ class Schema:
         Markdown code block. Raise `Mismatch` if the JSON is not valid under the schema, or if parsers could read it in
         different ways, such as an object with the same key twice."""
         text = _REASONING.sub("", text)
-        fence = _FENCE.match(text)
-        text = (fence[1] if fence else text).strip()
+        fence, text = _FENCE.match(text), text.rstrip()
+        if fence and text.endswith("```") and len(text) >= fence.end() + 3:
+            text = text[fence.end() : -3]
+        text = text.strip()
         try:
             value = parse_json(text)
         except ValueError as error:

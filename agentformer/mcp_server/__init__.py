@@ -33,6 +33,7 @@ from agentformer.types import ToolCall
 
 log = logging.getLogger("agentformer")
 
+MAX_MESSAGE = 64 * 1024 * 1024  # bytes of a message in memory; enough for a file of 48 MB in base64
 GRANT = "agentformer.grant"  # key of a request's grant in its ASGI scope
 _INSTRUCTIONS = """\
 A memory that outlives this conversation, and documents to answer from.

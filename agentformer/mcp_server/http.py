@@ -27,16 +27,16 @@ from agentformer.access.hosts import authenticate, host_of, is_local, listen, or
 from agentformer.access.keys import KeyStore
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
+from agentformer.http.json_limits import check_values
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.http.slow_clients import MCP, TimeBudget
-from agentformer.mcp_server import GRANT, LazyMemory, MemoryServer, exit_timer, message_error
+from agentformer.mcp_server import GRANT, MAX_MESSAGE, LazyMemory, MemoryServer, exit_timer, message_error
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
 PATH = "/mcp"
 _FINISH_SECONDS = 20  # for running calls after a signal: less than most supervisors wait before they kill
 _EXIT_SECONDS = 25.0  # seconds after which the server no longer waits for a call that cannot be stopped
-_MAX_MESSAGE = 64 * 1024 * 1024  # bytes in memory; enough for a file of 48 MB in base64
 _MAX_LARGE_BODIES = 4  # messages of the largest size that are in memory at the same time
 _SMALL = (
     64 * 1024
@@ -99,7 +99,7 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
     """Return the MCP server as an ASGI application that authenticates each request."""
     # Without this, a signal would cut off responses.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
-    max_bytes = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, _MAX_MESSAGE)
+    max_bytes = min(settings.max_file_bytes * 4 // 3 + 1024 * 1024, MAX_MESSAGE)
     server = MemoryServer(memory, caller, settings.threads).build()
     app = server.streamable_http_app(
         streamable_http_path=PATH,
@@ -151,6 +151,7 @@ class AccessMiddleware:
         body = bytearray()
         try:
             if await self._read(headers.get("content-length", ""), receive, body):
+                await anyio.to_thread.run_sync(check_values, bytes(body))
                 await self._forward(bytes(body), scope, receive, send)
         finally:
             self._bytes_in_memory -= len(body)

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import islice
 from types import FrameType
 from typing import Any, Self, cast
 
@@ -23,7 +24,17 @@ import pydantic_core
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.stdio import stdio_server
 
-from agentformer.mcp_server import LazyMemory, MemoryServer, exit_timer, message_error, rpc_error, usable_id
+from agentformer.errors import TooLarge
+from agentformer.http.json_limits import check_values
+from agentformer.mcp_server import (
+    MAX_MESSAGE,
+    LazyMemory,
+    MemoryServer,
+    exit_timer,
+    message_error,
+    rpc_error,
+    usable_id,
+)
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -31,6 +42,7 @@ _FINISH_SECONDS = 20.0  # seconds for running calls after a signal or after the 
 _BOM = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _CHUNK = 1 << 16
 _TICKS = 100  # turns of the event loop until the last line has become a call
+_MAX_TOKENS = 500_000  # of a line, in which its id is searched
 _TOKEN = re.compile(r'\\.|["\[\]{}]')
 _ID_VALUE = re.compile(r'\s*:\s*(-?[0-9]{1,18}(?=\s*[,}])|"(?:[^"\\]|\\.){0,500}")')
 
@@ -53,7 +65,10 @@ def serve(settings: Settings, caller: Caller) -> None:
 def line_error(line: str) -> types.JSONRPCError | None:
     """Return the error response to a line that is not a valid message, or None if the line is valid. Never raises."""
     try:
+        check_values(line.encode("utf-8", "surrogatepass"))
         message = pydantic_core.from_json(line)
+    except TooLarge as error:
+        return rpc_error(types.INVALID_REQUEST, str(error), _id_in(line))
     except ValueError as error:
         return rpc_error(types.PARSE_ERROR, f"the line is not valid JSON: {str(error)[:200]}", _id_in(line))
     return message_error(message)
@@ -163,15 +178,21 @@ class StandardPipes:
         return line
 
     def _read_and_check(self) -> tuple[str, types.JSONRPCError | None] | None:
-        while line := self._read_line():
+        while True:
+            line, is_long = self._read_line()
             if self._first_line:
                 line, self._first_line = line.removeprefix(_BOM), False
+            if is_long:
+                return line, rpc_error(types.INVALID_REQUEST, f"a message may have at most {MAX_MESSAGE} bytes")
             if line.strip():
                 return line, line_error(line)
-        return None
+            if not line:
+                return None
 
-    def _read_line(self) -> str:
-        """Return the next line with its line break, if it has one. Return "" at the end or after a read error."""
+    def _read_line(self) -> tuple[str, bool]:
+        """Return a pair: the next line with its line break, if it has one, and False. At the end or after a read error,
+        the line is "". Of a line with more than `MAX_MESSAGE` bytes, return only the end, and True."""
+        is_long = False
         while (end := self._buffer.find(b"\n", max(len(self._buffer) - _CHUNK, 0))) < 0:
             try:
                 data = os.read(self._in, _CHUNK)
@@ -181,9 +202,12 @@ class StandardPipes:
                 end = len(self._buffer) - 1
                 break
             self._buffer += data
+            if len(self._buffer) > MAX_MESSAGE:
+                is_long = True
+                del self._buffer[:-_CHUNK]
         line = bytes(self._buffer[: end + 1])
         del self._buffer[: end + 1]
-        return line.decode("utf-8", "replace")
+        return line.decode("utf-8", "replace"), is_long
 
 
 class _DaemonThread:
@@ -235,7 +259,7 @@ def _id_in(line: str) -> int | str | None:
     """Return the id of a message that the JSON decoder rejects because of its numbers, nesting or characters. Return
     None if no valid id is found."""
     depth, string_start, value = 0, -1, None  # string_start: -1 outside of strings
-    for token in _TOKEN.finditer(line):
+    for token in islice(_TOKEN.finditer(line), _MAX_TOKENS):
         if token[0] == '"':
             is_id = string_start >= 0 and line[string_start : token.end()] == '"id"'
             string_start = token.start() if string_start < 0 else -1

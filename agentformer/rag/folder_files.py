@@ -12,13 +12,11 @@ import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gitignore_parser import rule_from_pattern
-
 from agentformer.errors import Forbidden, InvalidInput
+from agentformer.rag.ignore_rules import MAX_BYTES, IgnoreRules
 from agentformer.records.integrity.files import kind_of, open_regular_file, real_path
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
@@ -49,7 +47,6 @@ _HEAD = 16_384  # bytes that are read to recognise binary files and minified tex
 _MINIFIED = frozenset({".js", ".css", ".mjs", ".map", ".json"})
 _NOTICE = 2_048  # first bytes in which the notice of a generated file is searched
 _LINE = 2_000  # a text with more bytes per line (mean) is minified
-_MAX_PATTERNS = 1_000_000  # bytes of an ignore file
 _RACY = 2.0  # seconds; a file that was changed this recently may change again with the same time stamp
 FORMAT = "agentformer-markdown-1"
 PRIVATE = ".agentformer"  # the folder of the private files
@@ -117,27 +114,15 @@ def _number_of(folder: Path) -> tuple[int, int] | None:
     return state.st_dev, state.st_ino
 
 
-class _Rule(NamedTuple):
-    regex: re.Pattern[str]
-    folders_only: bool
-    includes: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Rules:
+class _Rules(NamedTuple):
     """The rules of one ignore file. `base` is its folder: a path in the root that ends with `/`, or "" for the root."""
 
     base: str
-    rules: tuple[_Rule, ...]
+    rules: IgnoreRules
 
     def decision(self, name: str, *, is_folder: bool) -> bool | None:
         """Return True if the rules ignore the file or folder, False if they include it, and None if no rule matches."""
-        path = name[len(self.base) :]
-        for rule in reversed(self.rules):
-            end = "/" if rule.folders_only and rule.includes else ""  # the parser ends these patterns with "/"
-            if (is_folder or not rule.folders_only) and rule.regex.search(path + end):
-                return not rule.includes
-        return None
+        return self.rules.decision(os.fsencode(name[len(self.base) :]), is_folder=is_folder)
 
 
 class FolderFiles:
@@ -217,13 +202,12 @@ class FolderFiles:
         for ignore_file in IGNORE_FILES:
             if ignore_file in names:
                 try:
-                    with open_regular_file(folder / ignore_file) as patterns:
-                        text = patterns.read(_MAX_PATTERNS).decode("utf-8", "replace")
+                    with open_regular_file(folder / ignore_file) as opened:
+                        data = opened.read(MAX_BYTES + 1)
                 except OSError as error:
                     self._fail(Problem(prefix + ignore_file, f"cannot be read: {error.strerror}"))
                     continue
-                parsed = (_parsed(line) for line in text.splitlines())
-                yield _Rules(prefix, tuple(rule for rule in parsed if rule))
+                yield _Rules(prefix, IgnoreRules(data))
 
     def _file(self, item: os.DirEntry[str], name: str) -> FolderFile | None:
         try:
@@ -349,14 +333,6 @@ def folder_in_roots(folder: str, roots: Sequence[Path]) -> Path:
         "this folder is not below a folder of the setting sync_roots; give the absolute path of "
         "a folder that the setting allows"
     )
-
-
-def _parsed(line: str) -> _Rule | None:
-    try:
-        rule = rule_from_pattern(line)
-        return _Rule(re.compile(rule.regex), rule.directory_only, rule.negation) if rule else None
-    except (re.error, IndexError):  # git ignores patterns that it cannot parse
-        return None
 
 
 def _is_foreign(folder: os.DirEntry[str], siblings: set[str], *, in_project: bool) -> bool:

@@ -14,7 +14,9 @@ from agentformer.readers.plain import decode
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.types import DocumentText
 
-_META_CHARSET = re.compile(rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META_CHARSET = re.compile(
+    rb"<(?:meta|\?xml)[^>]{0,300}?(?:charset|encoding)\s*+=\s*+[\"']?\s*+([\w.:-]+)", re.IGNORECASE
+)
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 # XHTML: `<title/>` has no content, but the HTML parser would read all that follows as the title.
 _EMPTY_ELEMENT = re.compile(r"<((title|script|style|textarea|iframe|a|span|div|p|i|b|em|td|th)\b[^<>]{0,2000})/>")

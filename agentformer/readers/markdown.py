@@ -18,7 +18,8 @@ _ATX = re.compile(r" {0,3}(#{1,6})(?=[ \t]|$)(.*)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-{2,})[ \t]*$")
 _NOT_A_TITLE = re.compile(r"\s*(?:[-*+>|]|\d+[.)]\s|$)")
 _FRONT_MATTER = re.compile(r"---[ \t]*\n(.*?\n)?(?:---|\.\.\.)[ \t]*(?:\n|$)", re.DOTALL)
-_FRONT_TITLE = re.compile(r"^title:[ \t]*(['\"]?)(.+?)\1[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_FRONT_TITLE = re.compile(r"^title:[ \t]*+(.+)", re.MULTILINE | re.IGNORECASE)
+_IN_QUOTES = re.compile(r"(['\"])(.+)\1")
 _LONGEST_TITLE = 300
 _MARKUP = re.compile(r"[*_`]{1,3}(?=\S)|(?<=\S)[*_`]{1,3}|!?\[([^\[\]]*+)\]\([^()]*+\)")
 
@@ -37,11 +38,13 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     decoded = decode(data).replace("\r\n", "\n")
     text = clean_plain(decoded)
     front = _FRONT_MATTER.match(text)
-    named = _FRONT_TITLE.search(front[1] or "") if front else None
+    found = _FRONT_TITLE.search(front[1] or "") if front else None
+    named = found[1].rstrip(" \t") if found else ""
+    named = quoted[2] if (quoted := _IN_QUOTES.fullmatch(named)) else named
     empty = len(decoded) - len(decoded.lstrip("\n"))  # lines that `clean_plain` has removed
     sections = list(_sections(text, front.end() if front else 0, empty))
     first = next((s.path[0] for s in sections if s.path and s.level == 1), "")
-    yield document_of(options.media_type, _pages(sections), options.limits, named[2] if named else first)
+    yield document_of(options.media_type, _pages(sections), options.limits, named or first)
 
 
 def _pages(sections: list[_Section]) -> Iterator[Page]:

@@ -24,10 +24,10 @@ _COMMENT = re.compile(
     re.DOTALL,
 )
 _STATEMENT = re.compile(
-    r"\s*(?:"
+    r"\s*+(?:"
     r"(?:(?:async |export |default |public |private |protected |static |final |abstract |pub |inline |virtual )*"
     r"(?:def|class|function|func|fn|struct|interface|enum|trait|impl|void|fun|sub) +\*?[\w.<>~:]+ *[({:<\[=]?)"
-    r"|(?:import|using|package) [\w.{*\"'(]+[\w.* ,{}\"':/]*(?: as \w+| from .*)?;?\s*$"
+    r"|(?:import|using|package) [\w.{*\"'(]++(?:[\w.* ,{}\"':/]*+;?\s*$|[\w.* ,{}\"':/]*? from )"
     r"|from [\w.]+ import [\w(*]"
     r"|\#(?:include|define|ifdef|ifndef|endif|pragma)\b"
     r"|(?:if|elif|while|for|with|except|try|else|finally|switch|catch|unless)\b[^.?!]*[:{]\s*$"
@@ -38,10 +38,10 @@ _STATEMENT = re.compile(
     r")"
 )
 _EXPRESSION = re.compile(
-    r"[\w.\])]+ *(?:[-+*/|&%]|<<|>>|//|:)?= *\S"  # an assignment
-    r"|\w[\w.]*\("  # a call
-    r"|[,(\[+*|&{;]\s*$|^\s*[)\]}]+[,;:)]*\s*$"  # a statement of several lines, or its end
-    r"|\w+\[[^\]]*\]|->|=>|::|&&|\|\||==|!=|^\s*[\"'][^\"']*[\"'] *[,:]"
+    r"[\w.\])] *(?:[-+*/|&%]|<<|>>|//|:)?= *\S"  # an assignment
+    r"|\w\.*\("  # a call
+    r"|[,(\[+*|&{;]\s*$|^\s*[)\]}]++[,;:)]*+\s*$"  # a statement of several lines, or its end
+    r"|\w\[[^\]]{0,200}\]|->|=>|::|&&|\|\||==|!=|^\s*[\"'][^\"']*[\"'] *[,:]"
 )
 _SENTENCE = re.compile(r"[A-Z][a-z]+(?: [\w,'-]+){5,}[.?!]\s*$")
 _WORDS = re.compile(r"\d+(?:\.\d+)+|\w+")

@@ -119,7 +119,9 @@ _ALIKE = {
     "no": re.compile(r"øy|ei|kj|gj|øk|åp|[aeiouyæøå]pn"),
     "sv": re.compile(r"[äö]"),
 }
-_FINNISH = re.compile(r"y[a-zäö]*[äö]|[äö][a-zäö]*y")  # Estonian, which has nearly the same endings, has no y
+_FINNISH = re.compile(
+    r"(?<![a-zäö])(?=[a-zäö]*?y)[a-zäö]*?[äö]"
+)  # both in one word; Estonian, which has nearly the same endings, has no y
 _SPELLING_VOTE = 0.1
 _SOME, _LEAD = 0.5, 1.1  # votes that the most probable language needs, and its lead over all others
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from agentformer.text.languages import FUNCTION_WORDS, word_list
 from agentformer.types import Span
 
 _CLOSERS = "\"'”’»›)\\]」』）】"
+_CLOSING = _CLOSERS.replace("\\", "")  # the same characters, not escaped
 _OPENERS = "\"'“„‘«‹»([「『（【*_¿¡–— \t\n"
 _CANDIDATE = re.compile(
     rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
@@ -72,25 +73,25 @@ def sentence_spans(text: str) -> list[Span]:
         else:
             ends = _stop_ends(text, match, caseless)
         if ends:
-            spans += _trimmed(text, start, match.end())
+            _add_trimmed(spans, text, start, match.end())
             start = match.end()
-    spans += _trimmed(text, start, len(text))
+    _add_trimmed(spans, text, start, len(text))
     return spans
 
 
-def _trimmed(text: str, start: int, end: int) -> Iterator[Span]:
-    """Yield the span of `text[start:end]` without white space at its ends, unless there is only white space."""
-    piece = text[start:end]
-    if bare := piece.strip():
-        start += len(piece) - len(piece.lstrip())
-        yield Span(start, start + len(bare))
+def _add_trimmed(spans: list[Span], text: str, start: int, end: int) -> None:
+    """Add the span of `text[start:end]` without white space at its ends, unless there is only white space."""
+    piece = text[start:end].rstrip()
+    if bare := piece.lstrip():
+        end = start + len(piece)
+        spans.append(Span(end - len(bare), end))
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. The caller must pass only a
     mark that is followed by white space or the end of the text. `caseless` means that sentences of this text may begin
     with small letters."""
-    mark = match[0].removesuffix(match["note"]).rstrip(_CLOSERS.replace("\\", ""))
+    mark = match[0] if len(match[0]) == 1 else match[0].removesuffix(match["note"]).rstrip(_CLOSING)
     following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
     if not following:
         return True
@@ -103,14 +104,15 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
         return False
     if mark != ".":
         return True
-    before = _WORD_BEFORE.search(text, max(0, match.start() - _LOOKBACK), match.start())
+    start = match.start()
+    before = _WORD_BEFORE.search(text, max(0, start - _LOOKBACK), start)
     word = before[0] if before else ""
-    return not _abbreviated(word, following, _starts_line(text, match.start() - len(word)))
+    return not _abbreviated(word, following, text, start - len(word))
 
 
-def _abbreviated(word: str, following: str, first: bool) -> bool:
+def _abbreviated(word: str, following: str, text: str, start: int) -> bool:
     """Return whether `word`, which precedes a full stop, is an abbreviation, an initial or an ordinal number.
-    `following` is the text after the full stop, and `first` means that `word` begins its line."""
+    `following` is the text after the full stop, and `start` is the offset of the word in `text`."""
     folded = word.casefold()
     capital = following[0].isupper()
     if folded in _COMPANIES:  # "Best Buy Co., Inc. Board"; but "... Ltd. In 2022, ..."
@@ -124,7 +126,7 @@ def _abbreviated(word: str, following: str, first: bool) -> bool:
     if len(word) == 1 and word.isalpha():
         return word.isupper() and capital and word != "I"  # "J. R. R. Tolkien"
     if folded.isdigit() and len(folded) <= 3:
-        return first or _first_word(following) in _ORDINAL_NOUNS
+        return _starts_line(text, start) or _first_word(following) in _ORDINAL_NOUNS
     # "U.S. Army", "J.R.R. Tolkien": single letters between stops
     letters = word.split(".")
     return len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters) and capital
@@ -328,14 +330,12 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
         else:
             out.append(_between(text, end, start))
         end = following
-    starts = [token.start for token in tokens]
-    borders = chain(
-        ((sentence.start, _SENTENCE) for sentence in sentence_spans(text)), ((n, _PARAGRAPH) for n in breaks)
-    )
-    for offset, strength in borders:
-        i = bisect_left(starts, offset)
-        if i < len(out):
-            out[i] = max(out[i], strength)
+    starts = [start for start, _ in tokens]
+    for offsets, strength in (([start for start, _ in sentence_spans(text)], _SENTENCE), (breaks, _PARAGRAPH)):
+        for offset in offsets:
+            i = bisect_left(starts, offset)
+            if i < len(out) and out[i] < strength:
+                out[i] = strength
     return out
 
 

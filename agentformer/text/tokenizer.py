@@ -61,7 +61,7 @@ _JOINTS = re.compile(r"[-.,'@:&+#_\u2010\u2011]+")
 _HYPHENATED = re.compile(rf"(?:[^\W\d_]|[{_MARKS}\-\u2010\u2011])++")
 # Letters and a number in one token: "iPhone15", "SKU1234", "16GB".
 _MODEL = re.compile(r"(?P<before>[^\W\d_]{2,}+)\d++|\d++(?P<after>[^\W\d_]{2,}+)")
-_DECIMAL = re.compile(r"\d+(?:\.\d+)+")
+_DECIMAL = re.compile(r"(?<!\d)\d++(?:\.\d++)+")
 _DIGITS = re.compile(r"\d+")
 _ACCENTS_ONLY = re.compile("[\u0300-\u036f]*+")
 _SUBSCRIBER = 7  # last digits of a telephone number, after country and area code

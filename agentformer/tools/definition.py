@@ -15,9 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from agentformer.access.permissions import Permission
 from agentformer.errors import InvalidInput
+from agentformer.http.json_limits import is_storable, with_few_unknown
 
 _HIDDEN = ("self", "caller")  # parameters that the schema leaves out
 _SHOWN = 80  # characters of a wrong value that a message contains
+_REPORTED = 3  # wrong arguments that a message describes
 _MAX_DEPTH = 100  # levels of nested arguments; metadata have the same limit
 
 
@@ -77,10 +79,11 @@ class ToolDefinition:
     def _checked(self, arguments: Any) -> dict[str, Any]:
         if not isinstance(arguments, Mapping):
             raise InvalidInput("arguments", f"must be a JSON object. {self._usage()}")
+        arguments = with_few_unknown(arguments, self._arguments, _REPORTED)
         for name, value in arguments.items():
-            if not _is_storable(name, _MAX_DEPTH):
+            if not is_storable(name, _MAX_DEPTH):
                 raise InvalidInput("arguments", f"have a name that is not valid text. {self._usage()}")
-            if not _is_storable(value, _MAX_DEPTH):
+            if not is_storable(value, _MAX_DEPTH):
                 problem = f"contains half of a surrogate pair, or is nested more than {_MAX_DEPTH} levels deep"
                 raise InvalidInput(name[:_SHOWN], f"{problem}; send another value")
         try:
@@ -93,7 +96,7 @@ class ToolDefinition:
         """Return an error that describes up to three wrong arguments, and lists all arguments of the tool."""
         faults = error.errors(include_url=False, include_context=False)
         first = _location(faults[0]) or "arguments"
-        problems = "; ".join(self._problem(fault) for fault in faults[:3]).removeprefix(f"{first} ")
+        problems = "; ".join(self._problem(fault) for fault in faults[:_REPORTED]).removeprefix(f"{first} ")
         return InvalidInput(first, f"{problems}{'' if problems.endswith('?') else '.'} {self._usage()}")
 
     def _problem(self, fault: Any) -> str:
@@ -144,22 +147,8 @@ def _location(fault: Any) -> str:
     return ".".join(str(part) for part in fault["loc"])[:_SHOWN]
 
 
-def _is_storable(value: Any, depth: int) -> bool:
-    """Return True if the value can be stored: all its texts can be written as UTF-8, and its lists and objects are
-    nested at most `depth` levels deep."""
-    if isinstance(value, str):
-        try:
-            return value.isascii() or bool(value.encode("utf-8"))
-        except UnicodeEncodeError:
-            return False
-    if isinstance(value, Mapping):
-        value = (*value.keys(), *value.values())
-    if not isinstance(value, (list, tuple)):
-        return True
-    return depth > 0 and all(_is_storable(item, depth - 1) for item in value)
-
-
 def _short(value: Any) -> str:
+    value = value[: _SHOWN + 1] if isinstance(value, (str, list)) else value  # the rest is not shown
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):

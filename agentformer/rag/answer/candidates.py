@@ -25,7 +25,7 @@ from agentformer.text.questions import (
 
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
 _EAST_NUMBER = re.compile(
-    r"[〇一二三四五六七八九十百千万億兆]+(?=[人年月日個回本匹台枚冊校種度社名円歳分秒時割つ倍世代位])"
+    r"(?<![〇一二三四五六七八九十百千万億兆])[〇一二三四五六七八九十百千万億兆]++(?=[人年月日個回本匹台枚冊校種度社名円歳分秒時割つ倍世代位])"
 )
 _YEAR = re.compile(r"(?<!\d)(?:1\d{3}|20\d\d)(?!\d)")
 _AGE = re.compile(

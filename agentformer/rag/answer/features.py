@@ -96,8 +96,8 @@ class Features(NamedTuple):
 
 
 class SentenceFeatures:
-    """Computes the features of sentences for one question. Also sets the attributes `leads` and `refers` of each
-    `Sentence`."""
+    """Computes the features of sentences for one question. Also sets the attributes `leads`, `refers` and `naming` of
+    each `Sentence`."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
@@ -128,7 +128,7 @@ class SentenceFeatures:
         self._first = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
         self._carried = list(self._carried_shares())
         for sentence in sentences:
-            before = sentence.before
+            before = sentence.naming = sentence.before
             if before and before.text == sentence.text:
                 continue  # a repeated sentence is quoted only once
             if before and before.answer is sentence:
@@ -137,6 +137,8 @@ class SentenceFeatures:
                 first = _words(sentence.text[:80])[:_FIRST]
                 sentence.refers = not _backward(sentence.passage.language).isdisjoint(first)
                 sentence.leads = sentence.refers or self._adds(sentence, before)
+                if sentence.refers and before.refers and before.before:
+                    sentence.naming = before.naming
 
     def of_words(self) -> list[Features]:
         """Return, for all sentences, the features that follow from words and ranks. The fields from `defines` to

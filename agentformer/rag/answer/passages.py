@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from functools import cached_property, lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
-from typing import NamedTuple
 
+from agentformer.rag.answer.layout import CACHED_TEXTS, Layout, layout_of
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
@@ -23,8 +24,7 @@ from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import is_question
-from agentformer.text.splitting import sentence_spans
-from agentformer.text.table_rows import TableRow, TextTable, find_rows
+from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Analyzed, Hit, Span
 
 _NAMES = 2  # parts of the context line that name the document: its file and its title
@@ -43,12 +43,17 @@ _CAPTION = re.compile(
 _FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of contents, form fields, ruled lines
 _LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
 _PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line of a table of contents
+ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)  # a list item begins
 _LEAST_ENTRIES = 3
 _FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of fillers has no content
 _DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
-_CACHED_TEXTS = 256  # passages whose sentences are cached (about 4 MB)
 _CACHED_LENGTH = 4_000  # maximum code points of a passage in the cache
-_CONTINUED = re.compile(r"\w+[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
+# The work for a question is bounded, whatever is stored. No chunk of a document is longer than these limits.
+_READ, _READ_TOGETHER = 20_000, 400_000  # code points that are read of one hit, and of all hits of a question
+_SENTENCES, _SENTENCES_TOGETHER = 1_000, 10_000  # sentences of one hit, and of all hits of a question
+_PARAGRAPH = 4_000  # code points after a title that are read to find the end of the next paragraph
+_NEAR = 200  # code points before and after a sentence that show whether it is alone on its line or in its paragraph
+_CONTINUED = re.compile(r"\w[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
 
@@ -57,10 +62,23 @@ class Passage:
     """A hit with its language, its sentences and their terms. Each of these values is computed at its first use and
     then kept. `likely` is the language to assume if the passage is too short to detect its language. If `likely` is
     None, a short passage in Danish, Norwegian or Swedish gets the likeliest of these languages. `dates` are the dates
-    that the question names."""
+    that the question names.
 
-    def __init__(self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = ()) -> None:
+    `content` is the text of the passage: the content of the entry. Of a content with more than `room` code points, it
+    is the part around the best match, and `offset` is the position of this part in the content of the entry."""
+
+    def __init__(
+        self,
+        hit: Hit,
+        languages: EntryLanguages,
+        likely: str | None = "",
+        dates: NamedDates = (),
+        room: int = _READ,
+    ) -> None:
         self.hit = hit
+        content, self._best = hit.entry.content, hit.span.start if hit.span else 0
+        self.offset = max(0, min(self._best - room // 2, len(content) - room))
+        self.content = content[self.offset : self.offset + room]
         self._languages = languages
         self._likely = likely
         self._dates = dates
@@ -68,14 +86,14 @@ class Passage:
     def quoting(self, quote: str) -> Passage:
         """Return this passage with a quote as its content, in the same language."""
         entry = dataclasses.replace(self.hit.entry, content=quote)
-        quoted = Passage(dataclasses.replace(self.hit, entry=entry), self._languages, self._likely, self._dates)
+        hit = dataclasses.replace(self.hit, entry=entry, span=None)
+        quoted = Passage(hit, self._languages, self._likely, self._dates)
         quoted.language = self.language
         return quoted
 
-    @property
-    def content(self) -> str:
-        """The text of the passage."""
-        return self.hit.entry.content
+    def in_entry(self, span: Span) -> Span:
+        """Return the position in the content of the entry of a part of this passage."""
+        return Span(self.offset + span.start, self.offset + span.end)
 
     @cached_property
     def language(self) -> str:
@@ -88,10 +106,16 @@ class Passage:
         """The rows of the tables in the content of the passage, by their spans."""
         return {row.span: row for table in self.tables for row in table.rows}
 
-    @property
+    @cached_property
     def sentences(self) -> tuple[Span, ...]:
-        """The spans of all sentences and rows of tables in the content of the passage, without headers of tables."""
-        return self._layout.sentences
+        """The spans of the sentences and rows of tables in the content of the passage, without headers of tables. If
+        there are more than `_SENTENCES`, these are the ones around the best match."""
+        spans = self._layout.sentences
+        if len(spans) <= _SENTENCES:
+            return spans
+        best = bisect_left(spans, (self._best - self.offset,))
+        first = max(0, min(best - _SENTENCES // 2, len(spans) - _SENTENCES))
+        return spans[first : first + _SENTENCES]
 
     @cached_property
     def sentence_terms(self) -> tuple[Terms, ...]:
@@ -137,10 +161,10 @@ class Passage:
         return self._layout.tables
 
     @cached_property
-    def _layout(self) -> _Layout:
+    def _layout(self) -> Layout:
         context = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[-1]
-        layout_of = _layout_of if self._is_cached else _layout_of.__wrapped__
-        return layout_of(self.content, context)
+        read = layout_of if self._is_cached else layout_of.__wrapped__
+        return read(self.content, context)
 
     @property
     def _is_cached(self) -> bool:
@@ -203,50 +227,43 @@ def read_passages(
     languages. `analyzed` contains the known languages of hits (see `Hits.analyzed`). If the language of a hit is not
     known, it is detected."""
     languages = EntryLanguages(analyzed)
-    passages = [Passage(hit, languages, "" if likely else None, dates) for hit in hits]
+    hits = list(hits)
+    passages = list(_passages(hits, languages, "" if likely else None, dates))
     if likely and not any(passage.language for passage in passages):
-        return [Passage(passage.hit, languages, likely, dates) for passage in passages]
+        return list(_passages(hits, languages, likely, dates))
     return passages
 
 
-def _outside(span: Span, tables: Iterable[TextTable], content: str) -> Iterator[Span]:
-    """Yield the parts of a span that are in no table, without white space around them."""
-    start = span.start
-    for table in [*tables, None]:
-        end = min(span.end, table.span.start) if table else span.end
-        if bare := content[start:end].strip():
-            at = content.index(bare, start)
-            yield Span(at, at + len(bare))
-        start = max(start, table.span.end) if table else start
-
-
-class _Layout(NamedTuple):
-    tables: tuple[TextTable, ...]
-    sentences: tuple[Span, ...]
+def _passages(
+    hits: Iterable[Hit], languages: EntryLanguages, likely: str | None, dates: NamedDates
+) -> Iterator[Passage]:
+    """Yield a `Passage` for each hit. When `_READ_TOGETHER` code points are read, the remaining passages are empty."""
+    room = _READ_TOGETHER
+    for hit in hits:
+        passage = Passage(hit, languages, likely, dates, min(_READ, room))
+        room -= len(passage.content)
+        yield passage
 
 
 # Questions often find the same passages again.
-@lru_cache(maxsize=_CACHED_TEXTS)
-def _layout_of(content: str, context: str) -> _Layout:
-    tables = tuple(find_rows(content, context))
-    outside = (part for span in sentence_spans(content) for part in _outside(span, tables, content))
-    rows = {row.span for table in tables for row in table.rows}
-    return _Layout(tables, tuple(sorted((*outside, *rows))))
-
-
-@lru_cache(maxsize=_CACHED_TEXTS)
+@lru_cache(maxsize=CACHED_TEXTS)
 def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
     return tuple(text_terms(text, language) for text in texts)
 
 
 @dataclass(eq=False, slots=True)
 class Sentence:
-    """A sentence of a passage. `before` is the previous sentence of the passage. `leads` is True if a quote of this
-    sentence also includes `before`. `refers` is True if the reason is a word at the beginning of this sentence that
-    refers to `before` ("It was built ..."). `headings` are the stems of the headings above. A row of a table counts as
-    a sentence; `row` is this row with its headers. If the sentence is a question, `answer` is the next sentence, unless
-    this is a question, too. In a message, a question has no `answer` and is not the `before` of a sentence, because the
-    author of a message does not answer their own question."""
+    """A sentence of a passage. `before` is the previous sentence of the passage, and `above` is the nearest sentence
+    before this one that is not a list item. `leads` is True if a quote of this sentence also includes `before`.
+    `refers` is True if the reason is a word at the beginning of this sentence that refers to `before` ("It was built
+    ..."). `naming` is the earlier sentence that names the subject of this sentence; a quote can begin with it. This is
+    `before`; if several sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence before
+    all of them. `SentenceFeatures` sets `leads`, `refers` and `naming`.
+
+    `headings` are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its
+    headers. If the sentence is a question, `answer` is the next sentence, unless this is a question, too. In a message,
+    a question has no `answer` and is not the `before` of a sentence, because the author of a message does not answer
+    their own question."""
 
     passage: Passage
     span: Span
@@ -254,8 +271,10 @@ class Sentence:
     terms: Terms
     stems: frozenset[str]
     before: Sentence | None = None
+    above: Sentence | None = None
     leads: bool = False
     refers: bool = False
+    naming: Sentence | None = None
     headings: frozenset[str] = frozenset()
     row: TableRow | None = None
     answer: Sentence | None = None
@@ -265,21 +284,15 @@ class Sentence:
         """True if the sentence is a question."""
         return is_question(self.text)
 
-    @property
-    def naming(self) -> Sentence | None:
-        """The earlier sentence that names the subject of this sentence; a quote can begin with it. This is the previous
-        sentence. If several sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence
-        before all of them. None if there is no previous sentence."""
-        former = self.before
-        while self.refers and former and former.refers and former.before:
-            former = former.before
-        return former
-
 
 def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
     """Return the sentences of the passages without headings and without lines of dots, dashes or numbers. If the
     passages contain nothing else, return all their sentences."""
-    everything = [list(_sentences_of(passage)) for passage in passages]
+    room = _SENTENCES_TOGETHER
+    everything: list[list[Sentence]] = []
+    for passage in passages:
+        everything.append(list(islice(_sentences_of(passage), room)))
+        room -= len(everything[-1])
     bodies = [_below_headings(sentences) for sentences in everything]
     chosen = bodies if any(bodies) else everything
     for sentences in chosen:
@@ -288,6 +301,7 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
             if sentence.row or former.row or (former.asks and in_message):
                 continue
             sentence.before = former
+            sentence.above = former.above if ITEM.match(former.text) else former
             if former.asks and not sentence.asks:
                 former.answer = sentence
     return [sentence for sentences in chosen for sentence in sentences]
@@ -371,16 +385,24 @@ def _is_title(sentence: Sentence, text: str) -> bool:
     """Return whether a sentence is a title: a short paragraph without digits and without punctuation at its end,
     followed by a paragraph that ends with punctuation."""
     content, span = sentence.passage.content, sentence.span
-    if not _TITLE.fullmatch(text) or (span.start and content[: span.start].rstrip(" \t\r")[-2:] != "\n\n"):
+    if not _TITLE.fullmatch(text) or (span.start and _before(content, span).rstrip(" \t\r")[-2:] != "\n\n"):
         return False
-    rest = content[span.end :]
-    paragraph = rest.strip().partition("\n\n")[0].rstrip()
-    alone = rest.lstrip(" \t\r").startswith("\n\n")
-    return alone and len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
+    if not _after(content, span).lstrip(" \t\r").startswith("\n\n"):
+        return False
+    paragraph = next(filter(None, map(str.strip, content[span.end : span.end + _PARAGRAPH].split("\n\n"))), "")
+    return len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
 
 
 def _is_line(sentence: Sentence) -> bool:
     """Return whether no other text is on the line of the sentence."""
     content, span = sentence.passage.content, sentence.span
-    before, after = content[: span.start].rstrip(" \t")[-1:], content[span.end :].lstrip(" \t\r")[:1]
+    before, after = _before(content, span).rstrip(" \t")[-1:], _after(content, span).lstrip(" \t\r")[:1]
     return before in ("", "\n") and after in ("", "\n")
+
+
+def _before(content: str, span: Span) -> str:
+    return content[max(0, span.start - _NEAR) : span.start]
+
+
+def _after(content: str, span: Span) -> str:
+    return content[span.end : span.end + _NEAR]

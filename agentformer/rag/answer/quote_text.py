@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from itertools import islice
 from typing import NamedTuple
 
-from agentformer.rag.answer.passages import LEAD_IN_ENDS, Sentence
+from agentformer.rag.answer.passages import ITEM, LEAD_IN_ENDS, Sentence
 from agentformer.text.questions import is_question
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Span
@@ -16,7 +17,7 @@ MAX_QUOTE = 600  # code points of a quote; a longer sentence is cut at a word
 OMITTED = " … "  # replaces omitted text, such as the items between a lead-in and a list item
 # Maximum and minimum code points of a sentence that names a subject, if the sentences after it are omitted.
 _NAMED, _LEAST_NAMED = 200, 60
-_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)
+_ITEM_FOLLOWS = re.compile(r"\n\s*+" + ITEM.pattern, re.IGNORECASE)
 _ANSWER = 400  # maximum code points of a question and its answer, unless the answer is one longer sentence
 _FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 
@@ -49,7 +50,7 @@ def whole_quote(sentence: Sentence) -> Quote:
         return Quote(shortened(content, span), row=sentence.row)
     if sentence.answer:
         return Quote(Span(span.start, _end_of_answer(sentence)))
-    if _ITEM.match(content, span.start):
+    if ITEM.match(content, span.start):
         return _with_lead_in(sentence)
     if _leads_in(sentence):
         return Quote(Span(span.start, _end_of_list(sentence)))
@@ -66,7 +67,7 @@ def _end_of_answer(question: Sentence) -> int:
     passage, answer = question.passage, question.answer
     assert answer
     end = answer.span.end
-    for span in passage.sentences[bisect_left(passage.sentences, answer.span) + 1 :]:
+    for span in islice(passage.sentences, bisect_left(passage.sentences, answer.span) + 1, None):
         text = passage.content[span.start : span.end]
         if "\n\n" in passage.content[end : span.start] or is_question(text) or span.end > question.span.start + _ANSWER:
             break
@@ -106,7 +107,7 @@ def _end_of_names(sentence: Sentence) -> int:
     names = content[after.start : after.end]
     words = [word for word in names.split() if word[:1].isalpha()]
     capitals = sum(word[0].isupper() for word in words)
-    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not _ITEM.match(names):
+    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not ITEM.match(names):
         return after.end
     return sentence.span.end
 
@@ -119,15 +120,12 @@ def _leads_in(sentence: Sentence) -> bool:
     content, end = sentence.passage.content, sentence.span.end
     if sentence.row or not sentence.text[-1:].isalnum() or "\n" in sentence.text:
         return False
-    following = content[end:].lstrip()
-    return content[end : end + 1] == "\n" and _ITEM.match(following) is not None
+    return _ITEM_FOLLOWS.match(content, end) is not None
 
 
 def _with_lead_in(item: Sentence) -> Quote:
     """Return the quote of a list item with the sentence that introduces the list."""
-    content, former = item.passage.content, item.before
-    while former and _ITEM.match(content, former.span.start):
-        former = former.before
+    content, former = item.passage.content, item.above
     if former is None or not _leads_in(former) or former.span.end - former.span.start > MAX_QUOTE // 2:
         return Quote(shortened(content, item.span))
     if former is item.before and item.span.end - former.span.start <= MAX_QUOTE:
@@ -139,14 +137,14 @@ def _end_of_list(lead_in: Sentence) -> int:
     """Return the offset at which the quote of `lead_in`, the introduction of a list or a table, ends: after the last
     item or row that fits in the quote. If neither follows, return the end of the next sentence."""
     passage, end = lead_in.passage, lead_in.span.end
-    following = passage.sentences[bisect_left(passage.sentences, (end,)) :]
-    for n, span in enumerate(following):
-        is_part = span in passage.rows or _ITEM.match(passage.content, span.start)
-        if n and (not is_part or span.end - lead_in.span.start > MAX_QUOTE):
+    is_list = True
+    for span in islice(passage.sentences, bisect_left(passage.sentences, (end,)), None):
+        if not is_list or (end > lead_in.span.end and span.end - lead_in.span.start > MAX_QUOTE):
             break
-        end = span.end
-        if not is_part:
+        is_part = span in passage.rows or ITEM.match(passage.content, span.start) is not None
+        if not is_part and end > lead_in.span.end:
             break
+        is_list, end = is_part, span.end
     return shortened(passage.content, Span(lead_in.span.start, end)).end
 
 

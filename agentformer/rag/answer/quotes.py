@@ -119,7 +119,13 @@ def rank_sentences(
     texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, weights, texts)
     ranked = [
-        RankedSentence(sentence.passage.hit, quote, score, cosines.get(n), features[n])
+        RankedSentence(
+            sentence.passage.hit,
+            quote._replace(span=sentence.passage.in_entry(quote.span)),
+            score,
+            cosines.get(n),
+            features[n],
+        )
         for n, (sentence, quote, score) in enumerate(zip(sentences, quotes, scores, strict=True))
     ]
     return sorted(ranked, key=lambda sentence: -sentence.score)

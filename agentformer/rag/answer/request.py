@@ -233,7 +233,7 @@ class AnswerRequest:
         """The names of the question, and those of them that are neither in the first quote nor in the first sentence of
         its paragraph, which names the topic."""
         passage, quote = self._passage, self.quotes[0]
-        begin = passage.content.rfind("\n\n", 0, quote.span.start) + 1
+        begin = passage.content.rfind("\n\n", 0, quote.span.start - passage.offset) + 1
         topic = next((passage.content[span.start : span.end] for span in passage.sentences if span.start >= begin), "")
         return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.text}")])
 
@@ -260,8 +260,8 @@ class AnswerRequest:
         if not role:
             return False
         passage, quote = self._passage, self.quotes[0]
-        begin = passage.content.rfind("\n\n", 0, quote.span.start) + 1
-        end = passage.content.find("\n\n", quote.span.end)
+        begin = passage.content.rfind("\n\n", 0, quote.span.start - passage.offset) + 1
+        end = passage.content.find("\n\n", quote.span.end - passage.offset)
         paragraph = passage.quoting(passage.content[begin : end if end >= 0 else None])
         return held_share(role, paragraph.stems.union(passage.context_terms.stems)) == 0.0
 

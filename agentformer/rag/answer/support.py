@@ -20,7 +20,7 @@ from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import UnsupportedSentence
 
-_MARKERS = re.compile(r"(?:[ \t]*\[(\d{1,3})\])+")
+_MARKERS = re.compile(r"(?<![ \t])(?:[ \t]*+\[(\d{1,3})\])+")
 _MARKER = re.compile(r"\[(\d{1,3})\]")
 _LEADING = re.compile(rf"\s*{_MARKERS.pattern}[ \t]*[.!?]?")
 # "passage 2" refers to a passage like the marker "[2]".
@@ -281,7 +281,7 @@ class _Reader:
         for passage in (self._passages[n - 1] for n in numbers):
             entry = passage.hit.entry
             name = f"{entry.source.name}\n{entry.source.label}" if entry.source else ""
-            sources += [strip_hidden(entry.content), entry.context, entry.title, entry.speaker, name]
+            sources += [strip_hidden(passage.content), entry.context, entry.title, entry.speaker, name]
             sources += passage.named_dates
         return [*sources, _spelled_numbers(sources)]
 
