@@ -27,6 +27,7 @@ from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBac
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
     from agentformer.llms.forwarding import ChatForwarder
+    from agentformer.llms.in_process import ModelChat
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
@@ -291,15 +292,19 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     return GuardedModel(llm, breaker=Breaker(settings.breaker_seconds), usage=usage or Usage())
 
 
-def build_forwarder(settings: Settings) -> ChatForwarder | None:
-    """Return the object with which the HTTP API forwards chat requests to the server of the configured language model.
-    Return None if no model is configured, or if the provider of the model has no server with the protocol of OpenAI."""
+def build_chat(settings: Settings, language_model: LanguageModel | None) -> ChatForwarder | ModelChat | None:
+    """Return the object to which the HTTP API sends chat requests: the server of the configured language model or, if
+    its provider has no server with the protocol of OpenAI, `language_model` itself. Return None if no model is
+    configured."""
     from agentformer.llms.forwarding import ChatForwarder
+    from agentformer.llms.in_process import ModelChat
     from agentformer.llms.openai import chat_servers
 
     provider, model = model_spec(settings)
     servers = chat_servers(provider, model, settings) if settings.llm_model else ()
-    return ChatForwarder(servers, model, settings) if servers else None
+    if servers:
+        return ChatForwarder(servers, model, settings)
+    return ModelChat(language_model, settings.llm_model) if language_model else None
 
 
 def model_spec(settings: Settings) -> tuple[str, str]:

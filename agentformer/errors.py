@@ -17,6 +17,8 @@ errors: to exit codes, status codes and tool results.
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AgentFormerError(Exception):
     """The base class of all errors that this package raises on purpose. An error can be copied and pickled, so that a
@@ -88,15 +90,39 @@ class MissingExtra(AgentFormerError, ImportError):
 
     def __init__(self, extra: str, what: str, error: ImportError | None = None) -> None:
         if error is None or isinstance(error, ModuleNotFoundError):
-            message = f"{what} needs an optional package: pip install 'agentformer[{extra}]'"
+            message = f"{what} needs an optional package: {install_command(extra)}"
         else:
             reason = " ".join(str(error).split())[:200]
             message = (
                 f"{what} needs an optional package that is installed but cannot be imported ({reason}): "
-                f"pip install --force-reinstall 'agentformer[{extra}]'"
+                f"{install_command(extra, '--force-reinstall')}"
             )
         super().__init__(message)
         self.extra = extra
+
+
+def install_command(extra: str, option: str = "") -> str:
+    """Return the command that installs an extra for this copy of agentformer. A copy that was installed from a folder
+    or a file, such as a clone or a wheel, is installed from there again; no path of this machine is in the command. A
+    copy that no installer has recorded runs from the folder of its sources."""
+    import json  # here, because only an error needs them, and every command imports this module
+    from importlib import metadata
+
+    words = ["pip", "install", option]
+    try:
+        recorded = metadata.distribution("agentformer").read_text("direct_url.json")
+        source: dict[str, Any] = json.loads(recorded) if recorded else {}
+    except (metadata.PackageNotFoundError, ValueError):
+        source = {"dir_info": {"editable": True}}
+    if "dir_info" in source:
+        words += ["-e" if source["dir_info"].get("editable") else "", f"'.[{extra}]'", "(in your clone of agentformer)"]
+    elif "archive_info" in source:
+        words += [f"'{str(source.get('url', '')).rpartition('/')[2]}[{extra}]'", "(where this file is)"]
+    elif "vcs_info" in source:
+        words.append(f"'agentformer[{extra}] @ {source['vcs_info'].get('vcs', 'git')}+{source.get('url', '')}'")
+    else:
+        words.append(f"'agentformer[{extra}]'")
+    return " ".join(filter(None, words))
 
 
 def failed_package(error: ImportError) -> str:

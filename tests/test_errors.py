@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from importlib import metadata
 from multiprocessing import get_context
 
 import pytest
 
 from agentformer import errors
-from agentformer.errors import AgentFormerError, Busy, InvalidInput, MissingExtra
+from agentformer.errors import AgentFormerError, Busy, InvalidInput, MissingExtra, install_command
 
 KINDS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, AgentFormerError)]
 
@@ -55,10 +57,46 @@ def test_a_missing_part_and_a_broken_one_are_told_apart() -> None:
     assert str(absent) == str(MissingExtra("llm", "a server"))
     broken = MissingExtra("llm", "a server", ImportError("the library\n  is for another machine" + "!" * 900))
     assert "cannot be imported (the library is for another machine!" in str(broken)
-    assert "pip install --force-reinstall 'agentformer[llm]'" in str(broken)
+    assert install_command("llm", "--force-reinstall") in str(broken)
     assert len(str(broken)) < 400
 
 
 def test_what_was_said_of_a_field_is_still_a_value_error() -> None:
     with pytest.raises(ValueError, match="name: is empty"):
         raise pickle.loads(pickle.dumps(InvalidInput("name", "is empty")))
+
+
+@pytest.mark.parametrize(
+    ("recorded", "command"),
+    [
+        (None, "pip install 'agentformer[mcp]'"),
+        (
+            {"url": "file:///home/a/af", "dir_info": {"editable": True}},
+            "pip install -e '.[mcp]' (in your clone of agentformer)",
+        ),
+        ({"url": "file:///home/a/af", "dir_info": {}}, "pip install '.[mcp]' (in your clone of agentformer)"),
+        (
+            {"url": "file:///home/a/agentformer-0.2-py3-none-any.whl", "archive_info": {}},
+            "pip install 'agentformer-0.2-py3-none-any.whl[mcp]' (where this file is)",
+        ),
+        (
+            {"url": "https://example.org/af.git", "vcs_info": {"vcs": "git"}},
+            "pip install 'agentformer[mcp] @ git+https://example.org/af.git'",
+        ),
+        ("{", "pip install -e '.[mcp]' (in your clone of agentformer)"),
+    ],
+)
+def test_the_command_for_an_extra_fits_how_this_copy_was_installed(
+    monkeypatch: pytest.MonkeyPatch, recorded: object, command: str
+) -> None:
+    text = recorded if isinstance(recorded, str | None) else json.dumps(recorded)
+
+    class Distribution:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return text
+
+    monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
+
+    assert install_command("mcp") == command
+    assert "/home/" not in install_command("mcp"), "a path of this machine could reach a remote client"

@@ -16,7 +16,7 @@ from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors
-from agentformer.builders import build_forwarder, once
+from agentformer.builders import build_chat, once
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
@@ -136,7 +136,7 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
         readiness=server.ReadinessChecks(af).parts,
         document=partial(openapi.openapi_document, _OPERATIONS),
-        chat=once(lambda: build_forwarder(settings)),
+        chat=once(lambda: build_chat(settings, af.model)),
         prefix=prefix,
         keys=guard.keys,
         checks=CheckRuns(af.verify),

@@ -23,6 +23,7 @@ from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
 from agentformer.llms.forwarding import ChatForwarder
+from agentformer.llms.in_process import ModelChat
 from agentformer.tools.removals import Removals
 
 View = Callable[..., Any]
@@ -44,7 +45,7 @@ class Service:
     followers: threading.BoundedSemaphore  # limits the clients that follow a job
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
-    chat: Callable[[], ChatForwarder | None]  # returns the connection to the language model's server, if there is one
+    chat: Callable[[], ChatForwarder | ModelChat | None]  # returns what answers chat requests, if a model is configured
     prefix: str  # the prefix of all paths in a host application
     keys: KeyStore | None  # None: the host application authenticates the requests
     checks: CheckRuns

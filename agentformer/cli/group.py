@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -171,6 +172,17 @@ class Described(click.Command):
         if isinstance(self, click.Group):
             self.format_commands(ctx, formatter)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. An option with one value that is given twice is an error: without this check, the last
+        value would silently replace the others."""
+        if not ctx.resilient_parsing:
+            *_, given = self.make_parser(ctx).parse_args(args=list(args))
+            for parameter, count in Counter(given).items():
+                single = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag)
+                if single and count > 1:
+                    raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", ctx)
+        return super().parse_args(ctx, args)
+
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
@@ -278,7 +290,7 @@ def without_namespace(command: Command) -> Command:
         try:
             command(**options)
         except InvalidInput as error:
-            fail(_undecoded(options) or str(error), 2)
+            fail(_undecoded(options) or _as_typed(error), 2)
         except (NotFound, Conflict, MissingExtra, LimitExceeded) as error:
             fail(str(error), 2)
         except AgentFormerError as error:
@@ -293,6 +305,14 @@ def without_namespace(command: Command) -> Command:
             "--upload-dir", type=_FOLDER, help="Folder of the original files of documents [default: uploads]."
         ),
     )
+
+
+def _as_typed(error: InvalidInput) -> str:
+    """Return the message of the error, in which the name of an argument is the option that the user typed: "--at"
+    instead of "occurred_at"."""
+    parameters = click.get_current_context().command.params
+    typed = next((each.opts[0] for each in parameters if each.name == error.field and each.opts[0][0] == "-"), "")
+    return f"{typed}{str(error).removeprefix(error.field)}" if typed else str(error)
 
 
 def _undecoded(options: Mapping[str, Any]) -> str:

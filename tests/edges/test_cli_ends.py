@@ -108,7 +108,7 @@ def test_serving_without_a_server_names_the_extra(where: tuple[str, ...]) -> Non
         "from click.testing import CliRunner; from agentformer.cli import main\n"
         "for server in ('auto', 'gunicorn', 'waitress'):\n"
         "    done = CliRunner().invoke(main, ['serve', '--port', '0', '--server', server, *sys.argv[1:]])\n"
-        "    print(done.exit_code, 'agentformer[server]' in done.stderr, 'Traceback' in done.stderr)\n"
+        "    print(done.exit_code, '[server]' in done.stderr, 'Traceback' in done.stderr)\n"
     )
     done = ended(program(without, *where))
     assert (done.returncode, done.stdout.splitlines()) == (0, ["2 True False"] * 3), done.stderr

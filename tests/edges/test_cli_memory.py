@@ -354,7 +354,7 @@ def test_nothing_crosses_a_namespace(run: Invoke, shown: Callable[..., Any]) -> 
 WRONG: list[tuple[tuple[str, ...], str]] = [
     (("remember", "  "), "content"),
     (("remember", "x", "--salience", "2"), "salience"),
-    (("remember", "x", "--at", "yesterday"), "occurred_at"),
+    (("remember", "x", "--at", "yesterday"), "--at"),
     (("remember", "x", "--at", "2026-11-20T09:30:00"), "time zone"),
     (("remember", "x", "--metadata", "[1]"), "--metadata"),
     (("remember", "x", "--metadata", "[" * 100_000), "--metadata"),
@@ -367,7 +367,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
     (("remember", "x", "--session", "s", "--role", "user", "--tier", "core"), "--tier"),
     (("remember", "x", "--namespace", ""), "namespace"),
     (("remember", "half \udcff"), "is not a text in the encoding"),
-    (("recall", "x", "--min-salience", "7"), "min_salience"),
+    (("recall", "x", "--min-salience", "7"), "--min-salience"),
     (("forget",), "--namespace-all"),
     (("forget", "id", "--session", "s"), "--namespace-all"),
     (("restore", "no-such-id"), "no-such-id"),

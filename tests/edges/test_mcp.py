@@ -26,6 +26,7 @@ from mcp.shared.exceptions import MCPError
 
 import agentformer
 from agentformer.cli import main
+from agentformer.errors import install_command
 from agentformer.tools.toolbox import HINTS
 from tests.edges.doors import BOUND, ENVIRONMENT, after, options, stdio_transport
 from tests.edges.running import wait_until
@@ -436,7 +437,7 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     )
     done = ended(command("mcp", before=without, cwd=tmp_path))
     assert done.returncode == 2
-    assert "pip install 'agentformer[mcp]'" in done.stderr
+    assert install_command("mcp") in done.stderr
 
 
 @pytest.mark.parametrize(

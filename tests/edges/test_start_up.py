@@ -15,6 +15,7 @@ import pytest
 
 from agentformer.cli.commands import main
 from agentformer.cli.group import HELP, first_sentence
+from agentformer.errors import install_command
 from agentformer.factory import connect
 from agentformer.registry import built_in_names
 from tests.faults.long_form import LONG
@@ -259,4 +260,4 @@ def test_an_optional_package_that_is_broken_is_told_with_the_reason(
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert done.stderr.count("\n") == 1
     assert f"({library} is for another machine)" in done.stderr
-    assert done.stderr.endswith(f"pip install --force-reinstall 'agentformer[{extra}]'\n")
+    assert done.stderr.endswith(f"{install_command(extra, '--force-reinstall')}\n")

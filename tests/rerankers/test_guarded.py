@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
-from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable
+from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable, install_command
 from agentformer.rerankers import GuardedReranker, named_reranker
 from agentformer.settings import Settings
 from agentformer.testing import OverlapReranker, RerankerConformance
@@ -65,7 +66,7 @@ def test_what_is_no_score_for_each_text_is_told_and_not_believed() -> None:
         (None, "test:one"),
         (["good", "bad"], r"failed \(ValueError"),
         (RuntimeError("out\nof memory"), r"failed \(RuntimeError: out of memory"),
-        (MissingExtra("sbert", "a cross-encoder"), r"pip install 'agentformer\[sbert\]'"),
+        (MissingExtra("sbert", "a cross-encoder"), re.escape(install_command("sbert"))),
         (RerankerUnavailable("asleep"), "^asleep$"),
     ]:
         with pytest.raises(RerankerUnavailable, match=said):

@@ -23,6 +23,7 @@ from agentformer.builders import model_spec
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.llms.forwarding import Forwarded, Refusal
+from agentformer.llms.in_process import ModelAnswer
 from agentformer.records import fields
 from agentformer.types import Filter
 
@@ -77,13 +78,14 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     forwarder = service.chat()
     if forwarder is None:
         raise NotFound(
-            "no language model with a server is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
+            "no language model is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
             "ollama:gemma3, or openai:MODEL with AGENTFORMER_LLM_BASE_URL"
         )
     messages, recalled = with_memory(af, body.messages, place, service.removals.hide(None, place.namespace))
     sent = {**body.model_dump(exclude_unset=True), "messages": messages}
     if body.model in (None, DEFAULT):
-        sent["model"] = model_spec(af.settings)[1]
+        sent["model"] = model_spec(af.settings)[1] or af.settings.llm_model
+    response: Forwarded | ModelAnswer | Refusal
     try:
         response = forwarder.send(sent, stream=bool(body.stream))
     except ValueError:
@@ -115,7 +117,7 @@ class _Turn:
         self._decided = False  # whether the turn was stored, or must not be stored
         self._stored = False
 
-    def whole(self, response: Forwarded, headers: Mapping[str, str]) -> Response:
+    def whole(self, response: Forwarded | ModelAnswer, headers: Mapping[str, str]) -> Response:
         """Store the turn, and return the answer as a response. If the server refused the request, return its error."""
         data = response.read()
         if isinstance(data, Refusal):
@@ -124,7 +126,7 @@ class _Turn:
         stored = self._remember()
         return Response(data, headers={**headers, REMEMBERED: str(stored).lower()}, content_type=response.content_type)
 
-    def stream(self, response: Forwarded) -> Iterator[bytes]:
+    def stream(self, response: Forwarded | ModelAnswer) -> Iterator[bytes]:
         """Yield the events of a streamed answer. The turn is stored before the last event is sent, so a client that has
         the whole answer finds the turn in the memory. If the stream breaks, the last event is an error. Only whole
         events are yielded, so that this error does not follow a part of an event. A second thread receives the events,

@@ -79,7 +79,7 @@ def _models(af: AgentFormer) -> list[dict[str, Any]]:
     listed = [{"id": _id(embedder), "object": "model", "created": 0, "owned_by": embedder.provider}]
     if af.settings.llm_model:
         provider, name = model_spec(af.settings)
-        listed.append({"id": name, "object": "model", "created": 0, "owned_by": provider})
+        listed.append({"id": name or provider, "object": "model", "created": 0, "owned_by": provider})
     return listed
 
 

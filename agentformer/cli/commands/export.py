@@ -156,7 +156,8 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
     the folder that ChatGPT or Claude wrote, its conversations.json, or a file of JSON Lines with role, content and time
     (docs/ARCHIVE.md). The format is detected by the content. The exit code is 1 if a conversation cannot be used.
     """
-    kind = kind_of(folder, "PATH")
+    if not (kind := kind_of(folder, "PATH")):
+        raise InvalidInput("PATH", f"{folder} does not exist; check the path")
     is_export = kind == "folder" and kind_of(folder / MANIFEST, "PATH")
     if kind == "file" or (kind and not is_export and any(folder.glob("conversations*.json"))):
         import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json)

