@@ -120,7 +120,9 @@ class AgentFormerVectorStore(VectorStore):
     def similarity_search_with_score(  # type: ignore[override]
         self, query: str, k: int = 4, filter: Where | None = None, **kwargs: Any
     ) -> list[tuple[Document, float]]:
-        """Return up to `k` documents with their scores, best first. A score is in 0..1, and higher is better."""
+        """Return up to `k` documents with their scores, best first. A score is in 0..1, and higher is better. Raises
+        `InvalidInput` for a filter or an option of another vector store."""
+        _check_options(kwargs)
         return [(_document(hit.entry), hit.score) for hit in self._search(query, k, filter)]
 
     async def asimilarity_search_with_score(self, *args: Any, **kwargs: Any) -> list[tuple[Document, float]]:
@@ -141,6 +143,7 @@ class AgentFormerVectorStore(VectorStore):
     ) -> list[Document]:
         """Return up to `k` of the best `fetch_k` documents, chosen so that they differ from each other. With
         `lambda_mult` 1, only relevance counts, and with 0, only the difference."""
+        _check_options(kwargs)
         entries = [hit.entry for hit in self._search(query, fetch_k, filter)]
         if not entries:
             return []
@@ -174,8 +177,31 @@ class AgentFormerVectorStore(VectorStore):
     def _search(self, query: str, k: int, filter: Where | None) -> Sequence[Hit]:
         if not query.strip():
             return []
+        _check_filter(filter)
         scope: dict[str, Any] = {"namespace": self._namespace, "source_type": self._source_type, **owned(filter)}
         return self._af.memory.search(query, limit=k, mode=self._mode, noise_floor=_EVERYTHING, **scope)
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise `InvalidInput` for options of a search that this store does not have. Ignoring one, such as a filter under
+    another name, would return documents that the caller has excluded."""
+    if options:
+        raise InvalidInput(min(options), "is no option of a search in this store; it has k and filter")
+
+
+def _check_filter(where: Any) -> None:
+    """Raise `InvalidInput` for a function, and for operators such as `$gte`, which filters of other stores have."""
+    if callable(where):
+        raise InvalidInput("filter", "is a function; give a mapping, such as {'year': 2026} (docs/MEMORY.md)")
+    for key, value in where.items() if isinstance(where, Mapping) else ():
+        if str(key).startswith("$"):
+            raise InvalidInput(
+                "filter",
+                f"has the operator {key}; write {{'type': 'gte', 'key': 'year', 'value': 2026}} instead of "
+                "{'year': {'$gte': 2026}} (docs/MEMORY.md)",
+            )
+        for each in value if isinstance(value, (list, tuple)) else (value,):
+            _check_filter(each if isinstance(each, Mapping) else None)
 
 
 class AgentFormerRetriever(BaseRetriever):
@@ -192,6 +218,7 @@ class AgentFormerRetriever(BaseRetriever):
     scope: Mapping[str, Any] = {}
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any = None, **kwargs: Any) -> list[Document]:
+        _check_options({name: value for name, value in kwargs.items() if name != "k"})
         limit = kwargs.get("k", self.k)
         options = {"mode": self.mode, "relevant_only": self.relevant_only, **readable(self.scope)}
         hits = self.af.memory.search(query, limit=limit, **options) if query.strip() else []

@@ -13,23 +13,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-import anyio.to_thread
-import mcp_types as types
-from mcp.server.context import ServerRequestContext
-from mcp.server.lowlevel import Server
-from mcp.shared.exceptions import MCPError
-from pydantic import ValidationError
-
 from agentformer._version import __version__
 from agentformer.access.permissions import Grant
-from agentformer.errors import AccessError, AgentFormerError, InvalidInput, NotFound, StoreError
+from agentformer.errors import AccessError, AgentFormerError, InvalidInput, MissingExtra, NotFound, StoreError
 from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources
 from agentformer.settings import Settings
 from agentformer.text.prompt_quoting import escape_json
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
+from agentformer.tools.toolbox import HINTS
 from agentformer.types import ToolCall
+
+try:
+    import anyio.to_thread
+    import mcp_types as types
+    from mcp.server.context import ServerRequestContext
+    from mcp.server.lowlevel import Server
+    from mcp.shared.exceptions import MCPError
+    from pydantic import ValidationError
+except ImportError as error:
+    raise MissingExtra("mcp", "the MCP server", error) from error
 
 log = logging.getLogger("agentformer")
 
@@ -92,8 +96,9 @@ class LazyMemory:
 
 class MemoryServer:
     """The handlers of an MCP server. Each call runs in its own thread, because it may wait for the disk or for a model.
-    At most `threads` calls run at the same time. A call that has begun always finishes, even if the client cancels it
-    or disconnects, so that no change stays incomplete."""
+    At most `threads` calls run at the same time. A call that changes data always finishes once it has begun, even if
+    the client cancels it or disconnects, so that no change stays incomplete. A call that only reads is abandoned when
+    the client cancels it: the server does not wait for its end."""
 
     def __init__(self, memory: LazyMemory, caller: Caller, threads: int) -> None:
         self._memory = memory
@@ -121,7 +126,7 @@ class MemoryServer:
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         call = ToolCall(str(context.request_id), params.name, params.arguments or {})
         try:
-            outcome = await self._run(context, lambda af, caller: af.toolbox.run(call, caller))
+            outcome = await self._run(context, lambda af, caller: af.toolbox.run(call, caller), changes=_changes(call))
         except MCPError as error:  # the memory is unavailable: reported to the model like any failure of a tool
             return _result(error.message, failed=True)
         return _result(outcome.text, failed=outcome.failed, value=outcome.value)
@@ -138,9 +143,10 @@ class MemoryServer:
     ) -> types.ReadResourceResult:
         return await self._run(context, lambda af, caller: resources.read_resource(af, caller, params.uri))
 
-    async def _run(self, context: Context, work: Callable[[AgentFormer, Caller], T]) -> T:
+    async def _run(self, context: Context, work: Callable[[AgentFormer, Caller], T], *, changes: bool = False) -> T:
         """Run `work` in a thread and return its result. `work` gets the opened memory and the caller of the current
-        request. Raises `MCPError` if the memory cannot be opened, or if `work` raises an error of this package."""
+        request. If the client cancels the request, the thread is abandoned, unless `work` changes data. Raises
+        `MCPError` if the memory cannot be opened, or if `work` raises an error of this package."""
 
         def run() -> T:
             caller = _caller_of(context.request, self._caller)
@@ -154,11 +160,16 @@ class MemoryServer:
             except AgentFormerError as error:
                 raise MCPError(types.INTERNAL_ERROR, str(error)) from None
 
-        return await anyio.to_thread.run_sync(run, limiter=self._limiter)
+        return await anyio.to_thread.run_sync(run, limiter=self._limiter, abandon_on_cancel=not changes)
 
     @functools.cached_property
     def _limiter(self) -> anyio.CapacityLimiter:
         return anyio.CapacityLimiter(self._threads)  # belongs to the event loop that runs at its first use
+
+
+def _changes(call: ToolCall) -> bool:
+    """Return whether a tool call may change data. An unknown tool changes nothing."""
+    return call.name in HINTS and HINTS[call.name].permission.right != "read"
 
 
 def exit_timer(seconds: float) -> threading.Timer:

@@ -348,6 +348,23 @@ def test_a_call_that_does_not_return_is_left_behind(piped: Callable[..., Piped],
     assert errors == "a call did not finish within 0.5 seconds; the server exits and does not wait for the call\n"
 
 
+def test_a_question_that_was_cancelled_does_not_delay_the_end(piped: Callable[..., Piped], talker: Talker) -> None:
+    go_on = threading.Event()
+    talker.script = after(go_on, "At noon [1].")
+    server = piped(environment=talker.settings)  # a call that is waited for would end the process with the code 1
+    server.greet()
+    server.say(called(1, "rag_upload", name="tide.txt", text="The tide is high at noon."))
+    server.hear()
+    server.say(called(2, "rag_query", question="When is the tide high?"))
+    try:
+        wait_until(lambda: bool(talker.seen))
+        server.say({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 2}})
+        code, answers, errors = server.end()
+    finally:
+        go_on.set()
+    assert (code, [answer for answer in answers if "result" in answer], errors) == (0, [], "")
+
+
 def test_ctrl_c_ends_it_while_it_waits(piped: Callable[..., Piped]) -> None:
     server = piped()
     server.greet()

@@ -17,6 +17,7 @@ from langchain_core.messages import HumanMessage
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
 from agentformer import AgentFormer
+from agentformer.errors import InvalidInput
 from agentformer.integrations.langchain import AgentFormerRetriever, AgentFormerVectorStore, RecallMiddleware
 from tests.integrations.conftest import ticks_during
 
@@ -169,3 +170,27 @@ class ModelRequest:
 
     def override(self, messages: list[Any]) -> ModelRequest:
         return ModelRequest(messages)
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"filter": {"year": {"$gte": 2026}}}, "filter"),
+        ({"filter": {"$or": [{"year": 2025}, {"year": 2026}]}}, "filter"),
+        ({"filter": lambda metadata: metadata["year"] == 2026}, "filter"),
+        ({"where": {"year": 2026}}, "where"),
+        ({"pre_filter": {"year": 2026}}, "pre_filter"),
+    ],
+)
+def test_a_filter_of_another_store_is_refused_and_not_ignored(
+    af: AgentFormer, options: dict[str, Any], field: str
+) -> None:
+    store = AgentFormerVectorStore(af)
+    store.add_texts(["The pier is red."], [{"year": 2025}])
+    for search in (store.similarity_search, store.max_marginal_relevance_search):
+        with pytest.raises(InvalidInput) as refused:
+            search("pier", **options)
+        assert refused.value.field == field
+    with pytest.raises(InvalidInput):
+        AgentFormerRetriever(af=af).invoke("pier", filter={"year": 2026})
+    assert len(store.similarity_search("pier", filter={"year": 2025})) == 1
