@@ -18,7 +18,7 @@ from agentformer.api.endpoints.jobs import JobsParameters  # noqa: E402
 from agentformer.api.models import documents, requests  # noqa: E402
 from agentformer.api.openai.models import EmbeddingsRequest, StoreChanges  # noqa: E402
 from agentformer.api.request import BoundedBody, ParameterModel, RequestModel, body_of, parameters_of  # noqa: E402
-from agentformer.errors import InvalidInput  # noqa: E402
+from agentformer.errors import InvalidInput, TooLarge  # noqa: E402
 
 
 class Body(RequestModel):
@@ -88,6 +88,44 @@ def test_invalid_json_names_the_field_or_the_body() -> None:
         b'{"text": "x", "color": "red"}': "color",
     }
     assert {data: error_of(data).field for data in cases} == cases
+
+
+class Bodies(RequestModel):
+    items: Annotated[list[Body], Field(max_length=1000)]
+
+
+def test_an_error_is_made_for_one_unknown_name_of_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    best = api_request._most_specific
+    monkeypatch.setattr(api_request, "_most_specific", lambda errors: (made.append(len(errors)), best(errors))[1])
+    names = b",".join(b'"name%d": 1' % n for n in range(50_000))
+    assert str(error_of(b'{"text": "x", %s}' % names)).startswith("name0: is not a known name")
+    items = b",".join([b'{"text": "x", %s}' % names[:10_000].rpartition(b",")[0]] * 100)
+    assert error_of(b'{"items": [%s]}' % items, Bodies).field == "items[0].name0"
+    assert made == [1, 100]
+
+
+def test_a_body_with_too_many_values_is_refused_before_it_is_decoded() -> None:
+    for data in (b'{"text": [' + b"1," * 300_000 + b"1]}", b"[" * 300_000, b'{"a": 1,' * 200_000):
+        with pytest.raises(TooLarge) as raised:
+            body(data)
+        assert raised.value.limit == "max_json_values"
+    assert body(b'{"text": "' + b"," * 300_000 + b'"}').text == "," * 300_000
+
+
+def test_half_a_surrogate_deep_inside_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    search = api_request.is_storable
+    monkeypatch.setattr(api_request, "is_storable", lambda value, most: (read.append(1), search(value, most))[1])
+    data = b'{"text": [' + b'{"items": [' * 90 + b'"\\ud800"' + b"]}" * 90 + b"]}"
+    assert str(error_of(data)).startswith("text[0].items: contains half of a surrogate pair")
+    assert len(read) == 3
+
+
+def test_a_long_name_or_value_is_shortened_before_it_is_described() -> None:
+    long = b"x" * 1_000_000
+    assert len(str(error_of(b'{"text": "a", "%s": 1}' % long))) < 300
+    assert len(str(error_of(b'{"text": "a", "count": "%s"}' % long))) < 300
 
 
 def test_messages_are_short_and_name_the_expected_type() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from agentformer.api.limits import ThreadLimit, server_threads  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 from agentformer.http.slow_clients import MAX_SLOW_READERS  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
+from tests.edges.mounted import mounted  # noqa: E402
 
 
 def test_a_server_has_a_thread_more_than_slow_requests_can_hold() -> None:
@@ -94,3 +96,16 @@ def test_only_so_many_requests_wait() -> None:
     for thread in threads:
         thread.join(30)
     limit.reserve().close()
+
+
+@pytest.mark.parametrize(("path", "status"), [("/search", 408), ("", 201)])
+def test_a_search_of_a_client_that_has_left_is_dropped_and_an_entry_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, status: int
+) -> None:
+    with mounted(tmp_path) as host:
+        searched: list[str] = []
+        monkeypatch.setattr(host.af.memory, "search", lambda **arguments: searched.append("search"))
+        left = {"waitress.client_disconnected": lambda: True}
+        body = {"text": "boat"} if path else {"content": "A boat."}
+        answer = host.post(f"/api/memory{path}", body, environ_overrides=left)
+        assert (answer.status_code, searched) == (status, [])

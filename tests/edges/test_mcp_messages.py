@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 
 from agentformer.access.keys import KeyStore
+from agentformer.mcp_server import stdio
 from agentformer.mcp_server.http import AccessMiddleware
 from agentformer.mcp_server.stdio import line_error, needs_response
 
@@ -44,6 +47,34 @@ def test_an_invalid_line_has_an_error_with_its_id_if_one_can_be_read() -> None:
         error = line_error(line.decode("utf-8", "replace"))
         assert error is not None and needs_response(error), line[:80]
         assert (error.error.code, error.id) == (code, message_id), line[:80]
+
+
+def test_a_line_with_too_many_values_is_refused_before_it_is_decoded() -> None:
+    for values in (b"[" * 300_000, b"{}," * 300_000, b'"a":0,' * 300_000):
+        error = line_error((b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": [%s' % values).decode())
+        assert error is not None
+        assert (error.error.code, error.id) == (-32600, 7)
+        assert error.error.message.startswith("max_json_values")
+    text = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"x": ",[{" * 300_000}})
+    assert line_error(text) is None
+
+
+def test_a_line_over_the_limit_is_refused_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stdio, "MAX_MESSAGE", 200_000)
+    ours, theirs = os.pipe()
+    pipes = stdio.StandardPipes.__new__(stdio.StandardPipes)
+    pipes._in, pipes._buffer, pipes._first_line = ours, bytearray(), True
+    valid = b'{"jsonrpc": "2.0", "id": 7, "method": "ping"}\n'
+    lines = b" " * 150_000 + b"\n" + b"x" * 900_000 + b"\n\n" + valid
+    writer = threading.Thread(target=lambda: (stdio._write(theirs, lines), os.close(theirs)))
+    writer.start()
+    refused, read, end = pipes._read_and_check(), pipes._read_and_check(), pipes._read_and_check()
+    writer.join()
+    os.close(ours)
+    assert refused is not None and refused[1] is not None
+    assert refused[1].error.message == "a message may have at most 200000 bytes"
+    assert len(refused[0]) < 200_000
+    assert (read, end) == ((valid.decode(), None), None)
 
 
 def test_a_valid_message_has_no_error() -> None:
