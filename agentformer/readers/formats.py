@@ -6,10 +6,12 @@ CSV, Markdown, HTML, and mail with few headers. An adapter and its parser are im
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol, cast
@@ -35,6 +37,7 @@ IMAGES = (PNG, JPEG, TIFF, WEBP)
 HTML = "text/html"
 MARKDOWN = "text/markdown"
 NOTEBOOK = "application/x-ipynb+json"
+CALENDAR = "text/calendar"
 CSV, TSV = "text/csv", "text/tab-separated-values"
 PLAIN = "text/plain"
 OLE = "application/x-ole-storage"  # the container of old and of encrypted Office files
@@ -101,11 +104,15 @@ def sniff(data: bytes, name: str = "") -> str:
     suffix = PurePath(name).suffix.lower()
     if mail := _mail_type(data, suffix):
         return mail
-    if not looks_like_text(data):
-        return BINARY
+    return _text_type(data, suffix) if looks_like_text(data) else BINARY
+
+
+def _text_type(data: bytes, suffix: str) -> str:
     start = data[:4096].replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
     if _begins_html(start) or (suffix in _HTML_NAMES and b"<" in start):
         return HTML
+    if start.lstrip()[:15].upper() == b"BEGIN:VCALENDAR":
+        return CALENDAR
     if suffix == ".ipynb" and start.startswith(b"{"):
         return NOTEBOOK
     return MARKDOWN if suffix in _MARKDOWN_NAMES else _TEXT_NAMES.get(suffix, PLAIN)
@@ -152,8 +159,13 @@ def looks_like_text(data: bytes) -> bool:
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
     sample = data[:65536]
-    controls = sample.translate(None, _TEXT_CONTROLS)
-    return len(controls) * 200 <= len(sample)  # a log file may contain a few NUL bytes
+    controls = len(sample.translate(None, _TEXT_CONTROLS))
+    if controls * 200 <= len(sample):  # a log file may contain a few NUL bytes
+        return True
+    with suppress(UnicodeDecodeError):  # and a short one has one in few bytes
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+        return controls * 20 <= len(sample)
+    return False
 
 
 def utf16_without_bom(data: bytes) -> str:
@@ -254,6 +266,7 @@ class ReadOptions:
     page: int = 0  # the page to show as an image (the first page is 1), or 0 to read the text of the file
     quote: str = ""  # the quotation to highlight on this page
     position: int = 0  # number of letters and digits on the page before the quotation
+    attached: tuple[str, ...] = ()  # the media types that files inside of the file may have (see `attached_types`)
 
 
 _READERS = "agentformer.readers"
@@ -270,6 +283,7 @@ ADAPTERS = {
     HTML: f"{_READERS}.html",
     MARKDOWN: f"{_READERS}.markdown",
     NOTEBOOK: f"{_READERS}.notebook",
+    CALENDAR: f"{_READERS}.calendar",
     **dict.fromkeys((PLAIN, CSV, TSV), f"{_READERS}.plain"),
 }
 RECOGNISED = frozenset({PDF, MAIL, MBOX, *IMAGES})  # may need OCR
@@ -287,6 +301,19 @@ BINARY_NAMES = {
     ".epub": "EPUB book",
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "image"),
 }
+
+
+_ATTACHED = re.compile(rb"name\*?[\d*]{0,4}=|content-disposition|content-type:\s*+(?!text/|multipart/)", re.IGNORECASE)
+_ATTACHED_WITHIN = 1 << 20  # bytes of a mail that are searched; a longer mail surely has attachments
+
+
+def attached_types(data: bytes, media_type: str) -> tuple[str, ...]:
+    """Return the media types that files inside of a file may have: all types for a mail with attachments, none for
+    other files. The reader process imports their parsers before it gives up its rights, because a parser that loads
+    a library of C is refused later. A mail without attachments starts in half of the time."""
+    if media_type not in (MAIL, MBOX) or (len(data) <= _ATTACHED_WITHIN and not _ATTACHED.search(data)):
+        return ()
+    return tuple(ADAPTERS)
 
 
 class Adapter(Protocol):

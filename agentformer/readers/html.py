@@ -40,18 +40,21 @@ _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECAS
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Its text comes from the `<main>` element. If there is not exactly one `<main>`, the text
     comes from the only `<article>`, or else from the whole body. Navigation is left out."""
-    builder, title = outline_of(data)
+    builder, title = outline_of(decode(data, declared_encoding(data)))
     yield document_of(options.media_type, builder.pages("lxml"), options.limits, title)
 
 
-def outline_of(data: bytes, charset: str = "", *, whole: bool = False) -> tuple[OutlineBuilder, str]:
+def declared_encoding(data: bytes) -> str:
+    """Return the encoding that an HTML file declares, or ""."""
+    declared = _META_CHARSET.search(data[:4096])
+    return declared[1].decode("ascii") if declared else ""
+
+
+def outline_of(text: str, *, whole: bool = False) -> tuple[OutlineBuilder, str]:
     """Return the outline of an HTML file, which contains its text and headings, and the title.
 
-    `charset` is the encoding that is declared outside of the file, such as in a mail header. By default, only the main
-    content of the page is read. If `whole` is true, the whole body is read; chapters of books need this. Raises
-    `CorruptDocument` if the HTML cannot be parsed."""
-    declared = _META_CHARSET.search(data[:4096])
-    text = decode(data, charset or (declared[1].decode("ascii") if declared else ""))
+    By default, only the main content of the page is read. If `whole` is true, the whole body is read; chapters of books
+    need this. Raises `CorruptDocument` if the HTML cannot be parsed."""
     text = _EMPTY_ELEMENT.sub(r"<\1></\2>", _XML_DECLARATION.sub("", text)) if whole else _XML_DECLARATION.sub("", text)
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     title, builder = "", OutlineBuilder()

@@ -98,6 +98,16 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# Encodings that write all letters in ASCII; without their declaration, the text would be valid and wrong.
+_IN_ASCII = frozenset(
+    {"utf-7", "hz", "iso2022_kr", *(f"iso2022_jp{each}" for each in ("", "_1", "_2", "_2004", "_3", "_ext"))}
+)
+_SUPERSETS = {  # as in browsers
+    **{"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874"},
+    **{"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"},
+}
+_NO_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"})
+_CODE_PAGE = re.compile(r"(?:windows|win|cp|ibm|dos)[-_ ]?(\d{3,5})")
 _JAPANESE = ("cp932", "euc_jp", "iso2022_jp")
 _C1 = re.compile(rb"[\x80-\x9f]")
 # These bytes are letters and the euro sign in ISO-8859-15. In Windows-1252, they are symbols, which touch no letters.
@@ -112,12 +122,14 @@ _KANA = re.compile("[\u3040-\u30ff]")
 
 def decode(data: bytes, declared: str = "") -> str:
     """Return the decoded text. `declared` is the encoding that the file names, or "". These encodings are tried in
-    order: the encoding of the byte order mark, ISO-2022-JP, UTF-16, UTF-8, the declared encoding, other Japanese
-    encodings, Western European encodings, and the encoding that statistics suggest. Raises `CorruptDocument` if no
-    encoding fits."""
+    order: the encoding of the byte order mark, the declared encoding if it writes all letters in ASCII, ISO-2022-JP,
+    UTF-16, UTF-8, the declared encoding, other Japanese encodings, Western European encodings, and the encoding that
+    statistics suggest. Raises `CorruptDocument` if no encoding fits."""
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             return _strict(data, encoding)
+    if _codec(declared) in _IN_ASCII and data.isascii() and (text := _declared(data, declared)):
+        return text
     if b"\x1b$" in data[:_SAMPLE] and (japanese := _japanese(data)):
         return japanese
     if encoding := utf16_without_bom(data):
@@ -127,6 +139,15 @@ def decode(data: bytes, declared: str = "") -> str:
     except UnicodeDecodeError as error:
         _refuse_broken_utf8(data, error)
     return _declared(data, declared) or _japanese(data) or _western(data) or _statistical(data)
+
+
+def decode_lossy(data: bytes, declared: str = "") -> str:
+    """Return the text like `decode`. Bytes that do not belong to the encoding of the other bytes become U+FFFD."""
+    name = _codec(declared)
+    if name not in _IN_ASCII or not data.isascii():
+        with suppress(CorruptDocument):
+            return decode(data, declared)
+    return data.decode(_SUPERSETS.get(name, name) or "utf-8", "replace")
 
 
 def _strict(data: bytes, encoding: str) -> str:
@@ -152,12 +173,23 @@ def _refuse_broken_utf8(data: bytes, error: UnicodeDecodeError) -> None:
 
 
 def _declared(data: bytes, declared: str) -> str:
-    try:
-        # Browsers read declared Latin-1 as Windows-1252, too.
-        name = codecs.lookup(declared).name
-        return data.decode("cp1252" if name in ("iso8859-1", "ascii") else name)
-    except (LookupError, UnicodeDecodeError, ValueError):
-        return ""
+    name = _codec(declared)
+    for encoding in (_SUPERSETS.get(name, name), name) if name else ():
+        with suppress(UnicodeDecodeError, ValueError):
+            return data.decode(encoding)
+    return ""
+
+
+def _codec(label: str) -> str:
+    """Return Python's name of the encoding with this label, or "" if it is unknown."""
+    label = label.strip().lower()
+    page = _CODE_PAGE.search(label)
+    for name in (label, label.removeprefix("x-"), label.removesuffix("-i"), f"cp{page[1]}" if page else ""):
+        with suppress(LookupError, ValueError):
+            found = codecs.lookup(name).name if name else ""
+            if found and found not in _NO_ENCODINGS and "a".encode(found):
+                return found
+    return ""
 
 
 def _japanese(data: bytes) -> str:
