@@ -59,14 +59,14 @@ _HTML_TAG = re.compile(rb"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _ZIP_END = b"PK\x05\x06"  # the last record of an archive, with the size of its directory
 _ZIP_END_WITHIN = 22 + 65535  # that record and the longest comment after it
 _ZIP_SIZE_AT = 12
-_ZIP_ENTRY = 46  # bytes of a directory entry before its name
+_ZIP_ENTRY, _ZIP_NAME_SIZE_AT = 46, 28  # bytes of a directory entry before its name, and place of the name's size
 _ZIP_PARTS = {
     b"word/document.xml": DOCX,
     b"xl/workbook.xml": XLSX,
     b"ppt/presentation.xml": PPTX,
-    b"META-INF/container.xml": EPUB,
+    b"meta-inf/container.xml": EPUB,
 }
-_ODF_PARTS = (b"content.xml", b"META-INF/manifest.xml")
+_ODF_PARTS = (b"content.xml", b"meta-inf/manifest.xml")
 _ZIP_FOLDERS = {b"word/": DOCX, b"xl/": XLSX, b"ppt/": PPTX}
 # OpenDocument and EPUB: the first file of the archive is not compressed, and its content is the media type.
 _ZIP_MIMETYPE = re.compile(rb"PK\x03\x04.{22}\x08\x00.{2}mimetype.{0,60}?(application/[\w.+-]{4,80})", re.DOTALL)
@@ -206,23 +206,25 @@ def _zip_type(data: bytes) -> str:
         found = {start_of.find(folder): kind for folder, kind in _ZIP_FOLDERS.items() if folder in start_of}
         return found[min(found)] if found else DOCX if b"[Content_Types].xml" in data[:256] else "application/zip"
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
-    start = max(0, end - size)
-    entries = (media_type for part, media_type in _ZIP_PARTS.items() if _has_entry(data, part, start, end))
-    found_type = next(entries, "")
-    if not found_type and all(_has_entry(data, part, start, end) for part in _ODF_PARTS):
+    names = _entry_names(data, max(0, end - size), end)
+    found_type = next((media_type for part, media_type in _ZIP_PARTS.items() if part in names), "")
+    if not found_type and names.issuperset(_ODF_PARTS):
         return ODT  # packed again without its media type; the reader looks at the content
+    if not found_type and b"[content_types].xml" in names:  # the main part has another name, which the archive says
+        folders = {name.partition(b"/")[0] + b"/" for name in names}
+        found_type = next((kind for folder, kind in _ZIP_FOLDERS.items() if folder in folders), "")
     return found_type or "application/zip"
 
 
-def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the directory of a ZIP archive, at `[start, end)` in `data`, contains the file name `part`."""
-    at = data.find(part, start, end)
-    while at >= 0:
-        header = data[max(0, at - _ZIP_ENTRY) : at]
-        if header.startswith(b"PK\x01\x02") and header[28:30] == struct.pack("<H", len(part)):
-            return True
-        at = data.find(part, at + 1, end)
-    return False
+def _entry_names(data: bytes, at: int, end: int) -> set[bytes]:
+    """Return the file names in the directory of a ZIP archive, at `[at, end)` in `data`, in small letters and with "/"
+    between folders. Office programs ignore the case, and some programs write a backslash."""
+    names: set[bytes] = set()
+    while 0 <= (at := data.find(b"PK\x01\x02", at, end)) <= end - _ZIP_ENTRY:
+        size, extra, comment = struct.unpack_from("<HHH", data, at + _ZIP_NAME_SIZE_AT)
+        names.add(data[at + _ZIP_ENTRY : at + _ZIP_ENTRY + size].replace(b"\\", b"/").lstrip(b"/").lower())
+        at += _ZIP_ENTRY + size + extra + comment
+    return names
 
 
 MIB = 1 << 20

@@ -371,12 +371,9 @@ def test_the_elements_of_word_become_lines_and_paragraphs() -> None:
 
 def test_word_has_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     body = paragraph("text")
-    for depth, texts in ((100, ["text"]), (101, [])):
+    for depth in (60, 61, 250):
         nested = f"{'<w:sdt>' * depth}{body}{'</w:sdt>' * depth}"
-        try:
-            assert [page.text for page in word(nested).pages] == texts
-        except EmptyDocument:
-            assert texts == []
+        assert [page.text for page in word(nested).pages] == ["text"]
     with zipfile.ZipFile(io.BytesIO(make_docx(body))) as archive:
         size = archive.getinfo("word/document.xml").file_size
     assert docx.MAX_PART_BYTES == 200 * 2**20
