@@ -158,9 +158,9 @@ def looks_like_text(data: bytes) -> bool:
     control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
-    sample = data[:65536]
+    sample = data.lstrip(b"\0")[:65536]  # a log that is emptied while it is written begins with NUL bytes
     controls = len(sample.translate(None, _TEXT_CONTROLS))
-    if controls * 200 <= len(sample):  # a log file may contain a few NUL bytes
+    if sample and controls * 200 <= len(sample):  # a log file may contain a few NUL bytes
         return True
     with suppress(UnicodeDecodeError):  # and a short one has one in few bytes
         codecs.getincrementaldecoder("utf-8")().decode(sample)

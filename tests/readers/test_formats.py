@@ -94,7 +94,7 @@ def test_text_has_few_control_bytes() -> None:
     for controls, letters, is_text in ((1, 199, True), (1, 198, False), (2, 398, True), (2, 397, False)):
         assert looks_like_text(b"\x01" * controls + b"\xe4" * letters) is is_text
     for controls, letters, is_text in ((1, 19, True), (1, 18, False), (4, 76, True), (4, 75, False)):
-        assert looks_like_text(b"\0" * controls + b"a" * letters) is is_text
+        assert looks_like_text(b"a" * letters + b"\0" * controls) is is_text
     for data, encoding in (
         ("ab".encode("utf-16-le"), "utf-16-le"),
         ("ab".encode("utf-16-be"), "utf-16-be"),
