@@ -118,6 +118,7 @@ _SUPERSETS = {  # as in browsers
     **{"ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "tis-620": "cp874"},
     **{"gb2312": "gb18030", "gbk": "gb18030", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs"},
 }
+_HALVES = re.compile("[\ud800-\udfff]")  # of surrogate pairs: the text is not in UTF-7
 _NO_ENCODINGS = frozenset({"idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined"})
 _CODE_PAGE = re.compile(r"(?:windows|win|cp|ibm|dos)[-_ ]?(\d{3,5})")
 _JAPANESE = ("cp932", "euc_jp", "iso2022_jp")
@@ -170,7 +171,7 @@ def decode(data: bytes, declared: str = "") -> str:
 def decode_lossy(data: bytes, declared: str = "") -> str:
     """Return the text like `decode`. Bytes that do not belong to the encoding of the other bytes become U+FFFD."""
     name = _codec(declared)
-    if name not in _IN_ASCII or not data.isascii():
+    if name not in _IN_ASCII or b"\x1b" not in data:
         with suppress(CorruptDocument):
             return decode(data, declared)
     return data.decode(_SUPERSETS.get(name, name) or "utf-8", "replace")
@@ -202,7 +203,8 @@ def _declared(data: bytes, declared: str) -> str:
     name = _codec(declared)
     for encoding in (_SUPERSETS.get(name, name), name) if name else ():
         with suppress(UnicodeDecodeError, ValueError):
-            return data.decode(encoding)
+            text = data.decode(encoding)
+            return text if encoding != "utf-7" or not _HALVES.search(text) else ""
     return ""
 
 

@@ -72,6 +72,11 @@ def test_the_declared_encoding_is_obeyed(declared: str, codec: str, text: str) -
     assert here(headers + TEXT).title == f"Re: {text} end"
 
 
+def test_ascii_that_is_declared_as_utf_7_stays() -> None:
+    text = "Price+tax is 5+6, key /kxdRlcPb+dRlcPb+2E- and +ZZ"
+    assert body(single("text/plain; charset=utf-7", text.encode())) == text
+
+
 def test_headers_with_bytes_of_other_encodings_are_text() -> None:
     for codec in ("utf-8", "cp1252"):
         attached = 'Content-Type: text/plain\nContent-Disposition: attachment; filename="Käyttöohje päivä.txt"\n\nx'
@@ -186,7 +191,10 @@ def test_the_better_of_two_formats_is_read() -> None:
     def alternative(plain: str, html: str) -> str:
         return body(HEAD + multipart("alternative", TEXT + plain.encode(), HTML + html.encode()))
 
-    assert alternative(STUB.decode(), "<p>Revenue was <b>412,000</b> euros.</p>") == "Revenue was 412,000 euros."
+    stub = alternative(STUB.decode(), "<p>Revenue was <b>412,000</b> euros.</p>")
+    assert stub == f"{STUB.decode()}\n\nRevenue was 412,000 euros."
+    assert alternative("The fee is 20.", "<p>Junk</p>") == "The fee is 20.\n\nJunk"
+    assert alternative("Fee 20", "<p>Fee: <b>20</b> of 2026, paid</p>") == "Fee: 20 of 2026, paid"
     assert alternative("Pier *four* is shut: https://a.example/b", "<p>Pier <b>four</b> is shut</p>").startswith(
         "Pier *"
     )

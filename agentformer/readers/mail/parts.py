@@ -37,7 +37,6 @@ _REPORTS = frozenset({"message/delivery-status", "message/disposition-notificati
 _FILES = frozenset({"text/rtf", "text/csv", "text/tab-separated-values", "text/markdown"})  # text with readers
 _TOKEN = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+")  # a word, or a letter of a script without spaces
 _LINK = re.compile(r"https?://\S+")
-_STUB = 30  # a text with fewer different words may only say that the message is in HTML
 _SAME, _ALL = 0.6, 0.9  # shares of the words of a text
 
 
@@ -130,8 +129,8 @@ def _decoded(data: bytes, footer: bytes, part: Message) -> str:
 
 def _best(texts: list[str]) -> str:
     """Return the text of a message that has its text in several formats, the plainest first. A later text replaces the
-    former one if it has more words of the other one, or if the former one is only a stub. Both are returned if each has
-    words of its own."""
+    former one if it has most of its words and more of its own. Both are returned if each has words of its own, because
+    the plain text may only say that the message is in HTML, and the HTML may only be a frame."""
     best = ""
     for text in texts:
         former, later = (set(_TOKEN.findall(_LINK.sub("", each).casefold())) for each in (best, text))
@@ -139,7 +138,7 @@ def _best(texts: list[str]) -> str:
         of_former, of_later = common / max(1, len(former)), common / max(1, len(later))
         if best and of_later >= _ALL:
             continue
-        if len(former) < _STUB or of_former >= max(_SAME, of_later):
+        if of_former >= max(_SAME, of_later) or not best:
             best = text
         elif of_later < _SAME:
             best = f"{best}\n\n{text}"
