@@ -20,6 +20,7 @@ _PARAMETER = re.compile(r';([\w-]+)=(?:"([^"]*)"|([^;]*))')
 _TIME = re.compile(r"(\d{4})(\d\d)(\d\d)(?:T(\d\d)(\d\d)(\d\d))?(Z?)")
 _ESCAPED = re.compile(r"\\(.)")
 _KINDS = {"VEVENT": "Event", "VTODO": "Task", "VJOURNAL": "Note"}
+_SILENT = frozenset({"VCALENDAR", "VTIMEZONE", "STANDARD", "DAYLIGHT", "VALARM"})  # have no text of an entry
 _TIMES = {"DTSTART": "Start", "DTEND": "End", "DUE": "Due", "RECURRENCE-ID": "Instead of"}
 _TEXTS = {
     **{"LOCATION": "Location", "ORGANIZER": "Organizer", "ATTENDEE": "Attendee", "STATUS": "Status"},
@@ -34,7 +35,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 
 
 def events_text(source: str) -> str:
-    """Return the entries of a calendar as paragraphs of lines such as "Start: 2026-05-19 07:00 UTC"."""
+    """Return the entries of a calendar as paragraphs of lines such as "Start: 2026-05-19 07:00 UTC". A calendar without
+    entries is returned as it is."""
     lines: list[str] = []
     inside: list[str] = []  # the components around the line, such as an alarm in an event
     for line in _FOLD.sub("", source).splitlines():
@@ -42,20 +44,23 @@ def events_text(source: str) -> str:
         name = found[1].upper() if found else ""
         if found and name == "BEGIN":
             inside.append(found[3].strip().upper())
-            lines += ["", ""] if inside[-1] in _KINDS else []
+            lines += ["", ""] if inside[-1] not in _SILENT else []
         elif name == "END":
             inside = inside[:-1]
-        elif found and inside and inside[-1] in _KINDS:
-            lines.append(_shown(name, found[2], found[3].strip(), _KINDS[inside[-1]]))
+        elif found and inside and inside[-1] not in _SILENT:
+            lines.append(_shown(name, found[2], found[3].strip(), _KINDS.get(inside[-1], "Title")))
         elif found and name == "METHOD" and found[3].strip().upper() == "CANCEL":
             lines.append("Cancelled:")
-    return "\n".join(line for line, former in zip(lines, ["", *lines], strict=False) if line or former).strip()
+    text = "\n".join(line for line, former in zip(lines, ["", *lines], strict=False) if line or former).strip()
+    return text or source
 
 
 def _shown(name: str, parameters: str, value: str, kind: str) -> str:
     """Return a property of an entry as a line, or "" if it says nothing to a reader."""
     given = {found[1].upper(): found[2] or found[3] for found in _PARAMETER.finditer(parameters)}
     text = _ESCAPED.sub(lambda found: "\n" if found[1] in "nN" else found[1], value)
+    if name == "FREEBUSY":
+        return f"Busy: {_TIME.sub(lambda found: _time(found[0], ''), text)}"
     if name in _TIMES and text:
         return f"{_TIMES[name]}: {_time(text, given.get('TZID', ''))}"
     if name in ("ORGANIZER", "ATTENDEE"):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 MAX_COLUMNS = 1_000  # columns of a table; a table with more columns is data, not text
 MAX_CARRIED = 300  # code points of a merged cell that are repeated in its other rows; longer ones are not repeated
 _MAX_CELLS = 2_000_000  # cells of a table in which merged cells are repeated
+_WIDE = 50  # columns of a table whose empty columns are left out
 _MAX_HEADS = 4  # rows of headers that become one row
 _AMOUNT = re.compile(r"(?!(?:19|20)\d\d$)[\d\s.,:%€$£+-]*\d[\d\s.,:%€$£+-]*")
 
@@ -40,10 +41,12 @@ def table_lines(rows: Iterable[Sequence[Cell]], heads: int = 0) -> list[str]:
     while titles < len(grid) - 1 and width > 1 and grid[titles].spans.get(0) == width:
         titles += 1
     above = [row[0] for row in grid[:titles]]
-    return above + [
-        " | ".join(row.get(column, "") for column in range(max(row) + 1))
-        for row in with_one_head(grid[titles:], heads - titles)
-    ]
+    columns: Sequence[int] = range(width)
+    if width > _WIDE:  # merged cells may pretend to have a thousand columns
+        used = {column for row in grid[titles:] for column, text in row.items() if text}
+        columns = sorted(used)
+    shown = with_one_head(grid[titles:], heads - titles)
+    return above + [" | ".join(row[column] for column in columns if column in row) for row in shown]
 
 
 def filled(rows: Iterable[Sequence[Cell]]) -> list[GridRow]:
@@ -53,15 +56,15 @@ def filled(rows: Iterable[Sequence[Cell]]) -> list[GridRow]:
     size = 0
     covered: dict[int, tuple[int, str]] = {}  # column -> number of further rows that a cell covers, and its text
     for cells in rows:
-        row, column = GridRow(), 0
+        row, column, last = GridRow(), 0, []
         left = {at: (rows - 1, text) for at, (rows, text) in covered.items() if rows > 1}
         for cell in cells:
             while column in covered:
                 column += 1
             if column >= MAX_COLUMNS:
-                row[MAX_COLUMNS - 1] = f"{row.get(MAX_COLUMNS - 1, '')} {cell.text or ''}".strip()
+                last.append(cell.text or "")
                 continue
-            columns = max(1, min(cell.columns, MAX_COLUMNS - column))
+            columns = max(1, min(cell.columns, MAX_COLUMNS - column)) if size <= _MAX_CELLS else 1
             text = cell.text if cell.text is not None else grid[-1].get(column, "") if grid else ""
             carried = text if len(text) <= MAX_CARRIED else ""
             row[column] = text if cell.text is not None else carried
@@ -73,6 +76,8 @@ def filled(rows: Iterable[Sequence[Cell]]) -> list[GridRow]:
                 row.spans[column] = columns
             column += columns
         row.update((at, text) for at, (_, text) in covered.items() if at not in row)
+        if last:
+            row[MAX_COLUMNS - 1] = " ".join(filter(None, [row.get(MAX_COLUMNS - 1), *last]))
         size += len(row)
         covered = left if size <= _MAX_CELLS else {}
         grid.append(GridRow(sorted(row.items()), row.spans))

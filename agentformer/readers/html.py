@@ -43,6 +43,7 @@ _STYLES = {
     **{("upper", "alpha"): "A", ("upper", "latin"): "A", ("upper", "roman"): "I"},
 }
 _LIST_STYLE = re.compile(r"list-style(?:-type)?\s*:[^;]*?(lower|upper)-(alpha|latin|roman)")
+_LONGEST_STYLE = 500  # characters
 _NOT_IN_DATA = frozenset({"table", "h1", "h2", "h3", "h4", "h5", "h6"})
 _MAX_ROWS = 65_534  # rows that a merged cell may cover
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -145,7 +146,7 @@ def _number_items(items: lxml_html.HtmlElement) -> None:
     found = [item for item in items if item.tag == "li"]
     step = -1 if "reversed" in items.attrib else 1
     number = _whole(items.get("start", ""), len(found) if step < 0 else 1)
-    style = _LIST_STYLE.search(items.get("style", "").lower())
+    style = _LIST_STYLE.search(items.get("style", "")[:_LONGEST_STYLE].lower())
     kind = items.get("type") or (_STYLES[style[1], style[2]] if style else "1")
     for item in found:
         number = _whole(item.get("value", ""), number)

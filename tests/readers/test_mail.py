@@ -183,6 +183,13 @@ def test_a_calendar_entry_is_text_with_its_time(start: str, shown: str) -> None:
     assert here(calendar, "a.ics").pages[0].text == expected
 
 
+def test_a_calendar_without_entries_stays_as_it_is() -> None:
+    source = "BEGIN:VCALENDAR\nX-WR-CALNAME:Harbour\nBEGIN:VTIMEZONE\nTZID:Europe/Oslo\nEND:VTIMEZONE\nEND:VCALENDAR"
+    assert here(source.encode(), "a.ics").pages[0].text == source
+    busy = "BEGIN:VCALENDAR\nBEGIN:VFREEBUSY\nFREEBUSY:20260308T160000Z/20260308T190000Z\nEND:VFREEBUSY\nEND:VCALENDAR"
+    assert here(busy.encode(), "a.ics").pages[0].text == "Busy: 2026-03-08 16:00 UTC/2026-03-08 19:00 UTC"
+
+
 STUB = b"This message is in HTML. Please use a client that can show HTML."
 LONG = " ".join(f"word{n}" for n in range(100))
 

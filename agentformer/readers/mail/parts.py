@@ -26,6 +26,8 @@ from agentformer.readers.html import declared_encoding, outline_of
 from agentformer.readers.plain import decode_lossy
 
 MAX_PARTS = 1_000  # parts of a message
+_MAX_HEADER = 16_000  # code points of a header that are read
+_MAX_FORMATS = 8  # formats of one text; more are no formats, but different texts
 _LONGEST_HEADER = 2_000  # maximum code points of a header on a page
 _WORD = r"=\?[^?\s]{1,60}\?[bBqQ]\?[^?]*\?="
 _ENCODED = re.compile(rf"{_WORD}(?:\s*{_WORD})*")
@@ -41,10 +43,11 @@ _SAME, _ALL = 0.6, 0.9  # shares of the words of a text
 
 
 class _Policy(Compat32):
-    """Keeps the headers as text. The other policies replace bytes that are not ASCII by U+FFFD, and the headers of
-    `policy.default` raise errors if they are damaged."""
+    """Keeps the headers as text. The other policies replace bytes that are not ASCII by U+FFFD. Only the beginning of
+    a very long header is used, because the time of Python's parser grows with the square of its length."""
 
     def header_fetch_parse(self, name: str, value: str) -> str:
+        value = value[:_MAX_HEADER]
         return value if value.isascii() else decode_lossy(value.encode("utf-8", "surrogateescape"))
 
 
@@ -86,7 +89,7 @@ def _shown(part: Message, parts: Parts) -> str:
     kind = part.get_content_type()
     if isinstance(content, list) and kind.startswith("multipart/"):
         texts = [text for child in content if (text := _shown(child, parts)).strip()]
-        return _best(texts) if kind == "multipart/alternative" else "\n\n".join(texts)
+        return _best(texts) if kind == "multipart/alternative" and len(texts) <= _MAX_FORMATS else "\n\n".join(texts)
     parts.count += 1
     if parts.count > MAX_PARTS:
         return ""

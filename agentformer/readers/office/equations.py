@@ -76,7 +76,8 @@ def _omml(name: str, element: etree._Element, part: Part, depth: int) -> str:
         case "func":
             return f"{part('fName')} {part('e')}"
         case "acc" | "bar":
-            return part("e") + (shown if len(part("e")) == 1 else "")
+            inner = part("e")
+            return inner + (shown if len(inner) == 1 else "")
         case "d":
             return _delimited(element, depth)
         case "m" | "eqArr":

@@ -58,14 +58,18 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
 def _write_formulas(parts: ZipParts, content: etree._Element) -> str:
     """Write the text of each formula into its place. Return a text for users about formulas that cannot be read."""
     unread = 0
+    names: set[str] = set()
     for place in content.iter(f"{DRAW}object"):
         name = f"{place.get(_LINK, '').removeprefix('./').rstrip('/')}/{_CONTENT}"
+        if name not in parts or name in names:
+            continue
+        names.add(name)
         try:
-            root = parts.xml(name, doctype=True) if name in parts else None
+            root = parts.xml(name, doctype=True)
         except CorruptDocument:
             unread += 1
             continue
-        if root is not None and etree.QName(root).localname == "math":
+        if etree.QName(root).localname == "math":
             place.text = annotation(root) or equation_text(root)
     return f"not read: {unread} damaged formulas" if unread else ""
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.grid import MAX_CARRIED, GridRow
+from agentformer.readers.grid import MAX_CARRIED, MAX_COLUMNS, GridRow
 from agentformer.readers.office import GridPages
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts, unescaped
@@ -110,7 +110,9 @@ def _merges(parts: ZipParts, name: str) -> dict[int, list[_Merge]]:
     merges: dict[int, list[_Merge]] = {}
     for found in parts.matches(name, _MERGE):
         first, row, last, last_row = found[1].decode(), int(found[2]) - 1, found[3].decode(), int(found[4]) - 1
-        merges.setdefault(row, []).append(_Merge(_column(first, 0), _column(last, 0), last_row))
+        merge = _Merge(_column(first, 0), _column(last, 0), last_row)
+        if merge.first < MAX_COLUMNS:
+            merges.setdefault(row, []).append(merge)
     return merges
 
 
