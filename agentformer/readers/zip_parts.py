@@ -25,6 +25,8 @@ _PIECE = 1 << 18
 _OVERLAP = 200  # bytes
 _SAFE: dict[str, Any] = {"resolve_entities": False, "no_network": True, "load_dtd": False, "huge_tree": False}
 MACROS_IGNORED = "the macros of the file are ignored"
+EMBEDDED_IGNORED = "the embedded files are not read; save them as files of their own"
+_EMBEDDED = re.compile(r"(?:^|/)(?:embeddings/|afchunk)\w", re.IGNORECASE)
 _MACROS = re.compile(r"(?:^|/)vbaProject\.bin$|^(?:Basic|Scripts)/", re.IGNORECASE)
 _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, ValueError, RuntimeError),
@@ -83,8 +85,9 @@ class ZipParts:
 
     @property
     def note(self) -> str:
-        """A text for users about the macros of the document, or ""."""
-        return MACROS_IGNORED if any(_MACROS.search(name) for name in self._entries) else ""
+        """A text for users about the macros and the embedded files of the document, or ""."""
+        notes = {MACROS_IGNORED: _MACROS, EMBEDDED_IGNORED: _EMBEDDED}
+        return "; ".join(note for note, kind in notes.items() if any(map(kind.search, self._entries)))
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a part. Raises `CorruptDocument` if there is no such part."""

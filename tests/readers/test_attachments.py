@@ -161,3 +161,11 @@ def test_a_mail_without_attachments_imports_no_further_parser() -> None:
     assert formats.attached_types(in_base64(make_mail("Ships.")), formats.MAIL)
     assert formats.attached_types(b" " * (2 << 20), formats.MBOX)
     assert formats.attached_types(content("a.docx"), formats.DOCX) == ()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.usefixtures("new_processes")
+def test_a_file_that_is_embedded_in_a_document_is_named_as_not_read(name: str) -> None:
+    word = make_docx(f"<w:p><w:r><w:t>{SHIPS}</w:t></w:r></w:p>", extra={f"word/embeddings/{name}": content(name)})
+    document = read(word, "box.docx")
+    assert text_of(document) == SHIPS and document.reason.startswith("the embedded files are not read")
