@@ -38,7 +38,7 @@ SERVE = (
     "agentformer.search.relevance",
     "agentformer.text.prompt_quoting",
     "agentformer.text.word_forms",
-    "charset_normalizer",
+    "chardet",
     "faiss",
     "fasttext",
     "tantivy",

@@ -24,6 +24,7 @@ from agentformer.readers.formats import (
     ReadLimits,
     ReadOptions,
     adapter_for,
+    attached_types,
     sniff,
 )
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
@@ -69,7 +70,9 @@ def read(
     media_type = sniff(data, name)
     _refuse_unreadable(data, media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
-    options = ReadOptions(PurePath(name).name, media_type, password, ocr, limits, deadline)
+    options = ReadOptions(
+        PurePath(name).name, media_type, password, ocr, limits, deadline, attached=attached_types(data, media_type)
+    )
     if isolate and not (media_type == PLAIN and _is_simple(data)):
         return with_symbols(read_isolated(data, options))
     last = deque(adapter_for(media_type).parse(data, options), maxlen=1)

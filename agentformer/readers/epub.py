@@ -12,7 +12,8 @@ from lxml import etree
 
 from agentformer.errors import DocumentError
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.html import outline_of
+from agentformer.readers.html import declared_encoding, outline_of
+from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.types import DocumentText, Page
@@ -64,7 +65,8 @@ def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Itera
     for href in hrefs:
         if href not in parts:
             raise parts.corrupt(f"is incomplete: the chapter {posixpath.basename(href)[:80]} is missing")
-        builder, _ = outline_of(parts.read(href), whole=True)
+        content = parts.read(href)
+        builder, _ = outline_of(decode(content, declared_encoding(content)), whole=True)
         for page in builder.pages("epub"):
             number += 1
             yield replace(page, number=number, label=page.label or names.get(href, ""))

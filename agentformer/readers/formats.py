@@ -6,10 +6,12 @@ CSV, Markdown, HTML, and mail with few headers. An adapter and its parser are im
 
 from __future__ import annotations
 
+import codecs
 import importlib
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol, cast
@@ -35,6 +37,7 @@ IMAGES = (PNG, JPEG, TIFF, WEBP)
 HTML = "text/html"
 MARKDOWN = "text/markdown"
 NOTEBOOK = "application/x-ipynb+json"
+CALENDAR = "text/calendar"
 CSV, TSV = "text/csv", "text/tab-separated-values"
 PLAIN = "text/plain"
 OLE = "application/x-ole-storage"  # the container of old and of encrypted Office files
@@ -56,14 +59,14 @@ _HTML_TAG = re.compile(rb"<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 _ZIP_END = b"PK\x05\x06"  # the last record of an archive, with the size of its directory
 _ZIP_END_WITHIN = 22 + 65535  # that record and the longest comment after it
 _ZIP_SIZE_AT = 12
-_ZIP_ENTRY = 46  # bytes of a directory entry before its name
+_ZIP_ENTRY, _ZIP_NAME_SIZE_AT = 46, 28  # bytes of a directory entry before its name, and place of the name's size
 _ZIP_PARTS = {
     b"word/document.xml": DOCX,
     b"xl/workbook.xml": XLSX,
     b"ppt/presentation.xml": PPTX,
-    b"META-INF/container.xml": EPUB,
+    b"meta-inf/container.xml": EPUB,
 }
-_ODF_PARTS = (b"content.xml", b"META-INF/manifest.xml")
+_ODF_PARTS = (b"content.xml", b"meta-inf/manifest.xml")
 _ZIP_FOLDERS = {b"word/": DOCX, b"xl/": XLSX, b"ppt/": PPTX}
 # OpenDocument and EPUB: the first file of the archive is not compressed, and its content is the media type.
 _ZIP_MIMETYPE = re.compile(rb"PK\x03\x04.{22}\x08\x00.{2}mimetype.{0,60}?(application/[\w.+-]{4,80})", re.DOTALL)
@@ -101,11 +104,15 @@ def sniff(data: bytes, name: str = "") -> str:
     suffix = PurePath(name).suffix.lower()
     if mail := _mail_type(data, suffix):
         return mail
-    if not looks_like_text(data):
-        return BINARY
+    return _text_type(data, suffix) if looks_like_text(data) else BINARY
+
+
+def _text_type(data: bytes, suffix: str) -> str:
     start = data[:4096].replace(b"\x00", b"").removeprefix(_BOMS[0]).lstrip(b"\xff\xfe")
     if _begins_html(start) or (suffix in _HTML_NAMES and b"<" in start):
         return HTML
+    if start.lstrip()[:15].upper() == b"BEGIN:VCALENDAR":
+        return CALENDAR
     if suffix == ".ipynb" and start.startswith(b"{"):
         return NOTEBOOK
     return MARKDOWN if suffix in _MARKDOWN_NAMES else _TEXT_NAMES.get(suffix, PLAIN)
@@ -151,9 +158,14 @@ def looks_like_text(data: bytes) -> bool:
     control bytes."""
     if data.startswith(_BOMS) or utf16_without_bom(data):
         return True
-    sample = data[:65536]
-    controls = sample.translate(None, _TEXT_CONTROLS)
-    return len(controls) * 200 <= len(sample)  # a log file may contain a few NUL bytes
+    sample = data.lstrip(b"\0")[:65536]  # a log that is emptied while it is written begins with NUL bytes
+    controls = len(sample.translate(None, _TEXT_CONTROLS))
+    if sample and controls * 200 <= len(sample):  # a log file may contain a few NUL bytes
+        return True
+    with suppress(UnicodeDecodeError):  # and a short one has one in few bytes
+        codecs.getincrementaldecoder("utf-8")().decode(sample)
+        return controls * 20 <= len(sample)
+    return False
 
 
 def utf16_without_bom(data: bytes) -> str:
@@ -194,23 +206,25 @@ def _zip_type(data: bytes) -> str:
         found = {start_of.find(folder): kind for folder, kind in _ZIP_FOLDERS.items() if folder in start_of}
         return found[min(found)] if found else DOCX if b"[Content_Types].xml" in data[:256] else "application/zip"
     (size,) = struct.unpack_from("<I", data, end + _ZIP_SIZE_AT)
-    start = max(0, end - size)
-    entries = (media_type for part, media_type in _ZIP_PARTS.items() if _has_entry(data, part, start, end))
-    found_type = next(entries, "")
-    if not found_type and all(_has_entry(data, part, start, end) for part in _ODF_PARTS):
+    names = _entry_names(data, max(0, end - size), end)
+    found_type = next((media_type for part, media_type in _ZIP_PARTS.items() if part in names), "")
+    if not found_type and names.issuperset(_ODF_PARTS):
         return ODT  # packed again without its media type; the reader looks at the content
+    if not found_type and b"[content_types].xml" in names:  # the main part has another name, which the archive says
+        folders = {name.partition(b"/")[0] + b"/" for name in names}
+        found_type = next((kind for folder, kind in _ZIP_FOLDERS.items() if folder in folders), "")
     return found_type or "application/zip"
 
 
-def _has_entry(data: bytes, part: bytes, start: int, end: int) -> bool:
-    """Return whether the directory of a ZIP archive, at `[start, end)` in `data`, contains the file name `part`."""
-    at = data.find(part, start, end)
-    while at >= 0:
-        header = data[max(0, at - _ZIP_ENTRY) : at]
-        if header.startswith(b"PK\x01\x02") and header[28:30] == struct.pack("<H", len(part)):
-            return True
-        at = data.find(part, at + 1, end)
-    return False
+def _entry_names(data: bytes, at: int, end: int) -> set[bytes]:
+    """Return the file names in the directory of a ZIP archive, at `[at, end)` in `data`, in small letters and with "/"
+    between folders. Office programs ignore the case, and some programs write a backslash."""
+    names: set[bytes] = set()
+    while 0 <= (at := data.find(b"PK\x01\x02", at, end)) <= end - _ZIP_ENTRY:
+        size, extra, comment = struct.unpack_from("<HHH", data, at + _ZIP_NAME_SIZE_AT)
+        names.add(data[at + _ZIP_ENTRY : at + _ZIP_ENTRY + size].replace(b"\\", b"/").lstrip(b"/").lower())
+        at += _ZIP_ENTRY + size + extra + comment
+    return names
 
 
 MIB = 1 << 20
@@ -254,6 +268,7 @@ class ReadOptions:
     page: int = 0  # the page to show as an image (the first page is 1), or 0 to read the text of the file
     quote: str = ""  # the quotation to highlight on this page
     position: int = 0  # number of letters and digits on the page before the quotation
+    attached: tuple[str, ...] = ()  # the media types that files inside of the file may have (see `attached_types`)
 
 
 _READERS = "agentformer.readers"
@@ -270,6 +285,7 @@ ADAPTERS = {
     HTML: f"{_READERS}.html",
     MARKDOWN: f"{_READERS}.markdown",
     NOTEBOOK: f"{_READERS}.notebook",
+    CALENDAR: f"{_READERS}.calendar",
     **dict.fromkeys((PLAIN, CSV, TSV), f"{_READERS}.plain"),
 }
 RECOGNISED = frozenset({PDF, MAIL, MBOX, *IMAGES})  # may need OCR
@@ -287,6 +303,19 @@ BINARY_NAMES = {
     ".epub": "EPUB book",
     **dict.fromkeys((".png", ".jpg", ".jpeg", ".tif", ".tiff", ".webp"), "image"),
 }
+
+
+_ATTACHED = re.compile(rb"name\*?[\d*]{0,4}=|content-disposition|content-type:\s*+(?!text/|multipart/)", re.IGNORECASE)
+_ATTACHED_WITHIN = 1 << 20  # bytes of a mail that are searched; a longer mail surely has attachments
+
+
+def attached_types(data: bytes, media_type: str) -> tuple[str, ...]:
+    """Return the media types that files inside of a file may have: all types for a mail with attachments, none for
+    other files. The reader process imports their parsers before it gives up its rights, because a parser that loads
+    a library of C is refused later. A mail without attachments starts in half of the time."""
+    if media_type not in (MAIL, MBOX) or (len(data) <= _ATTACHED_WITHIN and not _ATTACHED.search(data)):
+        return ()
+    return tuple(ADAPTERS)
 
 
 class Adapter(Protocol):

@@ -1,4 +1,4 @@
-"""Read Rich Text Format (`.rtf`). Footnotes, comments, images and embedded objects are not read."""
+"""Read Rich Text Format (`.rtf`) and its text boxes. Footnotes, comments, images and embedded objects are not read."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ _CODE_PAGE = re.compile(rb"\\ansicpg(\d{3,5})")
 _HEAD = 8_192  # bytes in which the code page is declared
 _TITLE = re.compile(r"\{\\title ([^{}\\]{1,300})\}")
 _PAGE_BREAK = re.compile(r"(?<!\\)\\page(?![a-z]) ?")
+# Text boxes: striprtf leaves out the groups of shapes. Their results for old programs (`shprslt`) repeat the text.
+_SHAPE = re.compile(r"(?<!\\)(?:\\\*)?\\(?:shpgrp|shpinst|shp|do)(?![a-z])")
+_BOX = re.compile(r"(?<!\\)\\(?:shptxt|dptxbxtext)(?![a-z])")
 _ESCAPED = re.compile(r"\\[\\{}]")
 _CELLS = re.compile(r"^[^\n]*\|$", re.MULTILINE)
 _DAMAGED = "the RTF file is damaged or cut off; open it in a word processor and save it again"
@@ -35,7 +38,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     title = _TITLE.search(source[: 1 << 16])
     try:
         # A form feed survives the conversion, and page breaks do not.
-        text = rtf_to_text(_PAGE_BREAK.sub(r"\\'0c", source), encoding, errors="replace")
+        source = _BOX.sub(r"\\par", _SHAPE.sub("", _PAGE_BREAK.sub(r"\\'0c", source)))
+        text = rtf_to_text(source, encoding, errors="replace")
     except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError) as error:
         raise CorruptDocument(_DAMAGED) from error
     # Characters outside of the basic plane are two numbers in RTF.

@@ -117,6 +117,10 @@ class OutlineBuilder:
         if parts and not parts[-1].endswith("\n"):
             parts.append(" | ")
 
+    def as_line(self) -> str:
+        """Return the collected text as one line."""
+        return " ".join(" ".join("".join(parts) for _, parts in self._blocks).split())
+
     def pages(self, method: str) -> Iterator[Page]:
         """Yield the collected text as pages, numbered from 1. Each page records `method`, the name of the parser."""
         number = 0

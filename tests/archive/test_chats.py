@@ -217,6 +217,16 @@ def test_a_conversation_that_cannot_be_used_is_reported_and_the_rest_goes_on(
     assert [m.content for m in af.memory.transcript("bad")] == ["One.", "Three."]
 
 
+def test_instructions_of_the_system_and_the_developer_are_no_messages(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    roles = ("system", "developer", "user", "assistant", "Developer", "chatbot", "function")
+    path = write(tmp_path / "roles.jsonl", lines(*({"role": role, "content": f"By {role}."} for role in roles)))
+    done = af.import_conversations(path)
+    assert (done.messages, done.skipped, done.failures) == (4, 3, 0)
+    assert [m.role for m in af.memory.transcript("roles")] == ["user", "assistant", "assistant", "tool"]
+
+
 def test_what_comes_before_a_damage_is_kept_and_a_file_that_is_no_chat_export_is_refused(
     af: agentformer.AgentFormer, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from tests.faults.long_form import LONG
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[2]
 MODELS = {"torch", "sentence_transformers", "transformers", "openvino", "onnxruntime", "openai", "huggingface_hub"}
-READERS = {"lxml", "pypdf", "pypdfium2", "charset_normalizer"}
+READERS = {"lxml", "pypdf", "pypdfium2", "chardet"}
 SERVERS = {"flask", "mcp", "starlette", "uvicorn", "gunicorn", "waitress"}
 HEAVY = {"numpy", "faiss", "tantivy", "pydantic", "filelock", "Stemmer", *MODELS, *READERS, *SERVERS}
 RUN = "from agentformer.cli.start import run\nrun()\n"

@@ -24,7 +24,7 @@ def _active(url: str) -> bytes:
         f"onerror='CANARY()'><object data='{url}'>CANARY</object><a href='javascript:CANARY()'>a link</a>"
         f"<svg><script>CANARY</script></svg><template>CANARY</template><noscript>CANARY</noscript>"
         f"<p onclick='CANARY' style='background:url({url})'>text</p><div hidden>CANARY</div>"
-        f"<math><mtext>CANARY</mtext></math><link rel=stylesheet href='{url}'>"
+        f"<math><annotation>CANARY</annotation></math><link rel=stylesheet href='{url}'>"
         "<!-- CANARY --><!--[if IE]>CANARY<![endif]-->",
         f"<meta http-equiv=refresh content='0;url={url}'><base href='{url}'><script src='{url}'></script>",
     )

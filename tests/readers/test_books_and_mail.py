@@ -81,7 +81,7 @@ def test_html_is_read_if_a_message_has_no_plain_text() -> None:
     html = b"Content-Type: text/html; charset=iso-8859-1\n\n<p>L\xe4nsi</p><script>no</script>"
     assert here(head + html, "a.eml").pages[0].text.endswith("Subject: x\n\nLänsi")
     both = b"Content-Type: multipart/alternative; boundary=b\n\n--b\nContent-Type: text/plain\n\n%s\n--b\n%s\n--b--\n"
-    assert here(head + both % (b"plain", html), "a.eml").pages[0].text.endswith("\n\nplain")
+    assert here(head + both % (b"L\xe4nsi, plain", html), "a.eml").pages[0].text.endswith("\n\nLänsi, plain")
     assert here(head + both % (b" ", html), "a.eml").pages[0].text.endswith("\n\nLänsi")
 
 
@@ -122,10 +122,13 @@ def test_messages_in_messages_and_attachments_have_limits() -> None:
         nested = make_mail(f"level {n}", [("inner.eml", nested)])
     document = here(nested, "a.eml")
     assert len(document.pages) == 4 and "to a depth of 3" in document.reason
-    with pytest.raises(DocumentTooLarge, match="more than 200 attachments"):
-        here(make_mail("x", [("a.txt", b"a")] * 201), "a.eml")
+    document = here(make_mail("x", [("a.txt", b"a")] * 203), "a.eml")
+    assert (len(document.pages), document.reason) == (201, "not read: 3 attachments after the first 200")
+    document = here(make_mail("x", [("a.txt", b"a"), ("b.txt", b"b"), ("c.txt", b"c")]), "a.eml", max_pages=2)
+    assert [page.label for page in document.pages] == ["Keys", "a.txt > 1"]
+    assert document.reason.count("more than 2 pages") == 2 and "b.txt: " in document.reason
     with pytest.raises(DocumentTooLarge, match="more than 2 pages"):
-        here(make_mail("x", [("a.txt", b"a")] * 3), "a.eml", max_pages=2)
+        here(make_mail("word " * 30_000), "a.eml", max_pages=2)
 
 
 def test_prose_with_colons_is_no_mail() -> None:

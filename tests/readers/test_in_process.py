@@ -130,20 +130,25 @@ def test_broken_utf_8_is_refused_if_most_of_it_is_valid() -> None:
 
 def test_western_text_has_few_accents_and_symbols() -> None:
     for text, western in (
-        ("ä" * 2 + "a" * 4, True),
-        ("ä" * 2 + "a" * 3, False),
-        ("äa" * 2 + "aa", True),
-        ("äa" * 2 + "a", False),
-        ("äa" * 2 + "a" + "1" * 9, False),
+        ("ä" * 2 + "a" * 2, True),
+        ("ä" * 2 + "a", False),
+        ("ä" * 10 + "a" * 20, False),  # three and more in a row
+        ("äa" * 10 + "a" * 10, True),
+        ("äa" * 10 + "a" * 9, False),
+        ("äa" * 10 + "a" * 9 + "1" * 9, False),
+        ("aÄ" + "a" * 50, False),
+        ("a¤a", False),
+        ("a ¤a", True),
         ("éàü" + "x" * 50, False),
         ("éàü" + " é" * 17 + "x" * 50, True),
         ("abc ©®", True),
         ("abc ©®©", False),
         ("ä aa ä aa ä aa ©®©", True),
     ):
-        assert bool(plain._western(text.encode("cp1252"))) is western, text
-    assert plain._western(b"\x81") == ""
-    assert plain._western(b"25 \xa4") == "25 €"
+        data = text.encode("cp1252")
+        assert bool(plain._western(data, data)) is western, text
+    assert plain._western(b"\x81", b"\x81") == ""
+    assert plain._western(b"25 \xa4", b"25 \xa4") == "25 €"
 
 
 def test_a_declared_encoding_is_used_if_it_fits() -> None:

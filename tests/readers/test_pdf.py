@@ -10,10 +10,11 @@ import pypdf
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObject, TextStringObject
+from reportlab.lib.pagesizes import A4
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
-from agentformer.readers import ReadLimits, ocr, pdf, read
+from agentformer.readers import ReadLimits, ocr, page_image, pdf, read
 from agentformer.readers.pdf.page_text import PdfiumDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
@@ -359,3 +360,23 @@ def test_every_offset_lies_inside_its_page() -> None:
         assert page.body is not None
         assert 0 <= page.body.start < page.body.end <= len(page.text)
         assert all(0 <= heading.start <= len(page.text) for heading in page.headings)
+
+
+@pytest.mark.parametrize("content", [0, 90, 180, 270])
+@pytest.mark.parametrize("rotation", [0, 90, 180, 270])
+def test_the_lines_of_a_turned_page_keep_their_order(content: int, rotation: int) -> None:
+    lines = [f"Line {n} of the mooring guide" for n in range(4)]
+    out = io.BytesIO()
+    canvas = Canvas(out, pagesize=A4)
+    canvas.translate(A4[0] / 2, A4[1] / 2)
+    canvas.rotate(content)
+    for number, line in enumerate(lines):
+        canvas.drawString(-200, 100 - 20 * number, line)
+    canvas.save()
+    data = rewritten(out.getvalue(), lambda writer: writer.pages[0].rotate(rotation) and None)
+    text = read(data, "a.pdf", isolate=False).pages[0].text
+    assert text.split("\n") == lines
+    start = text.index("Line 2")
+    image = page_image(data, 1, text=text, start=start, end=start + 26)
+    ((left, top, right, bottom),) = image.boxes
+    assert max(right - left, bottom - top) < 0.4 and min(right - left, bottom - top) < 0.04

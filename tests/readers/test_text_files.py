@@ -41,6 +41,74 @@ def test_cyrillic_is_not_read_as_western() -> None:
         assert text_of(read(text.encode(encoding), "a.txt")) == text.strip("\n")
 
 
+LEGACY = {
+    "Jyväskylän kaupunki myöntää avustuksen. Ääkköset ovat hyvä asia.": ("cp1252", "mac_roman", "cp850"),
+    "L'élève a déjà reçu une façade, mais où étiez-vous ? À demain, garçon.": ("cp1252", "mac_roman", "cp850"),
+    "Die Straße gehört zur Übung, natürlich mit größeren Mühen als üblich.": ("cp1252", "mac_roman", "cp850"),
+    "Gmina przyznaje dotację. Wniosek należy złożyć, także w języku polskim.": ("cp1250", "iso8859-2", "cp852"),
+    "Žádost je třeba podat před koncem měsíce, jinak nebude přijata.": ("cp1250", "iso8859-2", "mac_latin2"),
+    "A kérelmet a hónap vége előtt kell benyújtani, különben nem fogadják el.": ("cp1250", "iso8859-2"),
+    "Başvurunun ay sonundan önce yapılması gerekiyor, çocuklar dışarıda.": ("cp1254", "cp857"),
+    "Prašymą reikia pateikti iki mėnesio pabaigos, kitaip jis nebus priimtas.": ("cp1257", "iso8859-13"),
+    "יש להגיש את הבקשה לפני סוף החודש, אחרת היא לא תתקבל.": ("cp1255", "iso8859-8"),
+    "يجب تقديم الطلب قبل نهاية الشهر وإلا فلن يتم قبوله.": ("cp1256", "iso8859-6"),
+    "Η αίτηση πρέπει να υποβληθεί πριν από το τέλος του μήνα.": ("cp1253", "iso8859-7", "mac_greek"),
+    "Заявление необходимо подать до конца месяца.": ("cp1251", "koi8-r", "cp866", "mac_cyrillic"),
+    "ต้องยื่นคำขอก่อนสิ้นเดือน": ("cp874",),
+    "申请必须在月底之前提交，否则不予受理。": ("gb18030",),
+    "申請必須在月底之前提交，否則不予受理。": ("big5",),
+    "신청은 월말 이전에 제출해야 하며, 그렇지 않으면 접수되지 않습니다.": ("cp949",),
+}
+
+
+@pytest.mark.parametrize("text", LEGACY)
+def test_legacy_encodings_are_told_by_their_language(text: str) -> None:
+    for encoding in LEGACY[text]:
+        assert text_of(read(text.encode(encoding), "a.txt")) == text, encoding
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["är", "Jyväskylä", "Grüße", "don’t do that", "“quoted” — text", "price: 5 £", "20 °C", "½ cup", "café", "naïve",
+     "1 250 € on", "We don’t “know” – it’s 5 £ and 20 °C. © 2026", "item • one\nitem • two", "§ 12 Abs. 3", "Ünal",
+     "The fees would rise, and that was not the first time. It’s 5 £. Zoë and Mr Müller agreed.", "São Paulo"],
+)  # fmt: skip
+def test_a_few_letters_are_western_european(text: str) -> None:
+    assert text_of(read(text.encode("cp1252"), "a.txt")) == text
+
+
+def test_short_text_of_an_old_mac_is_told_by_its_odd_places() -> None:
+    for text in ("Jyväskylä", "på", "café", "São Paulo", "Smörgås på bordet", "don’t do that", "fiancée résumé"):
+        assert text_of(read(text.encode("mac_roman"), "a.txt")) == text
+
+
+def test_a_foreign_letter_far_into_a_file_decides_its_encoding() -> None:
+    text = "Plain words of a long log. " * 30_000 + "\nWniosek należy złożyć, także w języku polskim, jeżeli można."
+    document = read(text.encode("cp1250"), "a.txt")
+    assert document.pages[-1].text.endswith("Wniosek należy złożyć, także w języku polskim, jeżeli można.")
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (b"Report of the night\0\nkey 77-B.\n", "Report of the night\nkey 77-B."),
+        (
+            b"one\0two \0three\n\0\0\0four and " + b" ".join([b"words"] * 20),
+            "one two three\nfour and " + " ".join(["words"] * 20),
+        ),
+        (b"\x1b[32mINFO\x1b[0m start\n\x1b[1;31mERROR\x1b[0m disk", "INFO start\nERROR disk"),
+        (
+            b"\x1b]0;title\x07text \x1b]8;;http://a.example\x1b\\link\x1b]8;;\x1b\\ \x1b(B\x1b[m\x1b[?25lend",
+            "text link end",
+        ),
+        (b"N\bNA\bAM\bME\bE _\bf_\bi_\bl_\be", "NAME file"),
+    ],
+)
+def test_codes_of_terminals_and_nul_characters_are_no_text(data: bytes, text: str) -> None:
+    assert text_of(read(data, "a.log")) == text
+    assert text_of(read(data * 400, "a.log")).count(text.split("\n")[-1]) == 400
+
+
 def test_damaged_utf_8_is_refused_rather_than_filled_with_question_marks() -> None:
     data = NORDIC.encode("utf-8")
     broken = data[:100].rstrip(b"\x80") + b"\xff" + data[100:]

@@ -17,9 +17,10 @@ from agentformer.records import fields
 CHATGPT, CLAUDE, PLAIN = "chatgpt", "claude", "chat"  # the types of the records of messages
 _SPEAKERS = {CHATGPT: "ChatGPT", CLAUDE: "Claude"}
 _ROLES = {
-    **{"user": "user", "human": "user"},
-    **dict.fromkeys(("assistant", "ai", "bot", "model"), "assistant"),
-    **{"system": "system", "tool": "tool", "function": "tool"},
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "ai", "bot", "chatbot", "gpt", "model"), "assistant"),
+    **dict.fromkeys(("system", "developer"), "system"),  # the newer name of OpenAI
+    **dict.fromkeys(("tool", "function", "ipython", "observation"), "tool"),
 }
 _TIMES = ("time", "timestamp", "created_at", "create_time", "date", "occurred_at", "ts")
 _SESSIONS = ("session", "session_id", "conversation_id", "conversation", "thread_id")
@@ -161,10 +162,12 @@ def _plain(value: Mapping[str, Any]) -> Chat:
     session = _id(value, *_SESSIONS)
     role = _ROLES.get(_text(value, "role").lower(), "")
     if not role:
-        raise InvalidInput("role", f"must be user, assistant, system or tool, got {str(value.get('role'))[:80]!r}")
+        raise InvalidInput(
+            "role", f"must be user, assistant, system, developer or tool, got {str(value.get('role'))[:80]!r}"
+        )
     texts = (_text(value, name) or _joined(value.get(name)) for name in _CONTENTS)
     text = next((text for text in texts if not fields.is_blank(text)), "")
-    if not text:
+    if not text or role == "system":
         return Chat(PLAIN, session, skipped=1)
     at = next((_time(value[name], name) for name in _TIMES if value.get(name) not in (None, "")), None)
     speaker = _text(value, "speaker") or _text(value, "name")

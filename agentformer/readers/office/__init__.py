@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 from agentformer.errors import DocumentTooLarge
 from agentformer.readers.formats import ReadLimits
+from agentformer.readers.grid import MAX_COLUMNS, GridRow, with_one_head
 from agentformer.readers.sections import page_of
 from agentformer.text.normalize import clean
 from agentformer.text.table_rows import tables_of
 from agentformer.types import Heading, Page
 
 PAGE_CHARS = 20_000  # characters of a page of rows
-MAX_COLUMNS = 1_000  # columns of a table; a table with more columns is data, not text
 Row = Sequence[str] | Mapping[int, str]
 _MAX_CELLS = 30_000_000  # cells of a table, blank cells included
 _MAX_CELL = 32_767  # code points of a cell; the limit of spreadsheet programs
@@ -71,10 +71,11 @@ class GridPages:
 
     def _parts(self, rows: Iterable[Row]) -> Iterator[str]:
         """Yield the texts of the tables of a sheet, in parts that fit a page."""
-        block: list[Mapping[int, str]] = []
+        block: list[GridRow] = []
         for row in rows:
             cells = row.items() if isinstance(row, Mapping) else enumerate(row)
-            texts = {column: text for column, cell in cells if cell and (text := _cell(cell))}
+            texts = GridRow((column, text) for column, cell in cells if cell and (text := _cell(cell)))
+            texts.spans = row.spans if isinstance(row, GridRow) else {}
             if texts:
                 block.append(texts)
                 self._chars += sum(map(len, texts.values()))
@@ -97,7 +98,7 @@ def _cell(value: str) -> str:
     return value
 
 
-def _block(rows: Sequence[Mapping[int, str]]) -> Iterator[str]:
+def _block(rows: Sequence[GridRow]) -> Iterator[str]:
     """Yield the text of one table, in parts that fit a page. `rows` are its title, its headers and its rows, between
     two blank rows of the sheet. Each part after the first begins with the headers."""
     used = sorted({column for row in rows for column in row})
@@ -110,7 +111,7 @@ def _block(rows: Sequence[Mapping[int, str]]) -> Iterator[str]:
     while len(used) > 1 and titles < len(rows) - 1 and len(rows[titles]) == 1:
         titles += 1
     above = ["".join(row.values()) for row in rows[:titles]]
-    lines = [_line([row.get(column, "") for column in used]) for row in rows[titles:]]
+    lines = [_line([row.get(column, "") for column in used]) for row in with_one_head(rows[titles:])]
     headers = lines[0] if len(used) > 1 and len(lines) > 2 and len(lines[0]) <= _MAX_HEADERS else ""
     part, size = above, sum(map(len, above))
     for line in lines:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
+from agentformer.readers.grid import Cell, table_lines
+from agentformer.readers.numerals import numeral
 from agentformer.readers.office import slide_page
+from agentformer.readers.office.equations import M, equation_text
 from agentformer.readers.sections import document_of
-from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts
+from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts, unescaped
 from agentformer.text.normalize import clean
 from agentformer.types import DocumentText, Page
 
@@ -29,8 +32,9 @@ _MAX_DEPTH = 60
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Its slides, including hidden slides, are in the order of the presentation."""
     parts = ZipParts(data, _KIND)
-    links = parts.relations(_PRESENTATION)
-    slides = (links.get(each.get(_ID, "")) for each in parts.xml(_PRESENTATION).iter(f"{_P}sldId"))
+    main = parts.main_part(_PRESENTATION)
+    links = parts.relations(main)
+    slides = (links.get(each.get(_ID, "")) for each in parts.xml(main).iter(f"{_P}sldId"))
     names = [link.target for link in slides if link and link.kind == "slide" and link.target in parts]
     pages = (_page(number, parts, name) for number, name in enumerate(names, 1))
     title = parts.title()
@@ -68,24 +72,63 @@ def _placeholder(shape: etree._Element) -> str:
 
 
 def _paragraphs(parent: etree._Element) -> str:
-    """Return the paragraphs of a shape as lines."""
-    lines = (_text(paragraph) for paragraph in parent.iter(f"{_A}p"))
-    return "\n".join(line for line in lines if line.strip())
+    """Return the paragraphs of a shape as lines, with the numbers of automatic lists."""
+    counts: dict[int, int] = {}  # level -> number of its last paragraph
+    lines = []
+    for paragraph in parent.iter(f"{_A}p"):
+        text = _text(paragraph)
+        properties = paragraph.find(f"{_A}pPr")
+        level = properties.get("lvl", "0") if properties is not None else "0"
+        at = int(level) if level.isdecimal() else 0
+        rule = properties.find(f"{_A}buAutoNum") if properties is not None else None
+        if text.strip():
+            counts = {
+                above: count for above, count in counts.items() if above < at or (above == at and rule is not None)
+            }
+            if rule is not None:
+                start = rule.get("startAt", "1")
+                counts[at] = counts[at] + 1 if at in counts else int(start) if start.isdecimal() else 1
+                text = f"{_number(counts[at], rule.get('type', ''))} {text}"
+            lines.append(text)
+    return "\n".join(lines)
+
+
+def _number(number: int, kind: str) -> str:
+    """Return the number of a list. `kind` is such as "arabicPeriod" or "alphaLcParenBoth"."""
+    letters = {"alphaLc": "a", "alphaUc": "A", "romanLc": "i", "romanUc": "I"}
+    text = numeral(number, next((sign for name, sign in letters.items() if kind.startswith(name)), "1"))
+    if kind.endswith("ParenBoth"):
+        return f"({text})"
+    return f"{text})" if kind.endswith("ParenR") else text if kind.endswith("Plain") else f"{text}."
 
 
 def _text(paragraph: etree._Element) -> str:
-    nodes = paragraph.iter(f"{_A}t", f"{_A}br")
-    return "".join("\n" if node.tag == f"{_A}br" else node.text or "" for node in nodes)
+    pieces = []
+    for node in paragraph.iter(f"{_A}t", f"{_A}br", f"{M}oMath"):
+        if node.tag == f"{M}oMath":
+            pieces.append(equation_text(node))
+        elif not any(True for _ in node.iterancestors(f"{M}oMath", _FALLBACK)):
+            pieces.append("\n" if node.tag == f"{_A}br" else node.text or "")
+    return unescaped("".join(pieces))
 
 
 def _table(shape: etree._Element) -> str:
     """Return the rows of a table as lines, or "" for another shape."""
     rows = []
     for row in shape.iter(f"{_A}tr"):
-        cells = [" ".join(_paragraphs(cell).split()) for cell in row.iter(f"{_A}tc")]
-        if any(cells):
-            rows.append(" | ".join(cells))
-    return "\n".join(rows)
+        cells = (cell for cell in row.iter(f"{_A}tc") if not (cell.get("hMerge") or cell.get("vMerge")))
+        rows.append(
+            [
+                Cell(" ".join(_paragraphs(cell).split()), _span(cell, "gridSpan"), _span(cell, "rowSpan"))
+                for cell in cells
+            ]
+        )
+    return "\n".join(table_lines(rows))
+
+
+def _span(cell: etree._Element, name: str) -> int:
+    value = cell.get(name, "1")
+    return int(value) if value.isdecimal() else 1
 
 
 def _linked(parts: ZipParts, link: Relation) -> str:

@@ -1,27 +1,34 @@
 """Read Excel workbooks (`.xlsx`, `.xlsm`): the stored values of all sheets, row by row. Formulas are not computed.
 
-A sheet is one page, or several pages if it is long. Macros, comments, charts and images are not read.
+A sheet is one page, or several pages if it is long. The text of its text boxes follows its rows. Macros, comments,
+charts and images are not read.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import NamedTuple
 
 from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
+from agentformer.readers.grid import MAX_CARRIED, MAX_COLUMNS, GridRow
 from agentformer.readers.office import GridPages
 from agentformer.readers.sections import document_of
-from agentformer.readers.zip_parts import DocumentKind, ZipParts
+from agentformer.readers.zip_parts import DocumentKind, ZipParts, unescaped
 from agentformer.types import DocumentText
 
 _S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ID = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
 _KIND = DocumentKind("Excel workbook", "Excel")
 _BOOK, _STYLES = "xl/workbook.xml", "xl/styles.xml"
+_A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
+_D = "{http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing}"
+_FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
+_MERGE = re.compile(rb"mergeCell\s+ref=[\"']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})[\"']")
 _MOST = 1 << 30  # bytes of all parts: a million rows of numbers have about 300 MB of XML
 # Parts of a number format that are no date or time.
 _QUOTED = re.compile(r'"[^"]*"|\\.|\[(?!h+\]|m+\]|s+\])[^\]]*\]|[_*].')
@@ -49,20 +56,22 @@ class _Book(NamedTuple):
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Its sheets, including hidden sheets, are in the order of the workbook."""
     parts = ZipParts(data, _KIND, _MOST)
-    workbook, links = parts.xml(_BOOK), parts.relations(_BOOK)
-    shared = next((link.target for link in links.values() if link.kind == "sharedStrings"), "")
+    main = parts.main_part(_BOOK)
+    workbook, links = parts.xml(main), parts.relations(main)
+    shared, styles = parts.related(main, "sharedStrings"), parts.related(main, "styles") or _STYLES
     properties = workbook.find(f"{_S}workbookPr")
     from_1904 = properties is not None and properties.get("date1904") in ("1", "true")
     book = _Book(
         [_text(each) for each in parts.elements(shared, f"{_S}si")] if shared in parts else [],
-        _formats(parts.xml(_STYLES)) if _STYLES in parts else [],
+        _formats(parts.xml(styles)) if styles in parts else [],
         datetime(1904, 1, 1) if from_1904 else datetime(1899, 12, 30),
     )
     pages, unstored = GridPages("xlsx", options.limits), [0]
     for sheet in workbook.iter(f"{_S}sheet"):
         link = links.get(sheet.get(_ID, ""))
         if link and link.kind == "worksheet" and link.target in parts:
-            pages.add(sheet.get("name", ""), _rows(parts, link.target, book, unstored))
+            rows = _merged(_rows(parts, link.target, book, unstored), _merges(parts, link.target))
+            pages.add(sheet.get("name", ""), chain(rows, _text_boxes(parts, link.target)))
     notes = [parts.note, _NO_VALUE.format(unstored[0]) if unstored[0] else ""]
     reason = "; ".join(filter(None, notes))
     yield document_of(options.media_type, pages.pages, options.limits, parts.title(), reason)
@@ -88,15 +97,63 @@ def _format(code: str) -> str:
     return " ".join([*(["d"] if date else []), *(["h"] if time else [])])
 
 
-def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Iterator[dict[int, str]]:
-    """Yield the rows of a sheet, with one blank row in place of missing rows. `unstored` contains one number, to which
-    this function adds the number of formulas without a stored value."""
+class _Merge(NamedTuple):
+    """A merged cell. Rows and columns are numbered from 0; `last_row` and `last` are its last row and column."""
+
+    first: int
+    last: int
+    last_row: int
+
+
+def _merges(parts: ZipParts, name: str) -> dict[int, list[_Merge]]:
+    """Return the merged cells of a sheet by their first row."""
+    merges: dict[int, list[_Merge]] = {}
+    for found in parts.matches(name, _MERGE):
+        first, row, last, last_row = found[1].decode(), int(found[2]) - 1, found[3].decode(), int(found[4]) - 1
+        merge = _Merge(_column(first, 0), _column(last, 0), last_row)
+        if merge.first < MAX_COLUMNS:
+            merges.setdefault(row, []).append(merge)
+    return merges
+
+
+def _merged(rows: Iterable[tuple[int, dict[int, str]]], merges: dict[int, list[_Merge]]) -> Iterator[GridRow]:
+    """Yield the rows. The text of a merged cell is in each of its rows that have other cells with text."""
+    covered: dict[int, tuple[int, str]] = {}  # column -> the last row of a merged cell, and its text
+    for number, cells in rows:
+        row = GridRow(cells.items())
+        if cells:
+            for column, (last_row, text) in [*covered.items()]:
+                if number > last_row:
+                    del covered[column]
+                elif not row.get(column):
+                    row[column] = text
+        for merge in merges.get(number, ()):
+            if merge.last > merge.first:
+                row.spans[merge.first] = merge.last - merge.first + 1
+            if merge.last_row > number and 0 < len(cells.get(merge.first, "")) <= MAX_CARRIED:
+                covered[merge.first] = (merge.last_row, cells[merge.first])
+        yield row
+
+
+def _text_boxes(parts: ZipParts, name: str) -> Iterator[GridRow]:
+    """Yield the paragraphs in the text boxes of a sheet as rows after a blank row."""
+    drawing = parts.related(name, "drawing")
+    for box in parts.xml(drawing).iter(f"{_D}txBody") if drawing else ():
+        if not any(True for _ in box.iterancestors(_FALLBACK)):
+            lines = ("".join(each.text or "" for each in line.iter(f"{_A}t")) for line in box.iter(f"{_A}p"))
+            yield GridRow()
+            yield from (GridRow([(0, line)]) for line in lines if line.strip())
+
+
+def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Iterator[tuple[int, dict[int, str]]]:
+    """Yield the rows of a sheet with their numbers from 0, and one blank row in place of missing rows. `unstored`
+    contains one number, to which this function adds the number of formulas without a stored value."""
     last = 0
     for row in parts.elements(name, f"{_S}row"):
         number = row.get("r", "")
         at = int(number) if number.isdecimal() and len(number) < 8 else last + 1
         if at > last + 1:
-            yield {}
+            yield at - 2, {}
         last = at
         cells: dict[int, str] = {}
         column = -1
@@ -106,7 +163,7 @@ def _rows(parts: ZipParts, name: str, book: _Book, unstored: list[int]) -> Itera
                 cells[column] = value
             elif cell.get("t") != "str" and cell.find(f"{_S}f") is not None and not cell.findtext(f"{_S}v"):
                 unstored[0] += 1
-        yield cells
+        yield at - 1, cells
 
 
 def _column(reference: str, following: int) -> int:
@@ -128,8 +185,10 @@ def _value(cell: etree._Element, book: _Book) -> str:
         return book.texts[int(stored)] if stored.isdecimal() and int(stored) < len(book.texts) else ""
     if kind == "b":
         return {"1": "TRUE", "0": "FALSE"}.get(stored, stored)
-    if kind in ("str", "e", "d"):
-        return stored
+    if kind == "d":  # of workbooks in the form "Strict"
+        return stored.removesuffix("T00:00:00").replace("T", " ")
+    if kind in ("str", "e"):
+        return unescaped(stored)
     style = cell.get("s", "")
     number = book.formats[int(style)] if style.isdecimal() and int(style) < len(book.formats) else ""
     return _number(stored, number, book.epoch)
@@ -158,4 +217,4 @@ def _number(stored: str, kind: str, epoch: datetime) -> str:
 
 def _text(item: etree._Element) -> str:
     """Return the text of a cell, without the phonetic guides of Japanese text."""
-    return "".join(each.text or "" for each in item.iter(f"{_S}t") if each.getparent().tag != f"{_S}rPh")
+    return unescaped("".join(each.text or "" for each in item.iter(f"{_S}t") if each.getparent().tag != f"{_S}rPh"))

@@ -9,6 +9,7 @@ quotation is therefore found by its letters and digits only. Accents are ignored
 from __future__ import annotations
 
 import ctypes
+import math
 import struct
 import zlib
 from collections import Counter
@@ -23,7 +24,7 @@ from pypdfium2 import raw
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, Unreadable
+from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, Unreadable, upright_text
 from agentformer.readers.sandbox.protocol import Box, PageImage
 from agentformer.text.normalize import bare_letters
 
@@ -144,13 +145,14 @@ def _occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _boxes(page: Any, quote: str, position: int) -> Iterator[Box]:
-    turned = page.get_rotation() % 180 == 90  # lines of text run from top to bottom, or from bottom to top
-    with closing(page.get_textpage()) as text_page:
+    with closing(upright_text(page)) as text_page:
         characters = [*_characters(text_page)]
         text = "".join(character.letter for character in characters)
         for start, end in find(text, bare_letters(quote), position):
             numbers = sorted({character.number for character in characters[start:end]})
             boxes = [box for number in numbers if (box := _box(page, text_page, number))]
+            angle = math.degrees(raw.FPDFText_GetCharAngle(text_page, numbers[0])) + page.get_rotation()
+            turned = round(angle / 90) % 2 == 1  # lines of text run from top to bottom, or from bottom to top
             yield from map(_transposed, _lines(map(_transposed, boxes))) if turned else _lines(boxes)
 
 

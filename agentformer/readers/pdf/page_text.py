@@ -18,6 +18,7 @@ import re
 import signal
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from itertools import accumulate
@@ -38,6 +39,7 @@ _FILLED_FIELDS = (raw.FPDF_FORMFIELD_TEXTFIELD, raw.FPDF_FORMFIELD_COMBOBOX, raw
 MAX_OUTLINE = 20_000
 SHORT = 400  # characters; shorter pages are checked for visible text
 SAMPLE = 100  # characters of a page whose Unicode mapping is checked
+_MOSTLY = 0.8  # share of the letters of a page that must have one direction for the page to be turned
 STRAY = 60  # fewer letters outside the visible page are not text, but printers' marks or names of layers
 PAGE_SECONDS = 8.0  # time limit of pypdf for a page; usual pages take 0.03 s, and a drawing of 40,000 paths 4 s
 # Errors of a Python parser on hostile input, in addition to pypdf's own. Only the page is lost.
@@ -95,7 +97,7 @@ class PdfiumDocument:
         included, so that lines that cross the edge are complete. Raises `Unreadable` if PDFium cannot read the page.
         """
         try:
-            with self.page(number) as page, closing(page.get_textpage()) as text_page:
+            with self.page(number) as page, closing(upright_text(page)) as text_page:
                 text = text_page.get_text_range()
                 if len(text) < SHORT and not _letters(text_page.get_text_bounded()) and _letters(text) < STRAY:
                     return PageContent("", 0.0)
@@ -173,6 +175,24 @@ class PdfiumDocument:
             return closing(self._document[number])
         except (pdfium.PdfiumError, IndexError) as error:
             raise Unreadable(str(error)) from error
+
+
+def upright_text(page: Any) -> Any:
+    """Return the text of a page as PDFium reads it with the page turned so that most letters are upright. PDFium may
+    read the lines of a page that lies on its side in the reverse order. The page itself is not turned."""
+    text_page, rotation = page.get_textpage(), page.get_rotation()
+    count = text_page.count_chars()
+    angles = (raw.FPDFText_GetCharAngle(text_page, i) for i in range(0, count, max(1, count // SAMPLE)))
+    turns = Counter(-round(math.degrees(angle) / 90) % 4 * 90 for angle in angles if angle >= 0)
+    upright = max(turns, key=turns.__getitem__, default=rotation)
+    if upright == rotation or turns[upright] < _MOSTLY * turns.total():
+        return text_page
+    text_page.close()
+    page.set_rotation(upright)
+    try:
+        return page.get_textpage()
+    finally:
+        page.set_rotation(rotation)
 
 
 def _unmapped(text_page: Any) -> float:

@@ -23,6 +23,10 @@ _ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"D
 _FRAME = struct.Struct(">cQ")
 _READY, _DRAFT, _ERROR, _DONE = b"R", b"D", b"E", b"."
 _INVALID = "the parser returned invalid output because the file is damaged or malicious; download the file again"
+NOT_ALLOWED = (
+    "the sandbox of the reader has refused an action of the parser; the file may be sound: report this message, with "
+    "the versions of agentformer, of Python and of the system"
+)
 NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
 _LINE_BYTES = 4 << 20  # so many brackets take 90 MB of memory when parsed; 10,000 headings of a page have 1 MB
@@ -244,7 +248,8 @@ def options_to_json(options: ReadOptions) -> dict[str, Any]:
 
 def options_from_json(value: dict[str, Any]) -> ReadOptions:
     """Return the options from a dictionary that `options_to_json` has made."""
-    return ReadOptions(**{**value, "limits": ReadLimits(**value["limits"]), "engines": tuple(value["engines"])})
+    lists = {name: tuple(value[name]) for name in ("engines", "attached")}
+    return ReadOptions(**{**value, "limits": ReadLimits(**value["limits"]), **lists})
 
 
 def to_line(value: dict[str, Any]) -> bytes:

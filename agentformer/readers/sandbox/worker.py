@@ -8,6 +8,7 @@ code. A restricted child may read the files of programs and libraries (`programs
 
 from __future__ import annotations
 
+import ctypes  # opens a library when it is imported, which is refused later
 import json
 import math
 import os
@@ -31,6 +32,7 @@ from agentformer.readers.code import GRAMMARS
 from agentformer.readers.formats import FILE_BYTES, OPEN_FILES, ReadOptions, adapter_for
 from agentformer.readers.sandbox.protocol import (
     DONE,
+    NOT_ALLOWED,
     NOT_STARTED,
     READY,
     draft_frame,
@@ -41,7 +43,7 @@ from agentformer.readers.sandbox.protocol import (
 
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
-    *("charset_normalizer", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
+    *("chardet", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
     *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "striprtf"),
     *("tree_sitter", *sorted({grammar.module for grammar in GRAMMARS.values()})),
 )
@@ -164,8 +166,6 @@ def _within(path: Any, places: Iterable[str]) -> bool:
 if sys.platform != "win32":  # on Windows, the time limit of the parent is the only limit
     import resource
 if sys.platform == "linux":
-    import ctypes
-
     from agentformer.readers.sandbox.linux import confine_files, refuse_calls
 
 _OWN_SHARE = 0.9  # share of the wall time, so that the worker stops before it is killed
@@ -200,6 +200,8 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
         end = error_frame(error)
     except MemoryError:
         end = error_frame(DocumentTooLarge("reading the file needs more memory than the limit; split the file"))
+    except (PermissionError, ImportError) as error:
+        end = error_frame(DocumentError(f"{NOT_ALLOWED} ({type(error).__name__}: {error})"))
     except RecursionError:
         end = error_frame(CorruptDocument("the file has too many nested elements; save it again"))
     out.write(pending)
@@ -218,6 +220,9 @@ def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[byt
             renderer = import_module("agentformer.readers.pdf.page_image")
             return lambda data, options: iter([image_frame(renderer.page_image(data, options))])
         adapter = adapter_for(options.media_type)
+        for media_type in options.attached:
+            with suppress(DocumentError):  # the file is read without these parts, and its reason names them
+                adapter_for(media_type)
         return lambda data, options: map(draft_frame, adapter.parse(data, options))
     except (ImportError, OSError, SyntaxError, AttributeError) as error:
         raise DocumentError(f"{NOT_STARTED}: {type(error).__name__} while importing the parser") from error
