@@ -16,6 +16,7 @@ from agentformer.cli.output import plural, print_json, print_warnings, say, watc
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
+from agentformer.records.integrity import Findings
 from agentformer.settings import load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
@@ -171,9 +172,11 @@ def _recover(options: dict[str, Any], damage: str) -> tuple[Sequence[Check], int
             checks = af.verify(repair=True)
     except StoreError as error:
         return _not_opened(damage, f"recovery failed: {error}")
-    results = [result.summary() for result in salvaged]
-    lost = sum(len(result.unreadable) for result in salvaged)
-    return [Check("memory", _OPENED, 1, 1 + lost, 1, (damage, *results)), *checks], 0
+    findings = Findings("memory", _OPENED, looked_at=1)
+    findings.add(damage)
+    for result in salvaged:
+        result.add_to(findings)
+    return [findings.to_check(), *checks], 0
 
 
 def _not_opened(*findings: str) -> tuple[Sequence[Check], int]:

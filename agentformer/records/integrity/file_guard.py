@@ -9,12 +9,17 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+
+if sys.platform != "win32":
+    import fcntl
 
 MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
@@ -34,6 +39,10 @@ _DAMAGE_WORDS = (
     *("unique constraint", "foreign key constraint"),
 )
 FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
+
+# The position of SQLite's locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
+# database with a write-ahead log open holds a lock there.
+_LOCKS_AT, _LOCKS = 0x40000000, 512
 
 FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
 
@@ -211,6 +220,23 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+@contextmanager
+def exclusive(path: Path) -> Iterator[BinaryIO]:
+    """Open and lock a database file, and yield the file. Raises `StoreError` if another process has the file open. The
+    function checks the locks of SQLite directly, because SQLite may not be able to read the damaged file. This process
+    must not have the file open, because closing the file releases all its locks."""
+    with path.open("r+b") as file:
+        if sys.platform != "win32":
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKS, _LOCKS_AT)
+            except OSError as error:
+                raise StoreError(
+                    f"{path} is open in another process: stop the servers and other programs that use this memory, and "
+                    "run `agentformer doctor --repair` again"
+                ) from error
+        yield file
 
 
 @contextmanager

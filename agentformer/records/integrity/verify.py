@@ -32,6 +32,11 @@ _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # greater than every row number
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
+# Entries that two indexes list and the table lacks. A new index would hide that their rows are lost.
+_MISSING = (
+    "SELECT id FROM entries INDEXED BY entries_by_id INTERSECT SELECT id FROM entries INDEXED BY entries_by_tier "
+    "EXCEPT SELECT id FROM entries NOT INDEXED"
+)
 SUPERSEDED = "each superseded entry leads to an entry that searches find, or that a summary replaces"
 
 
@@ -60,7 +65,10 @@ def database(connection: sqlite3.Connection) -> Findings:
             findings.add(f"SQLite: {problem}", "index" if any(word in problem for word in _INDEX_WORDS) else "pages")
         for table in REFERRING_TABLES:
             for row in connection.execute(f"PRAGMA foreign_key_check({table})"):
-                findings.add(f"a row of {row[0]} refers to a missing row of {row[2]}", table)
+                key = "pages" if table == "history" else table  # a rescue finds the entry, or reports the loss
+                findings.add(f"a row of {row[0]} refers to a missing row of {row[2]}", key)
+        if "index" in findings.keys:
+            findings.add_all((f"the row of entry {row[0]} is missing", "pages") for row in connection.execute(_MISSING))
     except sqlite3.DatabaseError as error:
         findings.incomplete = True
         findings.add(f"a part of the file cannot be read: {error}", "pages" if is_damage(error) else "unread")
