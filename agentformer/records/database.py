@@ -29,7 +29,7 @@ from agentformer.records.integrity.file_guard import (
     wal_path,
 )
 from agentformer.records.integrity.files import sync_folder
-from agentformer.records.integrity.write_ahead_log import check_wal
+from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
@@ -128,6 +128,8 @@ class Database:
         with _OPENING:
             if any(other.path == self.path and other._replacing for other in _INSTANCES):
                 raise StoreError(f"{self.path} {_REPAIRING}")
+            if not any(other.path == self.path and other.is_open for other in _INSTANCES):
+                correct_log(self.path)
             _INSTANCES.add(self)
         try:
             self._open(path)

@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from agentformer.cli import main
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE
 from agentformer.records.entry_json import entry_from_json, entry_to_json
+from agentformer.records.integrity import MAX_REPORTED
 from agentformer.testing import make_entry
 from agentformer.types import Link, Scope
 
@@ -170,14 +171,14 @@ def repair(folder: Path, truth: dict[str, Any], seed: int) -> dict[str, Any]:
         (store / DATABASE_FILE).write_bytes(file.data)
         arguments = ["--index-dir", str(store), "--upload-dir", str(Path(temporary) / "u"), "--embedder", "hashing"]
         told = CliRunner().invoke(main, ["doctor", "--repair", *arguments])
-        report |= {"code": told.exit_code, "output": told.output[-3000:]}
+        report |= {"code": told.exit_code, "output": told.output[:3000]}
         if told.exception and not isinstance(told.exception, SystemExit):
             report["broken"] = traceback.format_exception(told.exception)[-6:]
             return report
-        named = told.output + "".join(each.read_text() for each in store.glob("damaged-*.jsonl"))
+        aside = "".join(each.read_text() for each in store.glob("damaged-*.jsonl"))
         try:
             with closing(open_store(store)) as backend:
-                compare(backend, truth, named, report)
+                compare(backend, truth, (told.output, aside), report)
         except Exception:
             report["unopened"] = traceback.format_exc(limit=-6)
         again = CliRunner().invoke(main, ["doctor", *arguments])
@@ -186,7 +187,7 @@ def repair(folder: Path, truth: dict[str, Any], seed: int) -> dict[str, Any]:
     return report
 
 
-def compare(backend: Any, truth: dict[str, Any], named: str, report: dict[str, Any]) -> None:
+def compare(backend: Any, truth: dict[str, Any], named: tuple[str, str], report: dict[str, Any]) -> None:
     """Add to the report which rows are wrong, which are gone, and which of these nobody named."""
     known = {entry["id"]: plain(entry_from_json(entry)) for entry in truth["entries"]}
     found = {entry.id: plain(entry) for entry in backend.get([*known])}
@@ -200,7 +201,9 @@ def compare(backend: Any, truth: dict[str, Any], named: str, report: dict[str, A
         versions += [each] * (len(expected) - len(states))
     report["wrong"] = wrong
     report["gone"], report["versions"] = gone, versions
-    report["unnamed"] = [each for each in [*gone, *versions] if each not in named]
+    report["unnamed"] = [each for each in [*gone, *versions] if each not in named[1]]
+    if len(gone) + len(versions) <= MAX_REPORTED:
+        report["unnamed"] += [each for each in [*gone, *versions] if each not in named[0]]
 
 
 if __name__ == "__main__":

@@ -13,19 +13,18 @@ import sqlite3
 import stat
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.records.database import Database
-from agentformer.records.integrity import Findings
+from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.cells import Pages
 from agentformer.records.integrity.file_guard import exclusive, wal_path
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
-from agentformer.records.integrity.write_ahead_log import check_wal, wal_header, wal_left_by_repair
+from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair
 
 
 class Recovered(NamedTuple):
@@ -45,10 +44,15 @@ class Recovered(NamedTuple):
 
     def add_to(self, findings: Findings) -> None:
         """Add each lost row to the findings of a check, and record that all its findings are repaired."""
-        for name in self.lost:
-            findings.add(f"{name} is lost; restore it from a backup; what can be read of it is in {self.aside.name}")
+        findings.mark_repaired(findings.found - findings.mended, "a new file with the readable rows replaced the file")
+        findings.note(self.summary())
+        for name in self.lost[:MAX_REPORTED]:
+            findings.note(f"{name} is lost; restore it from a backup; what can be read of it is in {self.aside.name}")
+        if (more := len(self.lost) - MAX_REPORTED) > 0:
+            findings.note(f"{more} more rows are lost; {self.aside.name} names them")
+        findings.found += len(self.lost)
+        findings.mended += len(self.lost)
         findings.lost += len(self.lost)
-        findings.mark_repaired(findings.found, f"the file was replaced: {self.summary()}")
 
 
 def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
@@ -141,11 +145,7 @@ class _Replacement:
                 self._write(wal, wal_path(self._copy))
 
     def _keep_copy(self) -> Path:
-        name = f"{self._path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
-        number, copy = 1, self._path.with_name(name)
-        while copy.exists() or wal_path(copy).exists():
-            number += 1
-            copy = self._path.with_name(f"{name}-{number}")
+        copy = kept_name(self._path)
         if wal_path(self._copy).exists():
             os.replace(wal_path(self._copy), wal_path(copy))
         os.replace(self._copy, copy)

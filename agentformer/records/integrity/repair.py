@@ -147,7 +147,7 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
         quarantine.add("entries", dict(row), DAMAGED)
         versions = connection.execute("SELECT * FROM history WHERE entry = ?", [num]).fetchall()
         for former in versions:
-            quarantine.add("history", dict(former), "its entry is damaged")
+            quarantine.add("history", {**dict(former), "id": row["id"]}, "its entry is damaged")
         _remove(connection, num)
         if isinstance(row["id"], str):
             supersession.release(connection, [row["id"]])
@@ -196,7 +196,7 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
                 try:
                     from_state(row, entry["id"] if entry else "")
                 except StoreDamaged:
-                    quarantine.add("history", dict(row), DAMAGED)
+                    quarantine.add("history", {**dict(row), "id": entry["id"] if entry else None}, DAMAGED)
                     key = [row["entry"], row["version"]]
                     connection.execute("DELETE FROM history WHERE entry = ? AND version = ?", key)
                     findings.lost += 1

@@ -69,9 +69,7 @@ class Rescue:
         self._sequences: dict[str, int] = {}  # the highest row number that each table has ever used
         self._cursors = {table: target.execute(f"SELECT * FROM {table} LIMIT 0") for table in _TABLES}
         self._defaults = {
-            table: [
-                {"''": "", "0": 0}.get(row["dflt_value"]) for row in target.execute(f"PRAGMA table_info({table})")
-            ]
+            table: [{"''": "", "0": 0}.get(row["dflt_value"]) for row in target.execute(f"PRAGMA table_info({table})")]
             for table in _TABLES
         }
         target.execute(
@@ -160,7 +158,8 @@ class Rescue:
         """Insert a row. If an entry with this id is already there, the newer version stays. An entry that no page lists
         may be older than a former version."""
         self._found = True
-        statement = f"INSERT {'OR REPLACE ' * (table == 'meta')}INTO {table} VALUES ({', '.join('?' * len(row.keys()))})"
+        verb = "INSERT OR REPLACE" if table == "meta" else "INSERT"  # a new database has an id already
+        statement = f"{verb} INTO {table} VALUES ({', '.join('?' * len(row.keys()))})"
         try:
             if table == "entries":
                 if not listed and self._has_version(row):
@@ -224,9 +223,9 @@ class Rescue:
         for gap in self._target.execute(_GAPS).fetchall():
             damaged = [row for (num, _), row in self._versions.items() if num == gap["num"]]
             for row in damaged:
-                self._quarantine.add("history", dict(row), "this former version is damaged")
-            text = f"{gap['absent']} former versions of {checksums.entry_name(gap['id'])}"
-            self.lost.append(text)
+                self._quarantine.add("history", {**dict(row), "id": gap["id"]}, "this former version is damaged")
+            text = f"a former version of {checksums.entry_name(gap['id'])}"
+            self.lost += [text] * gap["absent"]
             if not damaged:
                 self._quarantine.add("history", {"entry": gap["num"], "id": gap["id"]}, f"{text} cannot be read")
 
