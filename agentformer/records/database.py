@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from agentformer.errors import StoreError, StoreFull
+from agentformer.errors import StoreError, StoreFull, store_failure
 from agentformer.records import change_feed, entries, meta
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
@@ -23,6 +23,7 @@ from agentformer.records.integrity.file_guard import (
     GuardedConnection,
     check_regular_file,
     file_size,
+    is_passing_failure,
     open_database,
     transaction,
     translate_errors,
@@ -141,9 +142,8 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(
-                f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another folder"
-            ) from error
+            problem = f"the folder {path.parent} cannot be created"
+            raise store_failure(problem, error, "choose another folder") from error
         check_regular_file(path)
         self._connect_first()
 
@@ -206,17 +206,15 @@ class Database:
                 try:
                     connection.execute("VACUUM INTO ?", [str(path)])
                 except sqlite3.OperationalError as error:
-                    if any(word in str(error).lower() for word in FULL_WORDS):
+                    if not is_passing_failure(error) and any(word in str(error).lower() for word in FULL_WORDS):
                         raise OSError(str(error)) from error
                     raise
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         except OSError as error:
             path.unlink(missing_ok=True)
-            reason = error.strerror or error
-            raise StoreFull(
-                f"{path} cannot be written ({reason}); free some disk space or choose another folder"
-            ) from error
+            advice = "free some disk space or choose another folder"
+            raise store_failure(f"{path} cannot be written", error, advice) from error
         except BaseException:
             path.unlink(missing_ok=True)
             raise

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from agentformer.errors import StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreDamaged, StoreError, store_failure
 from agentformer.records.database import Database
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.cells import Pages
@@ -65,7 +65,7 @@ def recover_file(path: Path, quarantine: Quarantine) -> Recovered:
         with exclusive(path) as file:
             return _Replacement(path, file).run(quarantine)
     except OSError as error:
-        raise StoreFull(f"{path.parent} cannot be written ({error.strerror or error}); nothing was changed") from error
+        raise store_failure(f"{path} cannot be repaired", error, "nothing was changed; free some disk space") from error
 
 
 class _Replacement:

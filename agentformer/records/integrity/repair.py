@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreDamaged, StoreFull
+from agentformer.errors import StoreDamaged, store_failure
 from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_state
@@ -54,10 +54,8 @@ class Quarantine:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise StoreFull(
-                f"{self.path} cannot be written ({error.strerror or error}), so the damaged rows were not removed; "
-                "free some disk space or check the permissions"
-            ) from error
+            problem = f"{self.path} cannot be written, so the damaged rows were not removed"
+            raise store_failure(problem, error, "free some disk space or check the permissions") from error
         if new:
             sync_folder(self.path.parent)
         self.rows += 1

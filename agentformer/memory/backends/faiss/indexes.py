@@ -225,9 +225,9 @@ class StoreVerifier:
         `damaged` and `damaged_vectors` contain their numbers."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
-        if self._repair and words.found:
+        if self._repair and words.found and not words.incomplete:
             self._discard_index(words, words=True)
-        if self._repair and snapshot.found:
+        if self._repair and snapshot.found and not snapshot.incomplete:
             self._discard_index(snapshot, vectors=True)
         return [words, snapshot]
 
