@@ -17,7 +17,18 @@ errors: to exit codes, status codes and tool results.
 
 from __future__ import annotations
 
+import errno
+import os
 from typing import Any
+
+# Errors of the system that may pass: too many open files, too little memory, a failed read of a disk, an interruption,
+# a lock that is not released in time.
+_PASSING = frozenset(
+    getattr(errno, name)
+    for name in ("EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "EIO", "EINTR", "EAGAIN", "EBUSY", "ETIMEDOUT", "ESTALE")
+    if hasattr(errno, name)
+)
+_PASSING_TEXTS = tuple(os.strerror(number) for number in sorted(_PASSING))
 
 
 class AgentFormerError(Exception):
@@ -227,3 +238,21 @@ class StoreFull(StoreError):
 
 class StoreDamaged(StoreError):
     """The stored records are damaged. The operation that raises this error has changed nothing."""
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether an error of the system may pass. Such an error does not say that a file is damaged or that the
+    disk is full, so nothing may be deleted, replaced or quarantined because of it. Libraries report such an error with
+    a class of their own and the text of the system."""
+    if isinstance(error, (MemoryError, StoreBusy)) or getattr(error, "errno", None) in _PASSING:
+        return True
+    return not isinstance(error, OSError) and any(text in str(error) for text in _PASSING_TEXTS)
+
+
+def store_failure(problem: str, error: BaseException, advice: str) -> StoreError:
+    """Return the error for an operation on a file that failed: `StoreBusy` for an error that may pass, else
+    `StoreFull`. `problem` says what was not done. `advice` is for a full disk or missing permissions."""
+    reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
+    if is_passing(error):
+        return StoreBusy(f"{problem}: {reason}; nothing was changed; try again, and check the disk if this repeats")
+    return StoreFull(f"{problem}: {reason}; {advice}")

@@ -30,8 +30,8 @@ from agentformer.errors import (
     NotFound,
     StoreDamaged,
     StoreError,
-    StoreFull,
     Unauthenticated,
+    store_failure,
 )
 from agentformer.records import fields
 from agentformer.records.integrity.files import read_file, write_atomically
@@ -372,6 +372,5 @@ class KeyFile:
         finally:
             self._lock.release()
 
-    def _full(self, error: OSError) -> StoreFull:
-        reason = f"cannot be written: {error.strerror or error}; free some disk space or check permissions"
-        return StoreFull(f"{self._path} {reason}")
+    def _full(self, error: OSError) -> StoreError:
+        return store_failure(f"{self._path} cannot be written", error, "free some disk space or check permissions")

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import AgentFormerError, StoreDamaged, StoreFull
+from agentformer.errors import AgentFormerError, StoreDamaged, store_failure
 from agentformer.records import meta
 from agentformer.records.database import Database
 from agentformer.records.integrity.files import read_file
@@ -73,10 +73,10 @@ class ScratchFolder:
                 for path in (source / WORDS_FOLDER).iterdir():
                     _link(path, self.folder / WORDS_FOLDER / path.name)
         except OSError as error:
-            raise StoreFull(
-                f"the folder for temporary files cannot be written to: {error.strerror or error}; the indexes of the "
-                f"read-only memory {source} are written there; free some disk space"
-            ) from error
+            problem = (
+                f"the indexes of the read-only memory {source} cannot be written to the folder for temporary files"
+            )
+            raise store_failure(problem, error, "free some disk space") from error
 
     def close(self) -> None:
         """Delete the folder."""

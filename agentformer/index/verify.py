@@ -20,7 +20,7 @@ import numpy as np
 import tantivy
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreDamaged
+from agentformer.errors import StoreDamaged, is_passing
 from agentformer.index.files import WORDS_FOLDER
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import IntArray, Mask
@@ -120,7 +120,7 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
         if not is_index_failure(error):
             raise
         if folder.exists():  # otherwise another process has just deleted the index after a removal
-            findings.add(f"the word index is damaged: {_one_line(error)}")
+            _add_failure(findings, "the word index", error)
     return None
 
 
@@ -162,7 +162,7 @@ def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Find
     except BaseException as error:
         if not is_index_failure(error):
             raise
-        findings.add(f"the word index cannot be read: {_one_line(error)}")
+        _add_failure(findings, "the word index", error)
 
 
 def _indexed_entries(words: _Words) -> IntArray:
@@ -215,13 +215,14 @@ def _all_terms(words: _Words, entry: AnalyzedEntry) -> Any:
 def _read_snapshot(folder: Path, findings: Findings) -> tuple[dict[str, Any], Image | None] | None:
     """Return the description and the index of the snapshot. Return None if there is no snapshot. If the snapshot is
     damaged, add a finding and return None."""
-    problem = ""
+    problem: Exception | None = None
     for _ in range(_TRIES):
         try:
             return snapshots.read(folder)
         except snapshots.READ_ERRORS as error:
-            problem = _one_line(error)
-    findings.add(f"the saved vector index is damaged: {problem}")
+            problem = error
+    if problem is not None:
+        _add_failure(findings, "the saved vector index", problem)
     return None
 
 
@@ -309,6 +310,15 @@ def _decoded_rows(image: Image, positions: Mask) -> Iterator[tuple[IntArray, Mat
         mask = inside[in_list]
         if mask.any():
             yield in_list[mask], image.index.sq.decode(codes)[mask]
+
+
+def _add_failure(findings: Findings, name: str, error: BaseException) -> None:
+    """Add a finding about an index that cannot be read. If the error may pass, the index must not be deleted."""
+    if is_passing(error):
+        findings.incomplete, findings.advice = True, "nothing was changed; try again"
+        findings.add(f"{name} cannot be read now: {_one_line(error)}")
+    else:
+        findings.add(f"{name} is damaged: {_one_line(error)}")
 
 
 def _one_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreError, StoreFull
+from agentformer.errors import StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
@@ -327,8 +327,7 @@ class _JobFiles:
                 self.remove(job_id)
                 raise
         except (OSError, Timeout) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise StoreFull(f"{self._folder} cannot be written ({reason}); free some disk space") from error
+            raise store_failure(f"{self._folder} cannot be written", error, "free some disk space") from error
         return lock
 
     def lock(self, job_id: str) -> FileLock | None:

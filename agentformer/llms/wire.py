@@ -222,7 +222,11 @@ def reply_in(response: Any, title: str, model: str, max_tokens: int) -> Reply:
     protocol."""
     choice = response.choices[0]
     text = clean(_content_in(choice.message))
-    calls = _calls_in(choice.message.tool_calls or (), title)
+    try:
+        calls = _calls_in(choice.message.tool_calls or (), title)
+    except (AttributeError, TypeError) as error:  # the server works, only this reply cannot be used
+        problem = f"{title} returned a tool call of an unknown type; ask again, or use another model"
+        raise InvalidReply(problem) from error
     finish = _finish_in(choice.finish_reason)
     check_length(len(text), max_tokens, title)
     if not calls:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from agentformer.errors import MissingExtra, NotFound, StoreBusy, StoreError, StoreFull
+from agentformer.errors import MissingExtra, NotFound, StoreBusy, StoreError, store_failure
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
 from agentformer.types import SharedFiles
 
@@ -140,12 +140,10 @@ def missing(digest: str, place: str) -> NotFound:
     return NotFound(f"the original file {digest[:12]} is missing in {place}; ingest the file again")
 
 
-def unwritable(folder: Path, error: OSError) -> StoreFull:
+def unwritable(folder: Path, error: OSError) -> StoreError:
     """Return the error for a folder of original files that cannot be written."""
-    return StoreFull(
-        f"the original file cannot be written to {folder}: {error.strerror or error}; "
-        "free some disk space or choose another folder with --upload-dir"
-    )
+    advice = "free some disk space or choose another folder with --upload-dir"
+    return store_failure(f"the original file cannot be written to {folder}", error, advice)
 
 
 class DatabaseOriginals:

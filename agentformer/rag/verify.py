@@ -23,6 +23,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
+from agentformer.records.integrity.file_guard import is_passing_failure
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
@@ -271,6 +272,8 @@ def _verify_jobs(store: StoreParts) -> Findings:
             messages = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
             findings.add_all((f"{path.name}: {message}", message) for message in messages if message != "ok")
     except sqlite3.Error as error:
+        if is_passing_failure(error):  # it says nothing about the database
+            findings.advice = "try again"
         findings.add(f"{path.name}: {error}")
     return findings
 

@@ -196,6 +196,15 @@ def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
 
 
+def former_id(stored: sqlite3.Row) -> str:
+    """Return the id of the entry of which a row of the table `history` contains a former version. Raises `StoreDamaged`
+    if the row cannot be decoded."""
+    try:
+        return str(json.loads(stored["state"])["id"])
+    except _UNDECODABLE as error:
+        raise undecodable("a former version", error) from error
+
+
 def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
     """Return the former version of the entry `entry_id` that a row of the table `history` contains. Raises
     `StoreDamaged` if the row is damaged or belongs to another entry."""

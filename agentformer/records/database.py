@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
-from agentformer.errors import StoreError, StoreFull
+from agentformer.errors import StoreError, StoreFull, store_failure
 from agentformer.records import change_feed, entries, meta
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
@@ -23,13 +23,14 @@ from agentformer.records.integrity.file_guard import (
     GuardedConnection,
     check_regular_file,
     file_size,
+    is_passing_failure,
     open_database,
     transaction,
     translate_errors,
     wal_path,
 )
 from agentformer.records.integrity.files import sync_folder
-from agentformer.records.integrity.write_ahead_log import check_wal
+from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
 from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
@@ -128,6 +129,8 @@ class Database:
         with _OPENING:
             if any(other.path == self.path and other._replacing for other in _INSTANCES):
                 raise StoreError(f"{self.path} {_REPAIRING}")
+            if not any(other.path == self.path and other.is_open for other in _INSTANCES):
+                correct_log(self.path)
             _INSTANCES.add(self)
         try:
             self._open(path)
@@ -139,9 +142,8 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StoreFull(
-                f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another folder"
-            ) from error
+            problem = f"the folder {path.parent} cannot be created"
+            raise store_failure(problem, error, "choose another folder") from error
         check_regular_file(path)
         self._connect_first()
 
@@ -204,17 +206,15 @@ class Database:
                 try:
                     connection.execute("VACUUM INTO ?", [str(path)])
                 except sqlite3.OperationalError as error:
-                    if any(word in str(error).lower() for word in FULL_WORDS):
+                    if not is_passing_failure(error) and any(word in str(error).lower() for word in FULL_WORDS):
                         raise OSError(str(error)) from error
                     raise
             with path.open("rb") as file:
                 os.fsync(file.fileno())
         except OSError as error:
             path.unlink(missing_ok=True)
-            reason = error.strerror or error
-            raise StoreFull(
-                f"{path} cannot be written ({reason}); free some disk space or choose another folder"
-            ) from error
+            advice = "free some disk space or choose another folder"
+            raise store_failure(f"{path} cannot be written", error, advice) from error
         except BaseException:
             path.unlink(missing_ok=True)
             raise

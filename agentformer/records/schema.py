@@ -215,6 +215,7 @@ MIGRATIONS: tuple[str, ...] = (
             AND kind NOT IN ('document', 'page', 'unsearched');
     """,
 )
+_HIGHEST = 1_000  # a higher number is damaged
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum
 
 REQUIRED_TABLES = ("meta", "entries")  # every store has them
@@ -293,10 +294,10 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
 
 
 def _version(connection: sqlite3.Connection) -> int:
-    """Return the number of the schema. Raises `StoreDamaged` if the number is negative."""
+    """Return the number of the schema. Raises `StoreDamaged` if no version of this package has such a number."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if version < 0:
-        raise StoreDamaged(f"the database has the schema number {version}; restore the database from a backup")
+    if not 0 <= version <= _HIGHEST:
+        raise StoreDamaged(f"the database has the damaged schema number {version}; {checksums.ADVICE}")
     return version
 
 

@@ -115,7 +115,7 @@ def test_a_negative_schema_number_is_reported_as_damage(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = -1")
     connection.close()
-    with pytest.raises(StoreDamaged, match="schema number -1; restore the database from a backup"):
+    with pytest.raises(StoreDamaged, match=r"the damaged schema number -1; .* run `agentformer doctor --repair`"):
         FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
 
 

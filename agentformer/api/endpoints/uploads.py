@@ -24,7 +24,7 @@ from agentformer.api.models.documents import Document as DocumentModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
-from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, StoreFull, TooLarge
+from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, TooLarge, is_passing, store_failure
 from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
@@ -242,9 +242,9 @@ def read_multipart(settings: Settings) -> None:
     except ValueError as error:
         raise InvalidInput("body", f"is not valid multipart/form-data: {str(error)[:120]}") from None
     except OSError as error:
-        if error.errno in _DISK_FULL:
-            message = f"the upload cannot be stored: {error.strerror}; free some disk space for temporary files"
-            raise StoreFull(message) from error
+        if error.errno in _DISK_FULL or is_passing(error):
+            advice = "free some disk space for temporary files"
+            raise store_failure("the upload cannot be stored", error, advice) from error
         raise
     files_of_request(settings)  # now, because the validation of the form would report a file without a name as a field
 

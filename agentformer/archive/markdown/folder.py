@@ -28,7 +28,7 @@ from unicodedata import normalize
 from filelock import FileLock, Timeout
 
 from agentformer.archive.markdown.pages import MAX_BYTES
-from agentformer.errors import InvalidInput, StoreBusy, StoreFull
+from agentformer.errors import InvalidInput, StoreBusy, StoreError, store_failure
 from agentformer.rag.folder_files import FORMAT, MARKER, PRIVATE, Problem, stamp_of
 from agentformer.records import fields
 from agentformer.records.integrity.files import (
@@ -114,7 +114,7 @@ class HomeFolder:
                 write_atomically(root / _IGNORE_FILE, b"# The files are memories, not documents.\n*\n")
             write_atomically(private / MARKER, f"{marker}\n".encode())
         except OSError as error:
-            raise StoreFull(f"{root} cannot be written: {error.strerror or error}; choose another folder") from None
+            raise store_failure(f"{root} cannot be written", error, "choose another folder") from None
         return cls(root)
 
     @contextmanager
@@ -252,9 +252,9 @@ class HomeFolder:
         self._written.clear()
         self._saved = text
 
-    def _unwritable(self, error: OSError) -> StoreFull:
-        reason = error.strerror or error
-        return StoreFull(f"{self._private} cannot be written: {reason}; free some disk space or change its permissions")
+    def _unwritable(self, error: OSError) -> StoreError:
+        advice = "free some disk space or change its permissions"
+        return store_failure(f"{self._private} cannot be written", error, advice)
 
     def _state(self) -> str:
         records = {entry_id: asdict(record) for entry_id, record in sorted(self.records.items())}

@@ -13,9 +13,10 @@ import click
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import kinds_of, open_existing, require_memory
 from agentformer.cli.output import plural, print_json, print_warnings, say, watching
-from agentformer.errors import StoreDamaged, StoreError
+from agentformer.errors import AgentFormerError, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
+from agentformer.records.integrity import Findings
 from agentformer.settings import load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
@@ -167,13 +168,18 @@ def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Chec
 def _recover(options: dict[str, Any], damage: str) -> tuple[Sequence[Check], int]:
     try:
         salvaged = salvage(load_settings(options))
-        with connect(**options, embed_retry_seconds=0) as af:
-            checks = af.verify(repair=True)
     except StoreError as error:
         return _not_opened(damage, f"recovery failed: {error}")
-    results = [result.summary() for result in salvaged]
-    lost = sum(len(result.unreadable) for result in salvaged)
-    return [Check("memory", _OPENED, 1, 1 + lost, 1, (damage, *results)), *checks], 0
+    findings = Findings("memory", _OPENED, looked_at=1)
+    findings.add(damage)
+    for result in salvaged:
+        result.add_to(findings)
+    try:
+        with connect(**options, embed_retry_seconds=0) as af:
+            return [findings.to_check(), *af.verify(repair=True)], 0
+    except AgentFormerError as error:  # the losses of the recovery are reported although the new file does not open
+        checks, code = _not_opened(str(error))
+        return [findings.to_check(), *checks], code
 
 
 def _not_opened(*findings: str) -> tuple[Sequence[Check], int]:

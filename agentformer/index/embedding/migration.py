@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from filelock import FileLock, Timeout
 
-from agentformer.errors import Conflict, EmbedderError, StoreFull
+from agentformer.errors import Conflict, EmbedderError, store_failure
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.queue import put_complete
 from agentformer.index.embedding.windows import Refused, WindowEmbedder
@@ -58,9 +58,8 @@ def migration_lock(folder: Path) -> Iterator[None]:
             "another process is re-embedding this store; wait until it has finished, or stop that process"
         ) from None
     except OSError as error:
-        raise StoreFull(
-            f"{folder} cannot be written to: {error.strerror}; free some disk space or check its permissions"
-        ) from error
+        advice = "free some disk space or check its permissions"
+        raise store_failure(f"{folder} cannot be written to", error, advice) from error
     with lock:
         yield
 

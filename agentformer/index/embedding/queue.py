@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from filelock import FileLock, Timeout
 
-from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, StoreFull
+from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, store_failure
 from agentformer.index import entry_properties, property_threads
 from agentformer.index.embedding.active import ActiveEmbedder, embedder_for
 from agentformer.index.embedding.windows import Progress, Refused, WindowEmbedder, WindowTable
@@ -77,10 +77,8 @@ def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
     except Timeout:
         raise
     except OSError as error:
-        raise StoreFull(
-            f"{folder} cannot be written to: {error.strerror}; no entry was embedded; "
-            "free some disk space or check the permissions"
-        ) from error
+        advice = "no entry was embedded; free some disk space or check the permissions"
+        raise store_failure(f"{folder} cannot be written to", error, advice) from error
 
 
 class EmbeddingQueue:

@@ -28,6 +28,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from agentformer.errors import is_passing
 from agentformer.index.files import INDEX_FILE, META_FILE
 from agentformer.index.vectors.flat import Flat, IntArray, Rows
 from agentformer.index.vectors.ivf import Ivf, OutlierCodes, Outliers, Tuning
@@ -163,8 +164,8 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
     snapshot are renamed."""
     try:
         files = read(folder, store=store_id, space=space, dimension=dimension)
-    except READ_ERRORS:
-        for path in (folder / INDEX_FILE, folder / META_FILE):
+    except READ_ERRORS as error:
+        for path in () if is_passing(error) else (folder / INDEX_FILE, folder / META_FILE):
             if os.path.lexists(path):
                 aside = path.with_name(path.name + _ASIDE)
                 delete(aside)  # `os.replace` cannot replace a folder

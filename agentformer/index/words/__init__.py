@@ -25,7 +25,7 @@ from typing import Any
 import tantivy
 from filelock import FileLock, Timeout
 
-from agentformer.errors import AgentFormerError, StoreFull
+from agentformer.errors import AgentFormerError, StoreBusy, StoreFull
 from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.index.words.writer import (
@@ -203,8 +203,8 @@ class WordIndex:
             delete(self._folder)
             self._create()
         except BaseException as error:
-            if not is_index_failure(error) or isinstance(store_error(error, self._folder), StoreFull):
-                raise  # a full disk is not damage, so the index must not be deleted
+            if not is_index_failure(error) or isinstance(store_error(error, self._folder), (StoreFull, StoreBusy)):
+                raise  # a full disk or too many open files are not damage, so the index must not be deleted
             log.warning("The word index is invalid and is rebuilt from the records: %s", error)
             self._create()
 

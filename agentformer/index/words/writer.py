@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreError, StoreFull
+from agentformer.errors import StoreBusy, StoreError, StoreFull, is_passing
 from agentformer.records.integrity.files import open_regular_file, read_file, write_atomically
 
 MANIFEST_FILE = "manifest.json"
@@ -76,6 +76,8 @@ def store_error(error: BaseException, folder: Path) -> StoreError:
         return StoreFull(
             f"the word index {folder} cannot be written: {text}; free some disk space or check its permissions"
         )
+    if is_passing(error):
+        return StoreBusy(f"the word index {folder} cannot be used now: {text}; nothing was changed; try again")
     if _BUSY in str(error):
         return StoreError(
             f"another process holds the lock of the word index {folder}, for example a process that was forked during "

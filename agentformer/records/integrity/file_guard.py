@@ -6,15 +6,21 @@ changes would then be lost. For this reason, a `GuardedConnection` checks the fi
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import stat
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing
+
+if sys.platform != "win32":
+    import fcntl
 
 MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
@@ -33,7 +39,13 @@ _DAMAGE_WORDS = (
     # this package checks references before each write, so a row with a wrong reference was stored by other software
     *("unique constraint", "foreign key constraint"),
 )
+# SQLite's results (https://www.sqlite.org/rescode.html) for a read that failed, and for too little memory
+_PASSING_CODES = frozenset({7, 266, 522, 1802, 2314, 3082, 3338, 3850, 5386})
 FULL_WORDS = ("full", "readonly", "read-only", "unable to open", "disk i/o error")
+
+# The position of SQLite's locks in a file (https://www.sqlite.org/c3ref/io_methods.html). Each process that has a
+# database with a write-ahead log open holds a lock there.
+_LOCKS_AT, _LOCKS = 0x40000000, 512
 
 FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
 
@@ -214,6 +226,25 @@ def _enable_wal(connection: sqlite3.Connection, busy_seconds: float) -> bool:
 
 
 @contextmanager
+def exclusive(path: Path) -> Iterator[BinaryIO]:
+    """Open and lock a database file, and yield the file. Raises `StoreError` if another process has the file open. The
+    function checks the locks of SQLite directly, because SQLite may not be able to read the damaged file. This process
+    must not have the file open, because closing the file releases all its locks."""
+    with path.open("r+b") as file:
+        if sys.platform != "win32":
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, _LOCKS, _LOCKS_AT)
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EAGAIN):
+                    raise
+                raise StoreError(
+                    f"{path} is open in another process: stop the servers and other programs that use this memory, and "
+                    "run `agentformer doctor --repair` again"
+                ) from error
+        yield file
+
+
+@contextmanager
 def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
     """Run a transaction that begins with the SQL statement `begin`. The default statement acquires the write lock. The
     transaction is committed at the end of the block, or rolled back after any error, including Ctrl-C. Raises
@@ -229,6 +260,21 @@ def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -
         raise
 
 
+def is_passing_failure(error: BaseException) -> bool:
+    """Return whether this error from SQLite may pass: a failed read, too little memory, or too many open files. SQLite
+    does not say why it cannot open a file, so the function opens a file too."""
+    code = getattr(error, "sqlite_errorcode", None)
+    if is_passing(error) or code in _PASSING_CODES:
+        return True
+    if code is None or code & 0xFF not in (10, 14):  # an error of input or output, and a file that cannot be opened
+        return False
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY))
+    except OSError as other:
+        return is_passing(other)
+    return False
+
+
 def is_damage(error: Exception) -> bool:
     """Return whether this error from SQLite means that the file is damaged."""
     text = str(error).lower()
@@ -241,6 +287,8 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
     message of `StoreDamaged` ends with `advice`."""
     try:
         yield
+    except MemoryError as error:
+        raise StoreBusy(f"{path} cannot be used now, because too little memory is free; try again") from error
     except UnicodeDecodeError as error:  # from SQLite's message about a damaged schema
         raise StoreDamaged(f"{path} is damaged (the name of a table or column is not UTF-8); {advice}") from error
     except sqlite3.DatabaseError as error:
@@ -248,6 +296,11 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
         if is_damage(error):
             reason = str(error).partition(" with text ")[0]  # the text may contain private data
             raise StoreDamaged(f"{path} is damaged ({reason}); {advice}") from error
+        if is_passing_failure(error):
+            raise StoreBusy(
+                f"{path} cannot be used now ({error}): a file cannot be read, or too many files are open; nothing was "
+                "changed; try again, and check the disk if this repeats"
+            ) from error
         if any(word in text for word in FULL_WORDS):
             raise StoreFull(
                 f"{path} cannot be written ({error}); free some disk space or check the permissions"

@@ -16,7 +16,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from agentformer.errors import InvalidInput, StoreFull
+from agentformer.errors import InvalidInput, store_failure
 
 _SHOWN_PATH = 200  # at most this many characters of a path are in a message
 _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -189,10 +189,8 @@ def new_folder(folder: Path, example: str, outside: Iterable[Path] = ()) -> Iter
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
-        reason = error.strerror or error
-        raise StoreFull(
-            f"{folder} cannot be written: {reason}; free some disk space or choose another folder"
-        ) from None
+        advice = "free some disk space or choose another folder"
+        raise store_failure(f"{folder} cannot be written", error, advice) from None
 
 
 class HashedFile:

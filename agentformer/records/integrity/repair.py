@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreDamaged, StoreFull
+from agentformer.errors import StoreDamaged, store_failure
 from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_state
@@ -24,13 +24,14 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
-from agentformer.types import DOCUMENT_KINDS, RecordStore
+from agentformer.types import RecordStore
 
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
 HOW_SUPERSEDED = "these entries are current again; in a cycle of entries, only the newest entry was made current"
-_DAMAGED = "its checksum differs, or it cannot be decoded"
+DAMAGED = "its checksum differs, or it cannot be decoded"
+PARTS = ("chunk", "page")  # not lost, because a document that lacks parts is ingested again from its file
 
 
 class Quarantine:
@@ -53,10 +54,8 @@ class Quarantine:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise StoreFull(
-                f"{self.path} cannot be written ({error.strerror or error}), so the damaged rows were not removed; "
-                "free some disk space or check the permissions"
-            ) from error
+            problem = f"{self.path} cannot be written, so the damaged rows were not removed"
+            raise store_failure(problem, error, "free some disk space or check the permissions") from error
         if new:
             sync_folder(self.path.parent)
         self.rows += 1
@@ -84,17 +83,12 @@ def rebuild_sqlite_indexes(database: Database) -> bool:
     return True
 
 
-def dangling_references(database: Database, findings: Findings, quarantine: Quarantine) -> None:
-    """Delete rows that refer to missing rows of other tables. Rows of the history are first written to the quarantine
-    file."""
+def dangling_references(database: Database, findings: Findings) -> None:
+    """Delete rows that refer to missing rows of other tables. These rows can be computed again."""
     for table in sorted(set(REFERRING_TABLES) & set(findings.keys)):
         column, other, key = ("space", "spaces", "id") if table == "vectors" else ("entry", "entries", "num")
         condition = f"{column} NOT IN (SELECT {key} FROM {other})"
         with database.writing() as connection:
-            if table == "history":
-                with lenient_text(connection):
-                    for row in connection.execute(f"SELECT * FROM history WHERE {condition}"):
-                        quarantine.add("history", dict(row), "its entry is missing")
             if table == "vectors":
                 connection.execute(f"DELETE FROM windows WHERE vector IN (SELECT id FROM vectors WHERE {condition})")
             connection.execute(f"DELETE FROM {table} WHERE {condition}")
@@ -129,33 +123,36 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
         if damaged.is_range:
             continue
         with database.writing() as connection:
-            is_restored, kind = _repair_entry(connection, damaged.num, quarantine)
+            is_restored, lost = _repair_entry(connection, damaged.num, quarantine)
         restored += is_restored
-        findings.lost += not is_restored and kind not in DOCUMENT_KINDS  # chunks are restored from their pages
+        findings.lost += lost
         from_pages = f"{restored} restored from their pages, " if restored else ""
         findings.mark_repaired(1, f"{from_pages}{findings.mended + 1 - restored} moved to {quarantine.path.name}")
 
 
-def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, str]:
-    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and its kind."""
+def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, int]:
+    """Restore an entry, or move it to the quarantine file. Return whether it was restored, and the number of lost
+    rows."""
     with lenient_text(connection):
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
-            return True, ""
-        content = _content_from_page(connection, row)
+            return True, 0
+        content = content_from_page(connection, row)
         if content is not None:
             connection.execute("UPDATE entries SET content = ? WHERE num = ?", [content, num])
             change_feed.append(connection, [num])
-            return True, "chunk"
-        quarantine.add("entries", dict(row), _DAMAGED)
-        for former in connection.execute("SELECT * FROM history WHERE entry = ?", [num]):
-            quarantine.add("history", dict(former), "its entry is damaged")
+            return True, 0
+        quarantine.add("entries", dict(row), DAMAGED)
+        versions = connection.execute("SELECT * FROM history WHERE entry = ?", [num]).fetchall()
+        for former in versions:
+            quarantine.add("history", {**dict(former), "id": row["id"]}, "its entry is damaged")
         _remove(connection, num)
-        supersession.release(connection, [row["id"]])
-    return False, str(row["kind"])
+        if isinstance(row["id"], str):
+            supersession.release(connection, [row["id"]])
+    return False, len(versions) + (row["kind"] not in PARTS)
 
 
-def _content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
+def content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
     """Return the text of a damaged chunk, read from the page to which the chunk belongs. Return None if the text on the
     page does not match the checksum of the chunk."""
     if row["kind"] != "chunk" or row["checksum"] is None:
@@ -197,9 +194,10 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
                 try:
                     from_state(row, entry["id"] if entry else "")
                 except StoreDamaged:
-                    quarantine.add("history", dict(row), _DAMAGED)
+                    quarantine.add("history", {**dict(row), "id": entry["id"] if entry else None}, DAMAGED)
                     key = [row["entry"], row["version"]]
                     connection.execute("DELETE FROM history WHERE entry = ? AND version = ?", key)
+                    findings.lost += 1
         findings.mark_repaired(1, f"moved to {quarantine.path.name}")
 
 

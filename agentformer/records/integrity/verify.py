@@ -7,6 +7,7 @@ these rows, the check only tests whether they can be decoded.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from agentformer.types import MemoryEntry
 
 # SQLite's messages about a damaged index, which a repair rebuilds from the rows
 _INDEX_WORDS = ("index", "non-unique entry")
+_PAGE_ERROR, _DAMAGE_CODE = re.compile(r"error code=([0-9]+)"), 11
 _BROKEN_JSON = "malformed JSON"
 _MAX_PROBLEMS = 1_000  # messages of SQLite's own check
 _CLOCK_TOLERANCE = 1_000_000  # microseconds between two readings of the clock
@@ -32,6 +34,11 @@ _PAGE = 500  # rows read at a time
 _MAX_NUM = 2**62  # greater than every row number
 # Tables that refer to rows of other tables. Windows are not here, because they have a separate check.
 REFERRING_TABLES = ("derived", "history", "pending", "moving", "vectors")
+# Entries that two indexes list and the table lacks. A new index would hide that their rows are lost.
+_MISSING = (
+    "SELECT id FROM entries INDEXED BY entries_by_id INTERSECT SELECT id FROM entries INDEXED BY entries_by_tier "
+    "EXCEPT SELECT id FROM entries NOT INDEXED"
+)
 SUPERSEDED = "each superseded entry leads to an entry that searches find, or that a summary replaces"
 
 
@@ -57,14 +64,26 @@ def database(connection: sqlite3.Connection) -> Findings:
     try:
         findings.looked_at = int(connection.execute("PRAGMA page_count").fetchone()[0])
         for problem in _sqlite_problems(connection, findings):
-            findings.add(f"SQLite: {problem}", "index" if any(word in problem for word in _INDEX_WORDS) else "pages")
+            findings.add(f"SQLite: {problem}", _key_of(problem))
         for table in REFERRING_TABLES:
             for row in connection.execute(f"PRAGMA foreign_key_check({table})"):
-                findings.add(f"a row of {row[0]} refers to a missing row of {row[2]}", table)
+                key = "pages" if table == "history" else table  # a rescue finds the entry, or reports the loss
+                findings.add(f"a row of {row[0]} refers to a missing row of {row[2]}", key)
+        if "index" in findings.keys:
+            findings.add_all((f"the row of entry {row[0]} is missing", "pages") for row in connection.execute(_MISSING))
     except sqlite3.DatabaseError as error:
         findings.incomplete = True
         findings.add(f"a part of the file cannot be read: {error}", "pages" if is_damage(error) else "unread")
     return findings
+
+
+def _key_of(problem: str) -> str:
+    """Return the key for a message of SQLite's own check. The message about a page contains the error that occurred
+    when the page was read. Only the error 11 means damage."""
+    code = _PAGE_ERROR.search(problem)
+    if code and int(code[1]) & 0xFF != _DAMAGE_CODE:
+        return "unread"
+    return "index" if any(word in problem for word in _INDEX_WORDS) else "pages"
 
 
 def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
@@ -271,14 +290,19 @@ def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: 
 
 
 def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
-    """Return the rows of a query before the first unreadable row, and the message of the error, or ""."""
+    """Return the rows of a query before the first damaged row, and the message of the error, or "". Raises
+    `sqlite3.DatabaseError` for an error that is no damage, such as a read that failed."""
     rows: list[sqlite3.Row] = []
     with lenient_text(connection):
         try:
             cursor = connection.execute(query, values)
             while (row := cursor.fetchone()) is not None:
                 rows.append(row)
-        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # of a damaged name in the schema
+        except UnicodeDecodeError as error:  # of a damaged name in the schema
+            return rows, str(error)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
             return rows, str(error)
     return rows, ""
 

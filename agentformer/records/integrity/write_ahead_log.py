@@ -1,9 +1,12 @@
-"""Detection of a stale write-ahead log (WAL). SQLite would apply such a log to a database to which the log does not
-belong.
+"""Detection of a damaged or stale write-ahead log (WAL).
 
-There are two causes. First, a user restores a copy of the database file, while the old log is still in the folder. To
-detect this, the module uses the random token that the change feed has for each write: if the log belongs to the file,
-the newest token in the file still exists when SQLite reads the file together with the log.
+SQLite reads a log of a killed process up to the first damaged frame, drops all later changes without an error, and
+overwrites them with the next change. Therefore the log is checked before SQLite opens it.
+
+SQLite would apply a stale log to a database to which the log does not belong. There are two causes. First, a user
+restores a copy of the database file, while the old log is still in the folder. To detect this, the module uses the
+random token that the change feed has for each write: if the log belongs to the file, the newest token in the file still
+exists when SQLite reads the file together with the log.
 
 Second, a recovery is interrupted after the new database was put in place, but before the log of the damaged database
 was deleted. To detect this, the metadata of the new database contain the header of this log.
@@ -11,14 +14,21 @@ was deleted. To detect this, the metadata of the new database contain the header
 
 from __future__ import annotations
 
+import logging
+import os
 import sqlite3
 import time
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records import meta
-from agentformer.records.integrity.file_guard import wal_path
+from agentformer.records.integrity.file_guard import exclusive, file_size, wal_path
+from agentformer.records.integrity.files import write_atomically
+from agentformer.records.integrity.frames import Log, read_log
+
+log = logging.getLogger("agentformer")
 
 _LastWrite = tuple[str, int, bytes]  # id of the store, and seq and token of a change
 _FORMER_WAL = "former_log"
@@ -27,6 +37,57 @@ _ATTEMPTS = 3  # repeated, because another process may be copying its log into t
 _PAUSE_SECONDS = 0.05
 # SQLite's messages for a file with the log of another database
 _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
+
+
+def kept_name(path: Path) -> Path:
+    """Return a new path in the same folder for a copy of a damaged file. A log beside it has a free name, too."""
+    name = f"{path.name}.damaged-{datetime.now(UTC):%Y-%m-%d}"
+    number, copy = 1, path.with_name(name)
+    while copy.exists() or wal_path(copy).exists():
+        number += 1
+        copy = path.with_name(f"{name}-{number}")
+    return copy
+
+
+def correct_log(path: Path) -> None:
+    """Correct a damaged byte in the log of a process that was killed. A copy of the damaged log is kept. Raises
+    `StoreDamaged`, and changes nothing, if committed changes are behind damage that cannot be corrected.
+
+    While another process has the database open, nothing is checked, because the log is in use then. This process must
+    not have the database open (see `exclusive`)."""
+    wal = wal_path(path)
+    if file_size(wal) <= _HEADER_BYTES:
+        return
+    try:
+        with exclusive(path):
+            content = read_log(wal)
+            if content.fixes and not content.behind:
+                _write_fixes(path, content)
+    except (OSError, StoreError):  # it is in use, or cannot be written; opening the database reports other errors
+        return
+    if content.behind and not wal_left_by_repair(path):
+        raise StoreDamaged(
+            f"{wal} is damaged: {content.behind} committed changes are behind the damage, and SQLite would drop them; "
+            "nothing was changed; run `agentformer doctor --repair`, which recovers each readable entry"
+        )
+
+
+def _write_fixes(path: Path, content: Log) -> None:
+    kept = wal_path(kept_name(path))
+    write_atomically(kept, content.path.read_bytes(), mode=0o600)
+    with content.path.open("r+b") as file:
+        for fix in content.fixes:
+            file.seek(fix.at)
+            file.write(fix.data)
+        file.flush()
+        os.fsync(file.fileno())
+    log.warning(
+        "%s had %s wrong bytes, and was corrected: its checksums show the right bytes, so nothing is lost; the damaged "
+        "log is kept as %s",
+        content.path,
+        len(content.fixes),
+        kept.name,
+    )
 
 
 def wal_header(wal: Path) -> str:

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 
-from agentformer.errors import AgentFormerError, SpaceMismatch, StoreFull
+from agentformer.errors import SpaceMismatch, StoreDamaged, StoreFull
 from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.migration import SpaceMigration, migration_lock
 from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport, queue_lock
@@ -25,7 +25,7 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
-from agentformer.records.integrity.recover import LOST, Recovered, recover_file
+from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.search.local import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding
@@ -170,7 +170,15 @@ class StoreVerifier:
             findings = check(connection)
         if self._repair and repair and findings.keys:
             with findings.repairing():
-                repair(self._database, findings, self._quarantine)
+                try:
+                    repair(self._database, findings, self._quarantine)
+                    with self._database.reading() as connection:
+                        left = check(connection).keys
+                except StoreDamaged as error:
+                    left = [error]
+                # SQLite does not find a damaged row by its key, or cannot remove it from a damaged index
+                if any(isinstance(key, (StoreDamaged, checks.DamagedRow)) for key in left):
+                    self._replace_file(findings)
         return findings
 
     def _check_file(self) -> Findings:
@@ -187,21 +195,22 @@ class StoreVerifier:
         if not broken and "index" in findings.keys:
             broken = not repairs.rebuild_sqlite_indexes(self._database)
             findings.mark_repaired(0 if broken else findings.keys.count("index"), "its SQLite indexes are rebuilt")
-        if not broken:
-            with findings.repairing():
-                repairs.dangling_references(self._database, findings, self._quarantine)
-            return findings
-        try:
-            with self._database.replacing():
-                recovered = recover_file(self._database.path, self._quarantine)
-            self._indexes.search.renew(words=True, vectors=True)
-            findings.mark_repaired(findings.found, recovered.summary())
-            findings.advice = LOST
-            findings.add_all((f"some rows of {table} could not be read", "") for table in recovered.unreadable)
-        except AgentFormerError as error:
-            self._repair = False
-            findings.advice = f"{_UNTOUCHED}: {error}"
+        with findings.repairing():
+            if broken:
+                self._replace_file(findings)
+            else:
+                repairs.dangling_references(self._database, findings)
+        if broken and not findings.mended:
+            self._repair, findings.advice = False, f"{_UNTOUCHED}: {findings.advice}"
         return findings
+
+    def _replace_file(self, findings: Findings) -> None:
+        """Replace the database file by a new file with all readable rows. Raises `StoreError` if this is not
+        possible."""
+        with self._database.replacing():
+            recovered = recover_file(self._database.path, self._quarantine)
+        self._indexes.search.renew(words=True, vectors=True)
+        recovered.add_to(findings)
 
     def _check_windows(self, damaged: set[int]) -> Findings:
         embedder, problem = active_embedder(self._database, self._embedder)
@@ -216,9 +225,9 @@ class StoreVerifier:
         `damaged` and `damaged_vectors` contain their numbers."""
         words = verify_words(self._folder, self._database, damaged)
         snapshot = verify_snapshot(self._folder, self._database, damaged, damaged_vectors)
-        if self._repair and words.found:
+        if self._repair and words.found and not words.incomplete:
             self._discard_index(words, words=True)
-        if self._repair and snapshot.found:
+        if self._repair and snapshot.found and not snapshot.incomplete:
             self._discard_index(snapshot, vectors=True)
         return [words, snapshot]
 

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import InvalidInput, NotFound, StoreFull
+from agentformer.errors import InvalidInput, NotFound, store_failure
 from agentformer.memory.backends import by_time, check_version, with_times
 from agentformer.memory.backends.local_json import operations
 from agentformer.memory.backends.local_json.file_format import Contents, checked, file_name, file_text
@@ -318,10 +318,8 @@ class LocalJsonMemoryBackend(_AbsentDocuments):
                 text = file_text(namespace, file.records.values())
                 write_atomically(folder / file_name(namespace), text.encode("utf-8"))
         except OSError as error:
-            reason = error.strerror or error
-            raise StoreFull(
-                f"{folder} cannot be written ({reason}); free some disk space or choose another folder"
-            ) from error
+            advice = "free some disk space or choose another folder"
+            raise store_failure(f"{folder} cannot be written", error, advice) from error
 
     def status(self) -> dict[str, Any]:
         """Return JSON values: the numbers of entries by kind and namespace, and the reason for each file that cannot be

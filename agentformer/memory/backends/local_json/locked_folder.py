@@ -19,7 +19,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import StoreBusy, StoreDamaged, StoreError, is_passing, store_failure
 from agentformer.memory.backends.local_json.file_format import (
     SHOWN,
     UNREADABLE,
@@ -53,8 +53,7 @@ class Folder:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            reason = error.strerror or error
-            raise StoreFull(f"the folder {path} cannot be created: {reason}; choose another folder") from error
+            raise store_failure(f"the folder {path} cannot be created", error, "choose another folder") from error
         self._identity = _identity(path)
         self._thread_lock = threading.Lock()
         self._file_lock = FileLock(str(path / LOCK_FILE))
@@ -155,7 +154,7 @@ class Folder:
             )
 
     def _unusable(self, error: OSError) -> StoreError:
-        return StoreError(f"{self.path} cannot be used: {error.strerror or error}; check the permissions")
+        return store_failure(f"{self.path} cannot be used", error, "check the permissions")
 
     def _versions(self) -> dict[str, Version]:
         try:
@@ -179,6 +178,8 @@ class Folder:
                 version = _version_of(os.fstat(file.fileno()))
                 data = file.read()
         except OSError as error:
+            if is_passing(error):
+                raise self._unusable(error) from error
             # A change of permissions does not change the version, so each call tries to read this file again.
             return NamespaceFile(UNREADABLE, damage=f"{path} cannot be read: {error.strerror or error}")
         try:
@@ -338,8 +339,6 @@ def _keep_copy(path: Path, data: bytes) -> str:
     return f"{advice}; a copy of the damaged file is {copy.name}"
 
 
-def write_error(path: Path, error: OSError) -> StoreFull:
+def write_error(path: Path, error: OSError) -> StoreError:
     """Return an error that says that `path` cannot be written, with the reason and advice."""
-    return StoreFull(
-        f"{path} cannot be written ({error.strerror or error}); free some disk space or check the permissions"
-    )
+    return store_failure(f"{path} cannot be written", error, "free some disk space or check the permissions")
