@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from lxml import etree
 from lxml import html as lxml_html
@@ -23,6 +24,9 @@ _META_CHARSET = re.compile(
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")
 # XHTML: `<title/>` has no content, but the HTML parser would read all that follows as the title.
 _EMPTY_ELEMENT = re.compile(r"<((title|script|style|textarea|iframe|a|span|div|p|i|b|em|td|th)\b[^<>]{0,2000})/>")
+_ATTRIBUTE = re.compile(r"""[\s/]*+[^\s>/][^\s=>/]*+(?:\s*+=\s*+(?:"[^"]*+(?:"|$)|'[^']*+(?:'|$)|[^\s>]*+))?+""")
+_TAG = re.compile(rf"<[A-Za-z][^\s/>]*+(?:{_ATTRIBUTE.pattern})*+")
+_MOST_ATTRIBUTES = 5_000  # of one element; the parser compares each attribute with all others
 _DROPPED = frozenset({
     "script", "style", "noscript", "template", "svg", "math", "head", "nav", "iframe", "object", "embed",
     "canvas", "button", "select", "dialog",
@@ -70,6 +74,7 @@ def outline_of(text: str, *, whole: bool = False) -> tuple[OutlineBuilder, str]:
     By default, only the main content of the page is read. If `whole` is true, the whole body is read; chapters of books
     need this. Raises `CorruptDocument` if the HTML cannot be parsed."""
     text = _EMPTY_ELEMENT.sub(r"<\1></\2>", _XML_DECLARATION.sub("", text)) if whole else _XML_DECLARATION.sub("", text)
+    _check_attributes(text)
     parser = lxml_html.HTMLParser(no_network=True, huge_tree=True, remove_comments=True, remove_pis=True)
     title, builder = "", OutlineBuilder()
     try:
@@ -82,6 +87,18 @@ def outline_of(text: str, *, whole: bool = False) -> tuple[OutlineBuilder, str]:
         _walk(root if whole else _main_part(root), builder, 0, False)
         title = " ".join((root.findtext(".//title") or "").split())
     return builder, title
+
+
+def _check_attributes(text: str) -> None:
+    """Raise `CorruptDocument` if an element has so many attributes that parsing it would take too long."""
+    for tag in _TAG.finditer(text):
+        if tag.end() - tag.start() > 2 * _MOST_ATTRIBUTES:
+            attributes = _ATTRIBUTE.finditer(text, tag.start(), tag.end())
+            if next(islice(attributes, _MOST_ATTRIBUTES, None), None):
+                raise CorruptDocument(
+                    f"an element of the HTML has more than {_MOST_ATTRIBUTES:,} attributes; open the page in a browser "
+                    "and save it as text"
+                )
 
 
 def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:

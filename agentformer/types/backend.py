@@ -27,7 +27,7 @@ class Check:
     found: int = 0  # number of wrong items
     mended: int = 0  # number of wrong items that were repaired
     findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
-    lost: int = 0  # number of damaged entries, other than parts of documents, that could not be restored
+    lost: int = 0  # number of entries and former versions, without parts of documents, that could not be restored
 
 
 StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store
@@ -267,7 +267,7 @@ class MemoryBackend(_Readable, Protocol):
 
         If `repair` is True, all data that can be computed from the records is rebuilt. Rows that cannot be read are
         moved to a quarantine file in the folder of the store, and count as repaired (`Check.mended`). `Check.lost` is
-        the number of entries, other than parts of documents, whose content could not be restored.
+        the number of entries and former versions, without parts of documents, that could not be restored.
         """
 
     def snapshot(self) -> AbstractContextManager[MemorySnapshot]:

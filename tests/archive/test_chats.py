@@ -375,3 +375,16 @@ def test_the_memory_of_an_import_does_not_grow_with_the_file(tmp_path: Path) -> 
     messages, grown = map(int, done.stdout.split())
     print(f"{size >> 20} MB: {messages} messages, {grown} MB more than at the start")
     assert messages == 4 * number - 4 and grown < most
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", "0"])
+def test_a_file_of_many_values_without_a_conversation_is_refused_early(
+    af: agentformer.AgentFormer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, item: str
+) -> None:
+    path = tmp_path / "conversations.json"
+    path.write_text(f"[{','.join([item] * 50_000)}]")
+    seen: list[Any] = []
+    monkeypatch.setattr(chats, "name_of", lambda value, number: seen.append(value) or str(number))
+    with pytest.raises(InvalidInput, match="none of the first 10,000"):
+        chats.import_chats(af.backend, path)
+    assert len(seen) < 10_010

@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
+from agentformer.http.circuit_breaker import Breaker, Usage
+from agentformer.llms import GuardedModel
 from agentformer.llms.openai import OpenAIModel
 from agentformer.llms.wire import check_request
 from agentformer.settings import Settings
@@ -102,6 +104,15 @@ def test_arguments_that_are_no_object_are_no_reply(serve: Serve, arguments: str)
     server = serve(lambda request: completion(None, "tool_calls", tool_calls=[call(arguments)]))
     with pytest.raises(InvalidReply, match="weather"):
         model(server).complete(ASK)
+
+
+@pytest.mark.parametrize("calls", [[{"id": "c1", "type": "custom", "custom": {"name": "x", "input": "y"}}], [7], "x"])
+def test_a_tool_call_of_an_unknown_type_fails_only_its_own_call(serve: Serve, calls: Any) -> None:
+    replies = [completion(None, "tool_calls", tool_calls=calls), completion("hello")]
+    guarded = GuardedModel(model(serve(lambda request: replies.pop(0))), breaker=Breaker(30), usage=Usage())
+    with pytest.raises(InvalidReply, match="ask again, or use another model"):
+        guarded.complete(ASK)
+    assert guarded.complete(ASK).text == "hello"
 
 
 @pytest.mark.parametrize(

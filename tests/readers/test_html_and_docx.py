@@ -94,3 +94,25 @@ def test_a_truncated_docx_is_corrupt() -> None:
 def test_an_empty_docx_is_empty() -> None:
     with pytest.raises(EmptyDocument):
         read(make_docx("<w:p/>"), "a.docx")
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        " ".join(f"a{number}=1" for number in range(300_000)),
+        " ".join(f"a{number}='>'" for number in range(20_000)),
+        '" ' + " ".join(f"a{number}" for number in range(20_000)),
+        "/".join(f'a{number}="<p"' for number in range(20_000)),
+    ],
+    ids=["plain", "quoted ends", "a stray quotation mark", "slashes"],
+)
+def test_an_element_with_too_many_attributes_is_refused_before_it_is_parsed(attributes: str) -> None:
+    """The parser compares each attribute with all others, so 300,000 take minutes."""
+    page = f"<html><body><p>before</p><div {attributes}>text</div></body></html>".encode()
+    with pytest.raises(CorruptDocument, match="more than 5,000 attributes"):
+        read(page, "a.html", isolate=False)
+
+
+def test_many_elements_with_few_attributes_are_read() -> None:
+    page = "<p title='a > b' class=x>word</p>" * 3_000
+    assert read(page.encode(), "a.html", isolate=False).pages[0].text.startswith("word")

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from agentformer.access.hosts import hosts_in, listen, origins_in
 from agentformer.builders import open_keys
+from agentformer.errors import is_passing
 from agentformer.registry import lookup
 from agentformer.settings import Settings
 
+log = logging.getLogger("agentformer")
+
 FINISH_SECONDS = 20  # seconds for running requests after a signal; less than most supervisors wait before they kill
+_PAUSE_SECONDS = 0.1  # between two attempts to accept a connection while too many files are open
+_WARNING_SECONDS = 60.0
 _BACKLOG = 512  # connections that wait to be accepted: more than clients open at once while a worker is busy
 
 
@@ -25,6 +32,23 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     if server == "auto":
         server = "gunicorn" if os.name == "posix" and importlib.util.find_spec("gunicorn") else "waitress"
     lookup("servers", server)(settings, started)
+
+
+class AcceptPause:
+    """Waits after an attempt to accept a connection that failed because too many files are open. The connection is
+    accepted when another one is closed. Without the pause, the server would try again all the time."""
+
+    def __init__(self) -> None:
+        self._next_warning = 0.0  # monotonic clock
+
+    def wait(self, error: OSError) -> None:
+        """Log a warning, at most one in a minute, and wait. Raise `error` if it is not an error that passes."""
+        if not is_passing(error):
+            raise error
+        if time.monotonic() >= self._next_warning:
+            self._next_warning = time.monotonic() + _WARNING_SECONDS
+            log.warning("connections cannot be accepted now and wait: %s", error.strerror)
+        time.sleep(_PAUSE_SECONDS)
 
 
 def open_listener(settings: Settings) -> socket.socket:

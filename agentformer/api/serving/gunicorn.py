@@ -43,14 +43,12 @@ from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import log_requests_to
 from agentformer.api.limits import ConnectionCounts, server_threads
 from agentformer.api.response import problem
-from agentformer.api.serving import FINISH_SECONDS, open_listener
-from agentformer.errors import AgentFormerError, is_passing
+from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
+from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
 from agentformer.http.problems import Problem, problem_json
 from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
-
-log = logging.getLogger("agentformer")
 
 _CLOSE_SECONDS = 10  # seconds for a worker to close its memory after its last request
 _WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes less
@@ -60,7 +58,6 @@ _DRAIN_SECONDS = 0.1  # seconds to read the rest of a body, so that the connecti
 _ACTIVE_SECONDS = 1.0  # a connection without a request for longer is not active
 _COUNT_SECONDS = 0.05  # seconds between two counts of the active connections
 _DEFER_PAUSE = 0.0005  # seconds in which another worker can accept a connection
-_FULL_PAUSE = 0.1  # seconds before the next attempt to accept a connection while too many files are open
 _SETTLED = 500  # requests after which modules, models and indexes are loaded
 _PIPE_BYTES = 4096  # that a pipe stores as a unit, so that several workers may write at the same time
 _HTTP_ERRORS = (  # the first class that matches decides
@@ -217,6 +214,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         stops waiting for the worker. So the worker has time to close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
         self._answered = 0
+        self._pause = AcceptPause()
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         share_processors(self.cfg.workers)
         super().init_process()
@@ -274,11 +272,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         try:
             super().accept(listener)
         except OSError as error:
-            if not is_passing(error):
-                raise
-            # too many open files: the connection waits until another one is closed
-            log.warning("a connection cannot be accepted now: %s", error.strerror)
-            time.sleep(_FULL_PAUSE)
+            self._pause.wait(error)
         if self.alive and self.nr_conns > before:
             self._active += 1
             self.app.connections.set(self.slot, self._active)

@@ -17,7 +17,7 @@ from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import FORM_BYTES, JSON_BYTES, log_requests_to
 from agentformer.api.limits import server_threads
-from agentformer.api.serving import FINISH_SECONDS, open_listener
+from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
 from agentformer.settings import Settings
 
 
@@ -40,7 +40,9 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
             max_request_body_size=max(settings.max_file_bytes + FORM_BYTES, JSON_BYTES) + 1,
             clear_untrusted_proxy_headers=False,  # the application uses them to detect a proxy, and trusts none
             ident="agentformer",
+            log_socket_errors=False,  # it would write a traceback for each attempt to accept a connection
         )
+        _pause_when_full(server)
         stopping = threading.Event()
 
         def stop(number: int, frame: FrameType | None) -> None:
@@ -57,6 +59,20 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
         finally:
             server.task_dispatcher.shutdown(cancel_pending=True, timeout=1)
             close_app(app)
+
+
+def _pause_when_full(server: Any) -> None:
+    """Make the server pause when it cannot accept a connection, because too many files are open."""
+    accept, pause = server.accept, AcceptPause()
+
+    def accept_or_wait() -> Any:
+        try:
+            return accept()
+        except OSError as error:
+            pause.wait(error)
+            return None
+
+    server.accept = accept_or_wait
 
 
 def _run_once(server: Any) -> None:

@@ -26,6 +26,7 @@ from agentformer.types import MemoryBackend, MemoryEntry, Scope
 _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
 _ATTEMPTS = 5  # attempts to store a batch whose messages another import stores at the same time
+_UNUSABLE = 10_000  # values that are no conversation; a file that begins with so many is no chat export
 _LISTED = 1_000  # at most this many problems are in a report
 
 Progress = Callable[[int, int], None]  # bytes read, and bytes of all files
@@ -99,7 +100,7 @@ class _Import:
                     if progress:
                         progress(before + position, total)
             except InvalidInput as error:
-                if not (number or self._done.messages or self._done.failures or self._batch):
+                if not (number or self._done.messages or self._batch) and self._done.failures in (0, _UNUSABLE + 1):
                     raise
                 self._done.add_failure(file.name, str(error).removeprefix("path: "))
             before += file.size
@@ -111,6 +112,9 @@ class _Import:
         """Yield the name of each conversation of a file, the conversation, and the position in the file."""
         for value, number, position in read_items(file):
             name = f"{file.name}, {name_of(value, number)}"
+            if self._done.failures > _UNUSABLE and not (self._done.messages or self._batch or self._done.skipped):
+                problem = f"is not a chat export: none of the first {_UNUSABLE:,} values is a conversation"
+                raise InvalidInput("path", f"{file.name} {problem}")
             if isinstance(value, Unusable):
                 self._done.add_failure(name, str(value))
                 continue
