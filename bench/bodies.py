@@ -1,8 +1,9 @@
-"""Cost of refusing hostile bodies: `python -m bench.bodies`. Each body has the greatest size that its interface reads.
-The table has the processor time and the additional memory of the server, and its answer."""
+"""Cost of refusing hostile bodies: `python -m bench.bodies [http] [mcp] [stdio]`. Each body has the greatest size
+that its interface reads. The table has the processor time and the additional memory of the server, and its answer."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import http.client
 import json
@@ -158,24 +159,45 @@ def _print(door: str, shape: str, cost: Cost, answer: str) -> None:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("doors", nargs="*", default=["http", "mcp", "stdio"])
+    doors = parser.parse_args().doors
     print("| interface | shape | seconds | MB | answer |\n|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        with _server("serve", "--port", "0", folder=folder) as (running, address):
-            for shape, body in shapes(HTTP_BYTES):
-                for path in HTTP_PATHS:
+        if "http" in doors:
+            with _server("serve", "--port", "0", folder=folder) as (running, address):
+                for shape, body in shapes(HTTP_BYTES):
+                    for path in HTTP_PATHS:
+                        cost = Cost(running.pid)
+                        _print(path, shape, cost, _post(address, path, body))
+        if "mcp" in doors:
+            with _server("mcp", "--http", "--port", "0", folder=folder) as (running, address):
+                for shape, body in shapes(MCP_BYTES):
                     cost = Cost(running.pid)
-                    _print(path, shape, cost, _post(address, path, body))
-        with _server("mcp", "--http", "--port", "0", folder=folder) as (running, address):
-            for shape, body in shapes(MCP_BYTES):
-                cost = Cost(running.pid)
-                _print("MCP over HTTP", shape, cost, _post(address, "/mcp", _call(body)))
-        with _server("mcp", folder=folder) as (running, _):
-            time.sleep(3)
-            for shape, body in shapes(MCP_BYTES):
-                cost = Cost(running.pid)
-                running.stdin.write(_call(body).replace(b"\n", b" ") + b"\n")
-                running.stdin.flush()
-                _print("MCP, stdio", shape, cost, running.stdout.readline().decode("utf-8", "replace"))
+                    _print("MCP over HTTP", shape, cost, _post(address, "/mcp", _call(body)))
+        if "stdio" in doors:
+            with _server("mcp", folder=folder) as (running, _):
+                _write(running, json.dumps(_INITIALIZE).encode())
+                running.stdout.readline()
+                _write(running, b'{"jsonrpc": "2.0", "method": "notifications/initialized"}')
+                for shape, body in shapes(MCP_BYTES):
+                    cost = Cost(running.pid)
+                    _write(running, _call(body).replace(b"\n", b" "))
+                    _print("MCP, stdio", shape, cost, running.stdout.readline().decode("utf-8", "replace"))
+
+
+_INITIALIZE = {
+    **{"jsonrpc": "2.0", "id": 0, "method": "initialize"},
+    "params": {
+        **{"protocolVersion": "2025-06-18", "capabilities": {}},
+        "clientInfo": {"name": "bodies", "version": "1"},
+    },
+}
+
+
+def _write(running: subprocess.Popen[bytes], line: bytes) -> None:
+    running.stdin.write(line + b"\n")
+    running.stdin.flush()
 
 
 def _call(arguments: bytes) -> bytes:

@@ -18,7 +18,6 @@ SHORT_TEXTS = {
     "agentformer.readers.office.xlsx._QUOTED": "reads 200 characters of a number format",
     "agentformer.text.dates._BEGINS": "reads 24 characters before a month",
     "agentformer.text.facts.claims._OPENING": "reads 3 characters before a name",
-    "agentformer.text.splitting._WORD_BEFORE": "reads 40 characters before a full stop",
     "agentformer.api.endpoints.openapi": "reads names of our own schemas",
     "agentformer.readers.sandbox.linux": "reads a table of our own",
     "agentformer.memory.backends.postgres.dialect._RULES": "reads SQL of our own",

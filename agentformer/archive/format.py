@@ -25,7 +25,8 @@ from typing import Any, BinaryIO, NamedTuple, NoReturn
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, TooLarge
+from agentformer.http.json_limits import check_values
 from agentformer.memory.backends import all_entries
 from agentformer.rag.documents import Document, document_of
 from agentformer.records import fields
@@ -37,6 +38,7 @@ from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, Memory
 FORMAT = "agentformer-export-2"
 FORMATS = (FORMAT, "agentformer-export-1")  # formats that can be read; the first one is written
 MANIFEST = "manifest.json"
+_MAX_VALUES = 1_000_000  # JSON values of a line; a version of an entry has about 30, apart from its metadata
 LONGEST_LINE = 320 << 20  # bytes: the longest page of a reader in characters of four bytes, and some more
 ENTRIES = re.compile(r"entries/[a-z0-9_%~-]{1,160}\.jsonl")
 ORIGINAL = re.compile(r"originals/([0-9a-f]{2})/(\1[0-9a-f]{62})\.bin")
@@ -157,6 +159,10 @@ def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[
 
 def read_entry_line(line: bytes) -> EntryLine:
     """Parse a line of an entries file. Raises `ValueError` or `KeyError` if the line is not valid."""
+    try:
+        check_values(line, _MAX_VALUES)
+    except TooLarge:
+        raise ValueError(f"the line has more than {_MAX_VALUES} values") from None
     values = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     if not isinstance(values, dict):
         raise ValueError("the line is not a JSON object")

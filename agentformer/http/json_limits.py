@@ -17,16 +17,17 @@ MAX_VALUES = 200_000  # values of one text; a batch of 1,000 entries with 100 fi
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 
 
-def check_values(data: bytes) -> None:
-    """Raise `TooLarge` if a JSON text has more than `MAX_VALUES` values: the members of its objects, the items of its
-    lists, its objects and its lists. The text need not be valid JSON."""
-    if sum(map(data.count, (b",", b"[", b"{"))) <= MAX_VALUES:
+def check_values(data: bytes, most: int = 0) -> None:
+    """Raise `TooLarge` if a JSON text has more than `most` values (0: `MAX_VALUES`): the members of its objects, the
+    items of its lists, its objects and its lists. The text need not be valid JSON."""
+    most = most or MAX_VALUES
+    if sum(map(data.count, (b",", b"[", b"{"))) <= most:
         return  # strings may contain these characters, too
     values = 0
     for match in _TOKEN.finditer(data):
         values += data[match.start()] != 0x22
-        if values > MAX_VALUES:
-            message = f"a JSON text may have at most {MAX_VALUES} values; send less data in one request"
+        if values > most:
+            message = f"a JSON text may have at most {most} values; send less data in one request"
             raise TooLarge("max_json_values", message)
 
 

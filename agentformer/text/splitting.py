@@ -34,7 +34,8 @@ _CANDIDATE = re.compile(
 )
 # The look-behind prevents a run of stops from being matched again from each of its stops.
 _LOOKBACK = 40  # code points: longer than any abbreviation
-_WORD_BEFORE = re.compile(r"[^\s\"'“„‘«‹(\[（]*$")
+_TO_WORD = re.compile(r".*[\s\"'“„‘«‹(\[（]", re.DOTALL)  # up to the last word
+_SKIPPED = _OPENERS + "\r"  # between a mark and the next sentence
 _LIST_ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s|#{1,6}\s|>|\|)", re.IGNORECASE)
 _HEADING = 60  # code points: longer first lines are running text
 
@@ -91,23 +92,25 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     """Return whether the matched mark (a full stop, question mark, ...) ends a sentence. The caller must pass only a
     mark that is followed by white space or the end of the text. `caseless` means that sentences of this text may begin
     with small letters."""
-    mark = match[0] if len(match[0]) == 1 else match[0].removesuffix(match["note"]).rstrip(_CLOSING)
-    following = text[match.end() : match.end() + _LOOKBACK].lstrip(_OPENERS + "\r")
+    mark, (start, end) = match[0], match.span()
+    if end - start > 1:
+        mark = mark.removesuffix(match["note"]).rstrip(_CLOSING)
+    following = text[end : end + _LOOKBACK].lstrip(_SKIPPED)
     if not following:
         return True
     small = following[0].islower() and not caseless
     if mark[-1] in "!?":
-        return not (small and match[0] != mark)  # "Mitä?" hän kysyi: the quote is part of the sentence
+        return not (small and end - start != len(mark))  # "Mitä?" hän kysyi: the quote is part of the sentence
     if mark[-1] not in ".…":
         return True
     if small:
         return False
     if mark != ".":
         return True
-    start = match.start()
-    before = _WORD_BEFORE.search(text, max(0, start - _LOOKBACK), start)
-    word = before[0] if before else ""
-    return not _abbreviated(word, following, text, start - len(word))
+    least = max(0, start - _LOOKBACK)
+    before = _TO_WORD.match(text, least, start)
+    begin = before.end() if before else least
+    return not _abbreviated(text[begin:start], following, text, begin)
 
 
 def _abbreviated(word: str, following: str, text: str, start: int) -> bool:
