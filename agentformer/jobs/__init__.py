@@ -74,12 +74,14 @@ class Jobs:
         most: int,
         days: float,
         shared: tuple[JobStore, SharedJobFiles] | None = None,
+        former_dir: Path | None = None,
     ) -> None:
         """`most` is the largest number of jobs that are queued or running. `days` is the number of days for which an
         ended job is kept. `ingestor` ingests the files. `shared` holds the jobs and the files of a memory that several
-        nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`."""
+        nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`. Files of jobs of an earlier
+        version, which several memories may share, are in `former_dir`."""
         self._store = shared[0] if shared else JobStore(index_dir / FILE)
-        self._files: _JobFiles | SharedJobFiles = shared[1] if shared else _JobFiles(upload_dir / FOLDER)
+        self._files: _JobFiles | SharedJobFiles = shared[1] if shared else _JobFiles(upload_dir, former_dir)
         self._worker = _Worker(self._store, self._files, ingestor)
         self._limit = most
         self._retention = timedelta(days=days)
@@ -299,8 +301,14 @@ class _JobFiles:
     choose a file name on the server. The process that works on a job holds a file lock in this folder. The operating
     system releases the lock if the process dies."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, upload_dir: Path, former_dir: Path | None = None) -> None:
+        self._folder = upload_dir / FOLDER
+        self._former = (former_dir or upload_dir) / FOLDER
+
+    def _of(self, job_id: str) -> Path:
+        """Return the folder of a job."""
+        own, former = self._folder / job_id, self._former / job_id
+        return former if not own.exists() and former.exists() else own
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
         """Write the uploaded files and the password of a new job, and sync them. Return the lock of the job, which the
@@ -333,27 +341,27 @@ class _JobFiles:
 
     def lock(self, job_id: str) -> FileLock | None:
         """Acquire the lock of a job. Return None if another process holds it, or if the job has no folder."""
-        lock = FileLock(str(self._folder / job_id / _LOCK))
+        lock = FileLock(str(self._of(job_id) / _LOCK))
         with suppress(OSError, Timeout):
             if self.has(job_id):
                 lock.acquire(timeout=0)
         return lock if lock.is_locked else None
 
     def has(self, job_id: str) -> bool:
-        return (self._folder / job_id).is_dir()
+        return (self._of(job_id)).is_dir()
 
     def open(self, job_id: str, number: int) -> BinaryIO:
         """Open the file `number` of a job for reading. Raises `OSError` if the file cannot be opened."""
-        return (self._folder / job_id / str(number)).open("rb")
+        return (self._of(job_id) / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
         """Return the password for the uploaded files of a job, or None if the client sent no password."""
-        path = self._folder / job_id / _PASSWORD
+        path = self._of(job_id) / _PASSWORD
         return path.read_text(encoding="utf-8") if path.exists() else None
 
     def remove(self, job_id: str) -> None:
         """Delete the files of a job. Errors are ignored: the next start of the server deletes what remains."""
-        shutil.rmtree(self._folder / job_id, ignore_errors=True)
+        shutil.rmtree(self._of(job_id), ignore_errors=True)
 
     def ids(self) -> list[str]:
         """Return the ids of all jobs that have a folder, in order."""

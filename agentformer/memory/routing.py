@@ -104,6 +104,11 @@ class _Routing(_Combined[MemoryBackend]):
             if part := [document for document in documents if self._target(document) is backend]:
                 backend.announce(part, upload)
 
+    @property
+    def owner(self) -> str:
+        """The owner of the default backend, if this backend is on a server, or ""."""
+        return str(getattr(self._default, "owner", ""))
+
     def absent_documents(self) -> Sequence[AbsentDocument]:
         return sorted(document for backend in self._all for document in backend.absent_documents())
 

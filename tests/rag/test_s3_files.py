@@ -70,19 +70,20 @@ def keys(bucket: str) -> list[str]:
     return sorted(item["Key"] for item in client().list_objects_v2(Bucket=bucket).get("Contents", []))
 
 
-def key_of(data: bytes) -> str:
+def key_of(af: AgentFormer, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    return f"agent/files/{digest[:2]}/{digest}.bin"
+    assert af.originals.owner
+    return f"agent/files/memory-{af.originals.owner.id}/{digest[:2]}/{digest}.bin"
 
 
 def test_a_document_is_stored_read_replaced_and_removed(af: AgentFormer, bucket: str) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     af.rag.upload(TEXT, name="the same.txt")
-    assert keys(bucket) == [key_of(TEXT)]
+    assert keys(bucket) == [key_of(af, TEXT)]
     assert af.rag.original(stored.id) == TEXT
     assert not [path for path in af.settings.upload_dir.rglob("*") if path.suffix == ".bin"]
     af.rag.upload(OTHER, name="numbat.txt")
-    assert keys(bucket) == sorted([key_of(TEXT), key_of(OTHER)])  # the other document has the former bytes
+    assert keys(bucket) == sorted([key_of(af, TEXT), key_of(af, OTHER)])  # the other document has the former bytes
     for document in af.rag.documents():
         af.rag.remove(document.id)
     assert keys(bucket) == []
@@ -91,7 +92,7 @@ def test_a_document_is_stored_read_replaced_and_removed(af: AgentFormer, bucket:
 def test_an_upload_that_was_killed_leaves_no_file(af: AgentFormer, bucket: str, tmp_path: Path) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     af.backend.remove([stored.id])  # the process is killed before the sweep
-    assert keys(bucket) == [key_of(TEXT)]
+    assert keys(bucket) == [key_of(af, TEXT)]
     opened(bucket, tmp_path).close()
     assert keys(bucket) == []
 
@@ -99,14 +100,14 @@ def test_an_upload_that_was_killed_leaves_no_file(af: AgentFormer, bucket: str, 
 def test_a_missing_and_a_damaged_file_are_found_and_restored(af: AgentFormer, bucket: str) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     s3 = client()
-    s3.put_object(Bucket=bucket, Key=key_of(TEXT), Body=TEXT.swapcase())
+    s3.put_object(Bucket=bucket, Key=key_of(af, TEXT), Body=TEXT.swapcase())
     s3.put_object(Bucket=bucket, Key="agent/files/mine.txt", Body=b"mine")
     found = {check.name: check for check in af.verify()}
     assert found["originals"].found == 1 and "was changed" in found["originals"].findings[0]
     assert "1 file (4 bytes)" in " ".join(found["uploads"].findings)
     af.rag.upload(TEXT, name="numbat.txt")
     assert af.rag.original(stored.id) == TEXT
-    s3.delete_object(Bucket=bucket, Key=key_of(TEXT))
+    s3.delete_object(Bucket=bucket, Key=key_of(af, TEXT))
     with pytest.raises(NotFound, match="ingest the file again"):
         af.rag.original(stored.id)
     af.rag.upload(TEXT, name="numbat.txt")

@@ -101,6 +101,11 @@ def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def make_folder(folder: Path) -> None:
+    """Create a folder, and the folders above it, unless they exist. Raises `OSError` if this fails."""
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def temporary_path(path: Path) -> Path:
     """Return the path of a temporary file or folder for `path`. The name contains the id of this process. After a
     crash, a later process can therefore see that the creator no longer runs, and delete the file."""

@@ -54,6 +54,11 @@ _STARTED = """
 """
 # This statement writes, so its commit waits for synchronous standbys. They then have the transaction in doubt, too.
 _OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
+# The number of the database cluster, and the numbers of the database and of the schema in it.
+_PLACE = """
+    SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+        (SELECT oid FROM pg_database WHERE datname = current_database()), (%s::regnamespace)::oid)
+"""
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOTHING: Ready = {}
@@ -154,6 +159,11 @@ class PostgresDatabase:
         tables of the nodes, because their statements must not wait for writers."""
         with self._connections.borrow() as raw:
             yield Connection(raw)
+
+    def owner(self) -> str:
+        """Return a text that differs between this store and each copy of it, on this or another server."""
+        with self.statements() as connection:
+            return self.store_id + "/" + str(connection.run(_PLACE, [f'"{self._schema}"']).fetchone()[0])
 
     def close(self) -> None:
         """Close the unused connections. A connection in use is closed when it is returned."""

@@ -1,0 +1,172 @@
+"""The owner of uploaded files. Several memories may use one upload folder or one bucket, so each memory stores its
+files under a name of its own, `memory-ID`, and deletes files only there.
+
+The id is in a file of the index folder, the mark. A copy of the folder contains the mark, too, but the copy is another
+memory. So a copied mark gets a new id when the copy is opened. A memory on a server has an id from this server."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from agentformer.records.integrity.files import atomic_writer, make_folder, read_file
+from agentformer.settings import Settings
+from agentformer.types import MemoryBackend, new_id
+
+PREFIX = "memory-"  # the name of a folder of an owner begins with this
+_MARK = "owner-{}.json"  # each backend has a memory of its own in the index folder
+_CLAIM = ".at-"  # the name of the folder that `claim` makes begins with this
+_NAME = re.compile(r"(memory-)?[0-9a-z]{32}")
+_LOCK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A memory that owns uploaded files. `folder` is the name of its folder in the upload folder, `memory-ID` unless it
+    was copied together with the mark. `mark` is the path of the mark, or None for a memory on a server. `settled` is
+    True if the memory owns a file for each of its documents, because it has taken copies of the files of other
+    memories. `former` are the names of the folders in the marks of which this mark was a copy."""
+
+    id: str
+    folder: str
+    mark: Path | None = None
+    settled: bool = False
+    former: tuple[str, ...] = ()
+
+
+def owner_of(settings: Settings, backend: MemoryBackend) -> Owner:
+    """Return the owner of the files of a memory, and write its mark if it has none, or if its mark is a copy."""
+    if server := str(getattr(backend, "owner", "")):  # a text that no copy of this store has
+        return _named(_short(server))
+    path = settings.index_dir / _MARK.format(settings.backend)
+    owner, genuine = read_mark(path)
+    if owner and genuine:
+        return (
+            owner if _may_use(owner, settings.upload_dir) else replace(owner, folder=PREFIX + owner.id, settled=False)
+        )
+    try:
+        make_folder(path.parent)
+        with FileLock(str(path.with_suffix(".lock")), timeout=_LOCK_SECONDS):
+            owner, genuine = read_mark(path)
+            if owner is None or not genuine:
+                owner = _take_copied(_named(_new_id(), path, _folders(owner)), settings.upload_dir)
+                write_mark(owner)
+            return owner
+    except (OSError, Timeout):  # a memory that cannot be written stores no file
+        return _named(_short(str(path.absolute())), None, _folders(owner))
+
+
+def _take_copied(owner: Owner, root: Path) -> Owner:
+    """Return the owner with a folder in `root` that was copied together with its mark, if there is one."""
+    for name in owner.former:
+        claims = _claims(root / name)
+        if claims and _inode(root / name) not in claims.values():
+            with suppress(OSError):  # another copy of the memory has taken the folder
+                (root / name / next(iter(claims))).rename(_claim(root / name, owner.id))
+                return replace(owner, folder=name)
+    return owner
+
+
+def _may_use(owner: Owner, root: Path) -> bool:
+    """Return whether no other memory uses the folder of the owner in `root`. This folder may be another one than that
+    with which the mark was copied."""
+    folder = root / owner.folder
+    used_by = [name for name, inode in _claims(folder).items() if inode == _inode(folder)]
+    return not used_by or _claim(folder, owner.id).name in used_by
+
+
+def owner_of_copy(owner: Owner | None, index_dir: Path) -> Owner:
+    """Return an owner for a backup in `index_dir`, which is a memory of its own. `owner` is the original memory."""
+    if owner is not None and owner.mark is not None:
+        return _named(_new_id(), index_dir / owner.mark.name)
+    return _named(_new_id(), index_dir / _MARK.format("faiss"))  # this backend opens the backup of a memory on a server
+
+
+def settle(owner: Owner) -> None:
+    """Store that the memory is settled. If the mark cannot be written, the next opening settles the memory again."""
+    with suppress(OSError):
+        write_mark(replace(owner, settled=True))
+
+
+def write_mark(owner: Owner) -> None:
+    """Write the mark of an owner. It contains its own inode and path, which show whether a mark is a copy."""
+    if owner.mark is None:
+        return
+    with atomic_writer(owner.mark) as file:
+        content = {name: getattr(owner, name) for name in ("id", "folder", "former", "settled")}
+        own = {"inode": os.fstat(file.fileno()).st_ino, "path": os.path.realpath(owner.mark)}
+        file.write(json.dumps({**content, **own}).encode())
+
+
+def read_mark(path: Path) -> tuple[Owner | None, bool]:
+    """Return the owner in a mark, or None if there is no readable mark. Also return whether the mark is genuine, and
+    not a copy: a copy has another inode or, in a clone of the file system, another path beside that of the original."""
+    try:
+        content = json.loads(read_file(path))
+        former = tuple(map(_checked, content["former"]))
+        owner = Owner(_checked(content["id"]), _checked(content["folder"]), path, bool(content["settled"]), former)
+        genuine = bool(content["inode"] == _inode(path))
+        original = Path(content["path"])
+        return owner, genuine and (not original.exists() or original.samefile(path))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None, False
+
+
+def claim(folder: Path, owner: Owner) -> None:
+    """Record in a folder of uploads that `owner` uses it at this place: the name of an empty folder in it contains the
+    inode of the folder and the id of the owner. A copy has another inode, so it belongs to nobody. Do nothing if the
+    folder does not exist."""
+    place = _claim(folder, owner.id)
+    if folder.is_dir() and not place.exists():
+        with suppress(OSError):
+            place.mkdir()
+            for other in _claims(folder).keys() - {place.name}:
+                (folder / other).rmdir()
+
+
+def _claim(folder: Path, owner_id: str) -> Path:
+    return folder / f"{_CLAIM}{_inode(folder)}-{owner_id}"
+
+
+def _claims(folder: Path) -> dict[str, int]:
+    """Return the names of the claims in a folder, and the inode of the folder when each claim was made."""
+    names = (path.name for path in folder.glob(f"{_CLAIM}*-*"))
+    inodes = {name: name.removeprefix(_CLAIM).partition("-")[0] for name in names}
+    return {name: int(inode) for name, inode in inodes.items() if inode.isdecimal()}
+
+
+def _named(owner_id: str, mark: Path | None = None, former: tuple[str, ...] = ()) -> Owner:
+    return Owner(owner_id, PREFIX + owner_id, mark, former=former)
+
+
+def _folders(owner: Owner | None) -> tuple[str, ...]:
+    return (owner.folder, *owner.former) if owner else ()
+
+
+def _checked(name: str) -> str:
+    """Return an id or the name of a folder. Raises `ValueError` if it is damaged, so that it names no other folder."""
+    if not _NAME.fullmatch(name):
+        raise ValueError("not a name")
+    return name
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return 0
+
+
+def _new_id() -> str:
+    return new_id().replace("-", "")
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
