@@ -32,13 +32,13 @@ class Owner:
     """A memory that owns uploaded files. `folder` is the name of its folder in the upload folder, `memory-ID` unless it
     was copied together with the mark. `mark` is the path of the mark, or None for a memory on a server. `settled` is
     True if the memory owns a file for each of its documents, because it has taken copies of the files of other
-    memories. `former` are the names of the folders in the marks of which this mark was a copy."""
+    memories. `beside` are paths of the index folder, relative to the upload folder, such as `../indexes`."""
 
     id: str
     folder: str
     mark: Path | None = None
     settled: bool = False
-    former: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
 
 
 def owner_of(settings: Settings, backend: MemoryBackend) -> Owner:
@@ -56,22 +56,27 @@ def owner_of(settings: Settings, backend: MemoryBackend) -> Owner:
         with FileLock(str(path.with_suffix(".lock")), timeout=_LOCK_SECONDS):
             owner, genuine = read_mark(path)
             if owner is None or not genuine:
-                owner = _take_copied(_named(_new_id(), path, _folders(owner)), settings.upload_dir)
+                owner = _new_owner(path, settings.upload_dir, owner)
                 write_mark(owner)
             return owner
     except (OSError, Timeout):  # a memory that cannot be written stores no file
-        return _named(_short(str(path.absolute())), None, _folders(owner))
+        return _named(_short(str(path.absolute())))
 
 
-def _take_copied(owner: Owner, root: Path) -> Owner:
-    """Return the owner with a folder in `root` that was copied together with its mark, if there is one."""
-    for name in owner.former:
-        claims = _claims(root / name)
-        if claims and _inode(root / name) not in claims.values():
-            with suppress(OSError):  # another copy of the memory has taken the folder
-                (root / name / next(iter(claims))).rename(_claim(root / name, owner.id))
-                return replace(owner, folder=name)
-    return owner
+def _new_owner(mark: Path, root: Path, former: Owner | None) -> Owner:
+    """Return a new owner. `former` is the owner in the mark if this was a copy. If the folder of the former owner was
+    copied, too, it belongs to the new owner. Only the copy with the same relative path may take it, because there may
+    be further copies of the index folder."""
+    beside = os.path.relpath(mark.parent.resolve(), root.resolve())
+    owner = _named(_new_id(), mark, (beside,))
+    if former is None or beside not in former.beside:
+        return owner
+    folder = root / former.folder
+    claims = _claims(folder)
+    if not claims or _inode(folder) in claims.values():
+        return owner
+    claim(folder, owner)
+    return replace(owner, folder=former.folder)
 
 
 def _may_use(owner: Owner, root: Path) -> bool:
@@ -83,10 +88,11 @@ def _may_use(owner: Owner, root: Path) -> bool:
 
 
 def owner_of_copy(owner: Owner | None, index_dir: Path) -> Owner:
-    """Return an owner for a backup in `index_dir`, which is a memory of its own. `owner` is the original memory."""
-    if owner is not None and owner.mark is not None:
-        return _named(_new_id(), index_dir / owner.mark.name)
-    return _named(_new_id(), index_dir / _MARK.format("faiss"))  # this backend opens the backup of a memory on a server
+    """Return an owner for a backup in `index_dir`, which is a memory of its own. Its upload folder is beside
+    `index_dir`, and a restored backup may be where the original memory `owner` was."""
+    beside = (f"../{index_dir.name}", *(owner.beside if owner else ()))
+    local = owner.mark.name if owner and owner.mark else _MARK.format("faiss")  # opens the backup of a server
+    return _named(_new_id(), index_dir / local, beside)
 
 
 def settle(owner: Owner) -> None:
@@ -100,7 +106,7 @@ def write_mark(owner: Owner) -> None:
     if owner.mark is None:
         return
     with atomic_writer(owner.mark) as file:
-        content = {name: getattr(owner, name) for name in ("id", "folder", "former", "settled")}
+        content = {name: getattr(owner, name) for name in ("id", "folder", "settled", "beside")}
         own = {"inode": os.fstat(file.fileno()).st_ino, "path": os.path.realpath(owner.mark)}
         file.write(json.dumps({**content, **own}).encode())
 
@@ -110,12 +116,12 @@ def read_mark(path: Path) -> tuple[Owner | None, bool]:
     not a copy: a copy has another inode or, in a clone of the file system, another path beside that of the original."""
     try:
         content = json.loads(read_file(path))
-        former = tuple(map(_checked, content["former"]))
-        owner = Owner(_checked(content["id"]), _checked(content["folder"]), path, bool(content["settled"]), former)
+        names = _checked(content["id"]), _checked(content["folder"])
+        owner = Owner(*names, path, bool(content["settled"]), tuple(map(str, content["beside"])))
         genuine = bool(content["inode"] == _inode(path))
         original = Path(content["path"])
         return owner, genuine and (not original.exists() or original.samefile(path))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError):
         return None, False
 
 
@@ -142,12 +148,8 @@ def _claims(folder: Path) -> dict[str, int]:
     return {name: int(inode) for name, inode in inodes.items() if inode.isdecimal()}
 
 
-def _named(owner_id: str, mark: Path | None = None, former: tuple[str, ...] = ()) -> Owner:
-    return Owner(owner_id, PREFIX + owner_id, mark, former=former)
-
-
-def _folders(owner: Owner | None) -> tuple[str, ...]:
-    return (owner.folder, *owner.former) if owner else ()
+def _named(owner_id: str, mark: Path | None = None, beside: tuple[str, ...] = ()) -> Owner:
+    return Owner(owner_id, PREFIX + owner_id, mark, beside=beside)
 
 
 def _checked(name: str) -> str:
