@@ -14,8 +14,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from agentformer.records.integrity.files import atomic_writer, make_folder, read_file
 from agentformer.settings import Settings
 from agentformer.types import MemoryBackend, new_id
@@ -24,7 +22,6 @@ PREFIX = "memory-"  # the name of a folder of an owner begins with this
 _MARK = "owner-{}.json"  # each backend has a memory of its own in the index folder
 _CLAIM = ".at-"  # the name of the folder that `claim` makes begins with this
 _NAME = re.compile(r"(memory-)?[0-9a-z]{32}")
-_LOCK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,22 +50,19 @@ def owner_of(settings: Settings, backend: MemoryBackend) -> Owner:
         )
     try:
         make_folder(path.parent)
-        with FileLock(str(path.with_suffix(".lock")), timeout=_LOCK_SECONDS):
-            owner, genuine = read_mark(path)
-            if owner is None or not genuine:
-                owner = _new_owner(path, settings.upload_dir, owner)
-                write_mark(owner)
-            return owner
-    except (OSError, Timeout):  # a memory that cannot be written stores no file
-        return _named(_short(str(path.absolute())))
+        write_mark(_new_owner(path, settings.upload_dir, owner), replace_file=owner is not None)
+        owner, _ = read_mark(path)  # another process may have been faster
+    except OSError:
+        owner = None
+    return owner or _named(_short(str(path.absolute())))  # a memory that cannot be written stores no file
 
 
 def _new_owner(mark: Path, root: Path, former: Owner | None) -> Owner:
     """Return a new owner. `former` is the owner in the mark if this was a copy. If the folder of the former owner was
     copied, too, it belongs to the new owner. Only the copy with the same relative path may take it, because there may
-    be further copies of the index folder."""
+    be further copies of the index folder. All processes that open a copy at the same time get the same id."""
     beside = os.path.relpath(mark.parent.resolve(), root.resolve())
-    owner = _named(_new_id(), mark, (beside,))
+    owner = _named(_short(f"{former.id}/{_inode(mark)}") if former else _new_id(), mark, (beside,))
     if former is None or beside not in former.beside:
         return owner
     folder = root / former.folder
@@ -101,11 +95,12 @@ def settle(owner: Owner) -> None:
         write_mark(replace(owner, settled=True))
 
 
-def write_mark(owner: Owner) -> None:
-    """Write the mark of an owner. It contains its own inode and path, which show whether a mark is a copy."""
+def write_mark(owner: Owner, *, replace_file: bool = True) -> None:
+    """Write the mark of an owner. It contains its own inode and path, which show whether a mark is a copy. If
+    `replace_file` is false, a mark that another process has written stays."""
     if owner.mark is None:
         return
-    with atomic_writer(owner.mark) as file:
+    with atomic_writer(owner.mark, replace_file=replace_file) as file:
         content = {name: getattr(owner, name) for name in ("id", "folder", "settled", "beside")}
         own = {"inode": os.fstat(file.fileno()).st_ino, "path": os.path.realpath(owner.mark)}
         file.write(json.dumps({**content, **own}).encode())
