@@ -26,6 +26,7 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.originals import Originals
 from agentformer.rag.ownership import claim, owner_of_copy, settle
 from agentformer.records.integrity.files import delete, new_folder, write_atomically
+from agentformer.settings.access import make_folder
 from agentformer.types import MemoryBackend, Scope
 
 FORMAT = "agentformer-backup-1"
@@ -66,7 +67,7 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
     with new_folder(folder, "backups/monday", origin.places) as partial:
         owner = owner_of_copy(origin.originals.owner, partial / INDEXES)
         uploads = partial / UPLOADS / owner.folder
-        uploads.mkdir(parents=True)
+        make_folder(uploads)
         done = _copy(partial, uploads, origin)
         if done.originals:
             settle(owner)
@@ -119,7 +120,7 @@ def _copy(partial: Path, uploads: Path, origin: Origin) -> BackedUp:
     for _ in range(_ATTEMPTS):
         indexes = partial / INDEXES
         delete(indexes)
-        indexes.mkdir()
+        make_folder(indexes)
         origin.backend.backup(indexes)
         done, named = _inspect_copy(indexes, origin, uploads)
         if {named[document_id] for document_id in done.missing_originals} <= missing:

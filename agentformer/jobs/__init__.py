@@ -20,6 +20,7 @@ from agentformer.errors import StoreError, StoreFull
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
+from agentformer.settings.access import file_lock, make_folder, opener
 from agentformer.types import HeldLock, new_id
 
 log = logging.getLogger("agentformer")
@@ -315,19 +316,19 @@ class _JobFiles:
         caller must release. If the files cannot be written, delete all files of the job and raise `StoreFull`."""
         folder = self._folder / job_id
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             with self._guard():  # a clean-up must not delete the folder before the lock is held
-                folder.mkdir(mode=0o700)
-                lock = FileLock(str(folder / _LOCK))
+                make_folder(folder, new=True)
+                lock = file_lock(folder / _LOCK)
                 lock.acquire(timeout=0)
             try:
                 for number, file in enumerate(files):
-                    with (folder / str(number)).open("xb") as copy:
+                    with open(folder / str(number), "xb", opener=opener) as copy:
                         shutil.copyfileobj(file, copy, _BLOCK)
                         copy.flush()
                         os.fsync(copy.fileno())
                 if password is not None:
-                    write_atomically(folder / _PASSWORD, password.encode("utf-8"), mode=0o600)
+                    write_atomically(folder / _PASSWORD, password.encode("utf-8"))
                 for changed in (folder, self._folder, self._folder.parent):
                     sync_folder(changed)
             except BaseException:
@@ -341,7 +342,7 @@ class _JobFiles:
 
     def lock(self, job_id: str) -> FileLock | None:
         """Acquire the lock of a job. Return None if another process holds it, or if the job has no folder."""
-        lock = FileLock(str(self._of(job_id) / _LOCK))
+        lock = file_lock(self._of(job_id) / _LOCK)
         with suppress(OSError, Timeout):
             if self.has(job_id):
                 lock.acquire(timeout=0)
@@ -379,7 +380,7 @@ class _JobFiles:
                     self.remove(job_id)
 
     def _guard(self) -> FileLock:
-        return FileLock(str(self._folder / ".lock"))
+        return file_lock(self._folder / ".lock")
 
 
 class _Stopped(Exception):

@@ -17,6 +17,7 @@ from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.entries import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
+from agentformer.settings.access import make_folder
 from agentformer.types import (
     AbsentDocument,
     Check,
@@ -290,7 +291,7 @@ class RoutedBackend(_Routing):
         moments. Raises `StoreError` if two backends write a file with the same name."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
-            part.mkdir()
+            make_folder(part, new=True)
             backend.backup(part)
             for path in part.iterdir():
                 if (folder / path.name).exists():

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from agentformer.errors import NotFound, StoreError, StoreFull
 from agentformer.rag.ownership import PREFIX, Owner, claim
 from agentformer.records.integrity.files import (
-    make_folder,
     open_regular_file,
     read_file,
     remove_stale_temporaries,
@@ -20,6 +19,7 @@ from agentformer.records.integrity.files import (
     temporary_path,
     write_atomically,
 )
+from agentformer.settings.access import make_folder
 
 SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original file, or a temporary file for it

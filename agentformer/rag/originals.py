@@ -21,6 +21,7 @@ from agentformer.rag.file_stores import (
 )
 from agentformer.rag.ownership import Owner, claim, owner_of, settle
 from agentformer.settings import Settings
+from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:
@@ -281,11 +282,9 @@ class _Upload:
     process deletes the original files of the upload."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        from filelock import FileLock
-
         self.name = name
         self._folder = folder
-        self._lock: FileLock = FileLock(str(folder / name))
+        self._lock: FileLock = file_lock(folder / name)
 
     def acquire(self, seconds: float = _LOCK_SECONDS) -> None:
         """Wait for the lock of the upload and hold it. Raises `Timeout` if another process holds it for longer than
@@ -293,7 +292,7 @@ class _Upload:
         from filelock import Timeout
 
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)
         except Timeout:  # a subclass of OSError
             raise

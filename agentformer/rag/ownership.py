@@ -14,8 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from agentformer.records.integrity.files import atomic_writer, make_folder, read_file
+from agentformer.records.integrity.files import atomic_writer, read_file
 from agentformer.settings import Settings
+from agentformer.settings.access import make_folder
 from agentformer.types import MemoryBackend, new_id
 
 PREFIX = "memory-"  # the name of a folder of an owner begins with this
@@ -127,7 +128,7 @@ def claim(folder: Path, owner: Owner) -> None:
     place = _claim(folder, owner.id)
     if folder.is_dir() and not place.exists():
         with suppress(OSError):
-            place.mkdir()
+            make_folder(place)
             for other in _claims(folder).keys() - {place.name}:
                 (folder / other).rmdir()
 

@@ -34,6 +34,7 @@ from agentformer.records.schema import REQUIRED_TABLES, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
+from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
@@ -137,7 +138,7 @@ class Database:
 
     def _open(self, path: Path) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         except OSError as error:
             raise StoreFull(
                 f"the folder {path.parent} cannot be created: {error.strerror or error}; choose another folder"
@@ -201,6 +202,7 @@ class Database:
         try:
             with self._translate_errors(), self._borrow() as connection:
                 connection.check_file()
+                create_empty(path)
                 try:
                     connection.execute("VACUUM INTO ?", [str(path)])
                 except sqlite3.OperationalError as error:

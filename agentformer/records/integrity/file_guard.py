@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull
+from agentformer.settings.access import create_empty
 
 MOVED = "was removed, replaced or moved while it was open; move it back, or open the memory again"
 _WAL_MOVED = (
@@ -165,6 +166,9 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
     check_regular_file(path)
     # a writer creates its log in the folder
     read_only = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    if not path.exists():
+        with suppress(OSError):  # SQLite reports the reason
+            create_empty(path)  # SQLite gives the permissions of this file to its log, too
     connection = open_read_only(path, busy_seconds) if read_only else _connect(path, busy_seconds)
     try:
         connection.row_factory = sqlite3.Row
