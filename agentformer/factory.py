@@ -288,13 +288,13 @@ class AgentFormer:
         return evaluate_opened(self.backend, questions, **options)
 
     def verify(self, *, repair: bool = False) -> list[Check]:
-        """Check whether records, vectors, indexes, documents and original files agree with each other. Return the
-        results; damage raises no error. With `repair`, derived data is rebuilt, and data that cannot be read is moved
-        into a separate file; see `MemoryBackend.verify`."""
+        """Check whether records, indexes, documents and original files agree with each other. Damage raises no error.
+        With `repair`, derived data is rebuilt, and unreadable data is moved to a file; see `MemoryBackend.verify`."""
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
-        places = StoreParts(self.backend, self.originals, self.settings.index_dir)
+        private = self.settings.index_dir, self.settings.upload_dir, Path(self.settings.markdown_home or os.devnull)
+        places = StoreParts(self.backend, self.originals, self.settings.index_dir, private)
         return verify(places, lambda document: self.rag.reingest(document), repair=repair)
 
     def usage(self) -> dict[str, dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreError, StoreFull
+from agentformer.errors import StoreDamaged, StoreError, StoreFull
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
@@ -147,12 +147,11 @@ class Jobs:
         self._worker.stop()
 
     def stopped(self, seconds: float) -> bool:
-        """Wait at most `seconds` until `stop` or `close` is called. Return whether one of these methods was called."""
+        """Wait at most `seconds` until `stop` or `close` is called, and return whether this happened."""
         return self._worker.stopping.wait(seconds)
 
     def close(self) -> None:
-        """Stop the worker thread, and wait some seconds until the thread ends. After this call, no new job is accepted.
-        A second call has no effect."""
+        """Stop the worker thread, wait some seconds for its end, and accept no new job. Idempotent."""
         self._closed = True
         self._worker.stop()
         self._worker.join(_CLOSE_SECONDS)
@@ -170,6 +169,7 @@ class _Worker:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pause = 1.0
+        self._damaged: set[str] = set()  # ids of jobs that cannot be read
         self._present: tuple[str, int, FileProgress] | None = None  # job, number of the file, its progress
         self.stopping = threading.Event()
 
@@ -182,8 +182,8 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Ask the worker thread to stop when the current file is stored or the current batch of texts is embedded, and
-        return without waiting. The current job goes back into the queue."""
+        """Ask the worker thread to stop after the current file or batch of texts, and return without waiting. The
+        current job goes back into the queue."""
         self.stopping.set()
         self._woken.set()
 
@@ -191,12 +191,12 @@ class _Worker:
         """Wait at most `seconds` until the worker thread ends."""
         with self._starting:
             thread = self._thread
-        if thread is not None:
+        if thread:
             thread.join(seconds)
 
     def with_progress(self, job: Job) -> Job:
-        """Return the job. If this worker ingests a file of the job now, set `reading` of the returned job to the
-        numbers of pages and chunks of this file."""
+        """Return the job. If this worker ingests a file of the job now, set `reading` to the numbers of pages and
+        chunks of this file."""
         present = self._present
         if present is None or present[:2] != (job.id, len(job.documents)):
             return job
@@ -211,7 +211,7 @@ class _Worker:
     def _run_next(self) -> float | None:
         """Work on the next job. Return the seconds to wait before the next call, or None to wait for `wake`."""
         try:
-            for job_id in self._store.active():
+            for job_id in [each for each in self._store.active() if each not in self._damaged]:
                 if lock := self._files.lock(job_id):
                     self._run_job(job_id, lock)
                     self._pause = 1.0
@@ -228,11 +228,11 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock | HeldLock) -> None:
-        """Work on a job until the job ends or this process stops, and then release the lock of the job. Also delete the
-        job's files if the job has ended."""
+        """Work on a job until it ends or this process stops, and then release its lock. Also delete its files if it has
+        ended."""
         ended = True
         try:
-            job = self._store.start(job_id)
+            job = self._start(job_id)
             if job is not None:
                 self._ingest_files(job)
         except _Stopped:
@@ -248,6 +248,15 @@ class _Worker:
             lock.release()
             if ended:
                 self._files.remove(job_id)
+
+    def _start(self, job_id: str) -> Job | None:
+        """Start a job. A damaged job and its files stay as they are, and the worker continues with other jobs."""
+        try:
+            return self._store.start(job_id)
+        except StoreDamaged as error:
+            self._damaged.add(job_id)
+            log.error("%s", error)
+            raise _Stopped from None
 
     def _ingest_files(self, job: Job) -> None:
         password = self._files.password(job.id)
@@ -309,7 +318,7 @@ class _JobFiles:
     def _of(self, job_id: str) -> Path:
         """Return the folder of a job."""
         own, former = self._folder / job_id, self._former / job_id
-        return former if not own.exists() and former.exists() else own
+        return former if former.exists() and not own.exists() else own
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
         """Write the uploaded files and the password of a new job, and sync them. Return the lock of the job, which the

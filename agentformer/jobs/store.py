@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from agentformer.errors import Busy, Conflict, NotFound, StoreError
+from agentformer.errors import Busy, Conflict, NotFound, StoreDamaged, StoreError
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.types import FINDABLE
@@ -20,7 +20,7 @@ from agentformer.types import FINDABLE
 Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
-_IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
+_IS_ACTIVE = "state NOT IN ('done', 'failed', 'cancelled')"  # a job with a damaged state is not deleted
 _ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
@@ -348,19 +348,47 @@ def _get(connection: sqlite3.Connection, job_id: str) -> Job:
     return _job(row)
 
 
+def damaged_rows(connection: sqlite3.Connection) -> list[str]:
+    """Return the ids of the jobs that cannot be read. A file of a former version is not checked."""
+    connection.row_factory = sqlite3.Row
+    if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+        return []
+    damaged = []
+    for row in connection.execute("SELECT * FROM jobs ORDER BY id"):
+        try:
+            _job(row)
+        except StoreDamaged:
+            damaged.append(str(row["id"])[:80])
+    return damaged
+
+
 def _job(row: sqlite3.Row) -> Job:
-    created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
-    assert created is not None and updated is not None
-    names, metadata = (json.loads(row[name]) for name in ("names", "metadata"))
-    task = Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"])
+    """Return the job in a row. Raises `StoreDamaged` if the row contains a value that this module never writes."""
+    try:
+        names, metadata, documents = (json.loads(row[name]) for name in ("names", "metadata", "documents"))
+        states, numbers = get_args(State), ("windows_done", "windows", "cancelling", "attempts")
+        if row["state"] not in states or not all(isinstance(row[name], int) for name in numbers):
+            raise ValueError("state or number")
+        if not (_are(names, str) and _are(documents, dict) and isinstance(metadata, dict | None)):
+            raise ValueError("list")
+        created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
+        assert created is not None and updated is not None
+    except (ValueError, TypeError, IndexError, OverflowError, AssertionError, RecursionError) as error:
+        raise StoreDamaged(
+            f"the upload job {str(row['id'])[:80]} is damaged ({type(error).__name__}); upload its files again"
+        ) from None
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
-        task=task,
+        task=Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"]),
         created_at=created,
         updated_at=updated,
-        documents=tuple(json.loads(row["documents"])),
+        documents=tuple(documents),
         cancelling=bool(row["cancelling"]),
     )
+
+
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
 def _json(value: Any) -> str:
