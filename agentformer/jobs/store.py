@@ -129,7 +129,7 @@ class FileProgress:
 
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a search can find at least one of these documents. Each document is the JSON outcome of a file."""
+    """Return whether a search can find at least one of these documents (JSON outcomes of files)."""
     return any(document["status"] in FINDABLE for document in documents)
 
 
@@ -180,18 +180,13 @@ class JobStore:
                 self._connection = None
                 raise
             with transaction(connection, begin):
+                _check_newer(connection, self._path)  # another process may have migrated the file
                 yield connection
 
     def _open(self) -> GuardedConnection:
         connection = open_database(self._path, _BUSY_SECONDS, ["jobs"])
         try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > _VERSION:
-                raise StoreError(
-                    f"a newer version of agentformer wrote {self._path} (version {version} of the file; this "
-                    f"release knows only {_VERSION}); upgrade agentformer"
-                )
-            if version < _VERSION:
+            if _check_newer(connection, self._path) < _VERSION:
                 _migrate(connection)
         except BaseException:
             connection.close()
@@ -309,6 +304,15 @@ class JobStore:
             connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
 
 
+def _check_newer(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the file. Raises `StoreError` if a newer version of AgentFormer has migrated it."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > _VERSION:
+        known = f"version {version} of the file; this release knows only {_VERSION}"
+        raise StoreError(f"a newer version of agentformer wrote {path} ({known}); upgrade agentformer")
+    return version
+
+
 def _migrate(connection: GuardedConnection) -> None:
     """Create the table, or add the columns that an older file lacks. Several processes may do this at the same time."""
     with transaction(connection, "BEGIN IMMEDIATE"):
@@ -367,16 +371,13 @@ def _job(row: sqlite3.Row) -> Job:
     try:
         names, metadata, documents = (json.loads(row[name]) for name in ("names", "metadata", "documents"))
         states, numbers = get_args(State), ("windows_done", "windows", "cancelling", "attempts")
-        if row["state"] not in states or not all(isinstance(row[name], int) for name in numbers):
-            raise ValueError("state or number")
-        if not (_are(names, str) and _are(documents, dict) and isinstance(metadata, dict | None)):
-            raise ValueError("list")
+        valid = row["state"] in states and all(isinstance(row[name], int) for name in numbers)
+        if not (valid and _are(names, str) and _are(documents, dict) and isinstance(metadata, dict | None)):
+            raise ValueError
         created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
         assert created is not None and updated is not None
-    except (ValueError, TypeError, IndexError, OverflowError, AssertionError, RecursionError) as error:
-        raise StoreDamaged(
-            f"the upload job {str(row['id'])[:80]} is damaged ({type(error).__name__}); upload its files again"
-        ) from None
+    except (ValueError, TypeError, IndexError, OverflowError, AssertionError, RecursionError):
+        raise StoreDamaged(f"the upload job {str(row['id'])[:80]} is damaged; upload its files again") from None
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
         task=Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"]),

@@ -30,7 +30,7 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal
-from agentformer.records.schema import REQUIRED_TABLES, migrate
+from agentformer.records.schema import REQUIRED_TABLES, check_version, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
@@ -179,6 +179,7 @@ class Database:
         try:
             with self._translate_errors(), self._borrow() as connection:
                 with transaction(connection):
+                    check_version(connection)
                     yield connection
                 connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")  # a large write may have raised it
         except StoreFull:

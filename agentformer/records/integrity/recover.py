@@ -29,7 +29,7 @@ from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.verify import DamagedRow, is_intact, read_page, readable_rows
 from agentformer.records.integrity.write_ahead_log import check_wal, store_former_wal, wal_header, wal_left_by_repair
-from agentformer.records.schema import MIGRATIONS, migrate
+from agentformer.records.schema import MIGRATIONS, migrate, real_version
 from agentformer.records.spaces import decode_space
 from agentformer.records.vectors import window_damage
 from agentformer.settings.access import opener
@@ -207,7 +207,9 @@ class _Copier:
             # reads tables even if the definition of another table is damaged
             source.execute("PRAGMA writable_schema = ON")
             source.execute("SELECT 1 FROM entries WHERE num = 0").fetchone()  # an empty file is not migrated
-            if source.execute("PRAGMA user_version").fetchone()[0] != len(MIGRATIONS):
+            if version := real_version(source):  # the number in the header may be damaged
+                source.execute(f"PRAGMA user_version = {version}")
+            if version != len(MIGRATIONS):
                 migrate(source)
         except BaseException as error:
             source.close()
