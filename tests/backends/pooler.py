@@ -74,19 +74,17 @@ class Pooler:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # many short messages
                 self._sockets.append(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
         with suppress(OSError), closing(client):
-            while struct.unpack("!I", _exactly(client, 4))[0] == 8:  # a request for encryption
+            while (length := struct.unpack("!I", _exactly(client, 4))[0]) == 8:  # a request for encryption
                 _exactly(client, 4)
                 client.sendall(b"N")
-            # the length of the startup message was read; the rest is ignored
-            client.settimeout(0.05)
-            with suppress(TimeoutError):
-                client.recv(4096)
-            client.settimeout(None)
+            if struct.unpack("!I", _exactly(client, length - 4)[:4])[0] == 80877102:  # the end of another request
+                return
             client.sendall(self._greeting)
             while True:
                 self._transaction(client, _read(client))
@@ -151,6 +149,7 @@ def _forwarded(place: str) -> Iterator[int]:
         with suppress(OSError):
             while True:
                 here, _ = listener.accept()
+                here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 there = socket.socket(socket.AF_UNIX)
                 there.connect(place)
                 ends.extend([here, there])
