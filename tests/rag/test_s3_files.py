@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import shutil
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -159,3 +160,23 @@ def test_each_refusal_says_what_to_do(bucket: str, monkeypatch: pytest.MonkeyPat
         S3Files(f"s3://{bucket}").names()
     with pytest.raises(InvalidInput, match="s3://BUCKET/PREFIX"):
         connect(originals="https://bucket")
+
+
+def test_memories_that_share_a_prefix_keep_their_files(af: AgentFormer, bucket: str, tmp_path: Path) -> None:
+    """Another memory, a copy of the index folder, and a file of a version without owners."""
+    stored = af.rag.upload(TEXT, name="numbat.txt")
+    shutil.copytree(tmp_path / "i", tmp_path / "copy" / "i")
+    with opened(bucket, tmp_path / "other") as other, opened(bucket, tmp_path / "copy") as copy:
+        same = other.rag.upload(TEXT, name="numbat.txt")
+        assert keys(bucket) == sorted(key_of(each, TEXT) for each in (af, other, copy))
+        other.rag.remove(same.id)
+        assert copy.rag.original(stored.id) == TEXT
+        copy.rag.remove(stored.id)
+        assert af.rag.original(stored.id) == TEXT and keys(bucket) == [key_of(af, TEXT)]
+    digest = hashlib.sha256(TEXT).hexdigest()
+    former = f"agent/files/{digest[:2]}/{digest}.bin"
+    client().copy_object(Bucket=bucket, Key=former, CopySource={"Bucket": bucket, "Key": key_of(af, TEXT)})
+    client().delete_object(Bucket=bucket, Key=key_of(af, TEXT))
+    assert af.rag.original(stored.id) == TEXT
+    af.rag.remove(stored.id)
+    assert keys(bucket) == [former]
