@@ -106,8 +106,10 @@ class Originals:
         files: OriginalFiles = S3Files(address, owner) if address.startswith(SCHEME) else LocalFiles(root, owner)
         if shared is not None and address == DATABASE:
             files = DatabaseOriginals(shared.files)
-        uploads = _SharedUploads(shared.locks) if shared is not None and address else None
-        originals = cls(root / owner.folder, backend, files, uploads)
+        folder = root / owner.folder
+        own = _Uploads(folder, elsewhere=bool(address))
+        uploads = _SharedUploads(shared.locks) if shared is not None and address else own
+        originals = cls(folder, backend, files, uploads)
         originals.owner = owner
         return originals
 
@@ -229,15 +231,17 @@ class _Uploads:
     """The running uploads of the processes on this machine. Each has a locked file `.upload-ID` in the folder; the
     operating system releases the lock if the process dies."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, elsewhere: bool = False) -> None:
+        """`elsewhere` is True if the original files are not in `folder`, but in a bucket."""
         self._folder = folder
+        self._elsewhere = elsewhere
 
     def new(self) -> _Upload:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return True if uploads may be running: if the folder exists, because each upload creates it."""
-        return self._folder.is_dir()
+        """Return True if there may be uploads and their files: if the folder exists, because each upload creates it."""
+        return self._elsewhere or self._folder.is_dir()
 
     def names(self) -> set[str]:
         """Return the names of the uploads that are running, or that ended when their process was killed."""
