@@ -310,16 +310,16 @@ def test_a_file_system_without_links_gets_copies(tmp_path: Path, monkeypatch: py
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
+def servers(tmp_path: Path) -> Iterator[Callable[..., Running]]:
     with ExitStack() as ending:
 
-        def serve(name: str) -> Running:
+        def serve(name: str, before: str = "") -> Running:
             (tmp_path / name).mkdir(exist_ok=True)
             places = {
                 "AGENTFORMER_UPLOAD_DIR": str(tmp_path / "uploads"),
                 "AGENTFORMER_INDEX_DIR": str(tmp_path / name),
             }
-            running = Running(tmp_path / name, "--threads", "2", **places)
+            running = Running(tmp_path / name, "--threads", "2", before=before, **places)
             ending.callback(running.close)
             return running
 
@@ -327,14 +327,15 @@ def servers(tmp_path: Path) -> Iterator[Callable[[str], Running]]:
 
 
 @pytest.mark.process
-def test_the_waiting_uploads_of_two_running_servers_end_well(servers: Callable[[str], Running]) -> None:
+def test_the_waiting_uploads_of_two_running_servers_end_well(servers: Callable[..., Running]) -> None:
     def submit(server: Running, number: int) -> str:
         headers = {"Content-Type": "multipart/form-data; boundary=x", "Prefer": "respond-async"}
         status, job = server.ask("POST", "/api/rag/upload", form_of(f"{number}.txt", f"text {number} of it"), headers)
         assert status == 202
         return str(job["id"])
 
-    one, two = servers("one"), servers("two")
+    waits = "import agentformer.jobs as jobs; jobs._Worker.wake = lambda self: None"  # no worker takes a job
+    one, two = servers("one", waits), servers("two", waits)
     jobs = [(server, submit(server, number)) for number in range(7) for server in (one, two)]
     assert one.end() == two.end() == 0
     one, two = servers("one"), servers("two")  # each start deletes the files of unknown jobs
