@@ -22,6 +22,7 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.registry import SERVERS, built_in_names, known, lookup, names
 from agentformer.settings import Settings
+from agentformer.settings.access import share_with_group
 from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def once(build: Callable[[], T]) -> Callable[[], T]:
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     """Return the storage backend of the settings. If the settings name several backends, the result stores each entry
     in the backend that the setting `routes` selects. Raises `InvalidInput` for an unknown name of a backend."""
+    share_with_group(settings.file_access == "group")
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
     built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
@@ -91,6 +93,7 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
     server, in the database that all nodes share. Raises `StoreError` if the database cannot be used."""
     from agentformer.access.keys import KeyStore
 
+    share_with_group(settings.file_access == "group")
     if settings.backend not in SERVERS:
         yield KeyStore(settings.index_dir)
         return

@@ -89,8 +89,8 @@ class _Part(functools.cached_property[T]):
 class AgentFormer:
     """An open memory. `.memory` stores and searches entries, `.rag` ingests documents and answers questions from them,
     and `.toolbox` offers these operations as tools to a language model. Use the object as a context manager, or call
-    `close()` at the end. Several objects and processes may open the same folders at the same time. The store is opened
-    at once; each other part is built when it is first used."""
+    `close()`. Several objects and processes may open the same folders at the same time. The store is opened at once;
+    each other part is built at its first use."""
 
     def __init__(self, settings: Settings) -> None:
         self._closed = False
@@ -101,7 +101,7 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         self._closing = ExitStack()
         self._closing.callback(self.backend.close)
-        self.originals.sweep()  # deletes files that killed processes left behind
+        self.originals.settle()
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
@@ -118,8 +118,8 @@ class AgentFormer:
 
     @_Part
     def originals(self) -> Originals:
-        """The uploaded files, which are stored without any change."""
-        return Originals.at(self.settings.originals, self.settings.upload_dir, self.backend, self.distributed)
+        """The uploaded files, stored unchanged."""
+        return Originals.of(self.settings, self.backend, self.distributed)
 
     @_Part
     def keys(self) -> KeyStore:
@@ -239,9 +239,9 @@ class AgentFormer:
     def copy_to(
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
     ) -> Copied:
-        """Copy the entries of this memory, which may be in use, to `target`, which nobody else may use. If `delete` is
-        true, entries that only `target` has are removed. If `delete` is false, such entries cause `Conflict`, and
-        nothing is changed. Original files are not copied. See also `archive.copy.copy_entries`."""
+        """Copy entries and original files to `target`, which nobody else may use. Entries that only `target` has are
+        removed if `delete` is true; otherwise, they cause `Conflict`, and nothing is changed. See also
+        `archive.copy.copy_entries`."""
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()
@@ -249,12 +249,14 @@ class AgentFormer:
         if active and target.settings.embedder == "auto" and not target.backend.spaces():
             with suppress(EmbedderUnavailable):
                 target.embedder.for_space(active[0])
-        return copy_entries(self.backend, target.backend, delete=delete, progress=progress)
+        copied = copy_entries(self.backend, target.backend, delete=delete, progress=progress)
+        self.originals.copy_to(target.originals)
+        return copied
 
     def backup(self, folder: str | os.PathLike[str]) -> BackedUp:
-        """Copy the records and their original files into a new folder, while the memory is in use. The copy contains
-        the state of one moment, and can be opened as a memory. Raises `InvalidInput` if the folder exists and is not
-        empty, `StoreFull` if it cannot be written, and `StoreDamaged` if the records cannot be read."""
+        """Copy the records and original files of one moment into a new folder, while the memory is in use. The copy can
+        be opened as a memory. Raises `InvalidInput` if the folder exists and is not empty, `StoreFull` if it cannot be
+        written, and `StoreDamaged` if the records cannot be read."""
         from agentformer.archive.backup import Origin, back_up
 
         def open_copy(index_dir: Path) -> MemoryBackend:
@@ -286,13 +288,13 @@ class AgentFormer:
         return evaluate_opened(self.backend, questions, **options)
 
     def verify(self, *, repair: bool = False) -> list[Check]:
-        """Check whether records, vectors, indexes, documents and original files agree with each other. Return the
-        results; damage raises no error. With `repair`, derived data is rebuilt, and data that cannot be read is moved
-        into a separate file; see `MemoryBackend.verify`."""
+        """Check whether records, indexes, documents and original files agree with each other. Damage raises no error.
+        With `repair`, derived data is rebuilt, and unreadable data is moved to a file; see `MemoryBackend.verify`."""
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
-        places = StoreParts(self.backend, self.originals, self.settings.index_dir)
+        private = self.settings.index_dir, self.settings.upload_dir, Path(self.settings.markdown_home or os.devnull)
+        places = StoreParts(self.backend, self.originals, self.settings.index_dir, private)
         return verify(places, lambda document: self.rag.reingest(document), repair=repair)
 
     def usage(self) -> dict[str, dict[str, Any]]:
@@ -310,7 +312,7 @@ class AgentFormer:
         """Return entry counts, embedding spaces, the usage of models and the state of parts, as JSON values."""
         from agentformer.tools.result_json import space_json
 
-        spaces = [space_json(state) for state in self.backend.spaces()]
+        spaces = [*map(space_json, self.backend.spaces())]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:
@@ -337,8 +339,8 @@ def connect(
 ) -> AgentFormer:
     """Open a memory and return it. Create its folders if they are missing. Every field of `Settings` can be given by
     name. Other fields come from the environment (`AGENTFORMER_...`), or have their defaults. Raises `InvalidInput` for
-    an invalid setting, and `StoreFull` or `StoreDamaged` if the store cannot be opened. The errors of a part that is
-    built later are raised at its first use, or by `ready()`."""
+    an invalid setting, and `StoreFull` or `StoreDamaged` if the store cannot be opened. Parts that are built later
+    raise errors at their first use, or in `ready()`."""
     return AgentFormer(load_settings({"index_dir": index_dir, "upload_dir": upload_dir, **settings}))
 
 
@@ -368,20 +370,19 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
 
 
 def present(settings: Settings) -> bool:
-    """Return whether a configured backend has data. The result is also true if a configured backend, such as
-    `cosmos_db`, cannot report whether its data exists."""
+    """Return whether a configured backend has data, or cannot report whether it has data, such as `cosmos_db`."""
     return any(of_backends("present", settings)) or any_without("present", settings)
 
 
 def salvage(settings: Settings) -> list[Recovered]:
-    """Recover a memory that cannot be opened. Its readable records are written to a new file, and the damaged file is
-    kept under another name. Raises `StoreError` if no record can be read, or if another process has the store open."""
+    """Write the readable records of a memory that cannot be opened to a new file, and rename the damaged file. Raises
+    `StoreError` if no record can be read, or if another process has the store open."""
     return [salvaged for salvaged in of_backends("salvagers", settings) if salvaged]
 
 
 def load_shared_modules(settings: Settings) -> None:
-    """Import the modules that every worker of a server needs, before the workers are forked. The workers then share the
-    memory of these modules, about 35 MB. If a module cannot be imported, the workers report it."""
+    """Import the modules that every worker of a server needs before the workers are forked, so that the workers share
+    their memory, about 35 MB. If a module cannot be imported, the workers report it."""
     with suppress(Exception):  # a broken package can raise anything
         import faiss  # noqa: F401
         import tantivy  # noqa: F401

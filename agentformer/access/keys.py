@@ -20,7 +20,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.errors import (
@@ -35,6 +35,7 @@ from agentformer.errors import (
 )
 from agentformer.records import fields
 from agentformer.records.integrity.files import read_file, write_atomically
+from agentformer.settings.access import file_lock, make_folder
 
 PREFIX = "af_"
 _VERSION = 1
@@ -337,7 +338,7 @@ class KeyFile:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self._lock = FileLock(folder / "keys.lock")
+        self._lock = file_lock(folder / "keys.lock")
 
     def __str__(self) -> str:
         return str(self._path)
@@ -363,7 +364,7 @@ class KeyFile:
     def locked(self, seconds: float) -> Iterator[None]:
         """Hold the lock, which is the file `keys.lock` in the same folder."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._path.parent)
             self._lock.acquire(timeout=seconds)
         except OSError as error:
             raise self._full(error) from None

@@ -24,7 +24,9 @@ from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput
 from agentformer.rag.originals import Originals
+from agentformer.rag.ownership import claim, owner_of_copy, settle
 from agentformer.records.integrity.files import delete, new_folder, write_atomically
+from agentformer.settings.access import make_folder
 from agentformer.types import MemoryBackend, Scope
 
 FORMAT = "agentformer-backup-1"
@@ -63,7 +65,13 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
     the folder already exists and is not empty, or is in a folder of the memory, `StoreFull` if the folder cannot be
     written, and `StoreDamaged` if the memory cannot be read. After an error there is no new folder."""
     with new_folder(folder, "backups/monday", origin.places) as partial:
-        done = _copy(partial, origin)
+        owner = owner_of_copy(origin.originals.owner, partial / INDEXES)
+        uploads = partial / UPLOADS / owner.folder
+        make_folder(uploads)
+        done = _copy(partial, uploads, origin)
+        if done.originals:
+            settle(owner)
+            claim(uploads, owner)
         if keys := origin.keys():
             write_atomically(partial / INDEXES / KEYS_FILE, keys, mode=OWNER_ONLY)
         paths = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
@@ -100,13 +108,11 @@ def check_backup(folder: Path) -> list[str]:
     return findings
 
 
-def _copy(partial: Path, origin: Origin) -> BackedUp:
-    """Copy the data of the backend and the original files into the folder `partial`, and return the counts. The removal
-    of a document also deletes its original file, so the original files are copied first, then the data of the backend,
-    and then the originals of documents that were added during the copy. If a document was removed during the copy, the
-    data of the backend are copied again."""
-    uploads = partial / UPLOADS
-    uploads.mkdir()
+def _copy(partial: Path, uploads: Path, origin: Origin) -> BackedUp:
+    """Copy the data of the backend into the folder `partial`, and the original files into `uploads`. Return the counts.
+    The removal of a document also deletes its original file, so the original files are copied first, then the data of
+    the backend, and then the originals of documents that were added during the copy. If a document was removed during
+    the copy, the data of the backend are copied again."""
     missing: set[str] = set()
     for _ in range(2):  # the second pass is short: it copies what was uploaded during the first
         digests = {digest for _, digest in _documents(origin.backend)}
@@ -114,7 +120,7 @@ def _copy(partial: Path, origin: Origin) -> BackedUp:
     for _ in range(_ATTEMPTS):
         indexes = partial / INDEXES
         delete(indexes)
-        indexes.mkdir()
+        make_folder(indexes)
         origin.backend.backup(indexes)
         done, named = _inspect_copy(indexes, origin, uploads)
         if {named[document_id] for document_id in done.missing_originals} <= missing:

@@ -19,6 +19,7 @@ from agentformer.errors import AgentFormerError, StoreDamaged, store_failure
 from agentformer.records import meta
 from agentformer.records.database import Database
 from agentformer.records.integrity.files import read_file
+from agentformer.settings.access import create_empty, make_folder
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
@@ -68,7 +69,7 @@ class ScratchFolder:
             self.folder = Path(self._temporary.name)
             for name in (INDEX_FILE, META_FILE):
                 _link(source / name, self.folder / name)
-            (self.folder / WORDS_FOLDER).mkdir()
+            make_folder(self.folder / WORDS_FOLDER)
             with suppress(FileNotFoundError):
                 for path in (source / WORDS_FOLDER).iterdir():
                     _link(path, self.folder / WORDS_FOLDER / path.name)
@@ -99,6 +100,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         target.symlink_to(source.absolute())
     except (OSError, NotImplementedError):  # on some systems, only administrators may create links
+        create_empty(target)
         shutil.copyfile(source, target)
 
 

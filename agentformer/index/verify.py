@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tantivy
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import StoreDamaged, is_passing
 from agentformer.index.files import WORDS_FOLDER
@@ -36,6 +36,7 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
+from agentformer.settings.access import file_lock
 from agentformer.types import Matrix
 
 _BUSY_SECONDS = 120.0  # seconds to wait for a commit; an index that is being rebuilt is not verified
@@ -126,7 +127,7 @@ def _open_words(folder: Path, store_id: str, findings: Findings) -> _Words | Non
 
 def _words_lock(folder: Path) -> AbstractContextManager[object]:
     try:
-        return FileLock(str(folder) + ".lock", timeout=_BUSY_SECONDS).acquire()
+        return file_lock(str(folder) + ".lock", timeout=_BUSY_SECONDS).acquire()
     except Timeout:
         raise
     except OSError:

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
-from agentformer.errors import StoreError, store_failure
+from agentformer.errors import StoreDamaged, StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
+from agentformer.settings.access import file_lock, make_folder, opener
 from agentformer.types import HeldLock, new_id
 
 log = logging.getLogger("agentformer")
@@ -74,12 +75,14 @@ class Jobs:
         most: int,
         days: float,
         shared: tuple[JobStore, SharedJobFiles] | None = None,
+        former_dir: Path | None = None,
     ) -> None:
         """`most` is the largest number of jobs that are queued or running. `days` is the number of days for which an
         ended job is kept. `ingestor` ingests the files. `shared` holds the jobs and the files of a memory that several
-        nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`."""
+        nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`. Files of jobs of an earlier
+        version, which several memories may share, are in `former_dir`."""
         self._store = shared[0] if shared else JobStore(index_dir / FILE)
-        self._files: _JobFiles | SharedJobFiles = shared[1] if shared else _JobFiles(upload_dir / FOLDER)
+        self._files: _JobFiles | SharedJobFiles = shared[1] if shared else _JobFiles(upload_dir, former_dir)
         self._worker = _Worker(self._store, self._files, ingestor)
         self._limit = most
         self._retention = timedelta(days=days)
@@ -144,12 +147,11 @@ class Jobs:
         self._worker.stop()
 
     def stopped(self, seconds: float) -> bool:
-        """Wait at most `seconds` until `stop` or `close` is called. Return whether one of these methods was called."""
+        """Wait at most `seconds` until `stop` or `close` is called, and return whether this happened."""
         return self._worker.stopping.wait(seconds)
 
     def close(self) -> None:
-        """Stop the worker thread, and wait some seconds until the thread ends. After this call, no new job is accepted.
-        A second call has no effect."""
+        """Stop the worker thread, wait some seconds for its end, and accept no new job. Idempotent."""
         self._closed = True
         self._worker.stop()
         self._worker.join(_CLOSE_SECONDS)
@@ -167,6 +169,7 @@ class _Worker:
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pause = 1.0
+        self._damaged: set[str] = set()  # ids of jobs that cannot be read
         self._present: tuple[str, int, FileProgress] | None = None  # job, number of the file, its progress
         self.stopping = threading.Event()
 
@@ -179,8 +182,8 @@ class _Worker:
                 self._thread.start()
 
     def stop(self) -> None:
-        """Ask the worker thread to stop when the current file is stored or the current batch of texts is embedded, and
-        return without waiting. The current job goes back into the queue."""
+        """Ask the worker thread to stop after the current file or batch of texts, and return without waiting. The
+        current job goes back into the queue."""
         self.stopping.set()
         self._woken.set()
 
@@ -188,12 +191,12 @@ class _Worker:
         """Wait at most `seconds` until the worker thread ends."""
         with self._starting:
             thread = self._thread
-        if thread is not None:
+        if thread:
             thread.join(seconds)
 
     def with_progress(self, job: Job) -> Job:
-        """Return the job. If this worker ingests a file of the job now, set `reading` of the returned job to the
-        numbers of pages and chunks of this file."""
+        """Return the job. If this worker ingests a file of the job now, set `reading` to the numbers of pages and
+        chunks of this file."""
         present = self._present
         if present is None or present[:2] != (job.id, len(job.documents)):
             return job
@@ -208,7 +211,7 @@ class _Worker:
     def _run_next(self) -> float | None:
         """Work on the next job. Return the seconds to wait before the next call, or None to wait for `wake`."""
         try:
-            for job_id in self._store.active():
+            for job_id in [each for each in self._store.active() if each not in self._damaged]:
                 if lock := self._files.lock(job_id):
                     self._run_job(job_id, lock)
                     self._pause = 1.0
@@ -225,11 +228,11 @@ class _Worker:
         return pause
 
     def _run_job(self, job_id: str, lock: FileLock | HeldLock) -> None:
-        """Work on a job until the job ends or this process stops, and then release the lock of the job. Also delete the
-        job's files if the job has ended."""
+        """Work on a job until it ends or this process stops, and then release its lock. Also delete its files if it has
+        ended."""
         ended = True
         try:
-            job = self._store.start(job_id)
+            job = self._start(job_id)
             if job is not None:
                 self._ingest_files(job)
         except _Stopped:
@@ -245,6 +248,15 @@ class _Worker:
             lock.release()
             if ended:
                 self._files.remove(job_id)
+
+    def _start(self, job_id: str) -> Job | None:
+        """Start a job. A damaged job and its files stay as they are, and the worker continues with other jobs."""
+        try:
+            return self._store.start(job_id)
+        except StoreDamaged as error:
+            self._damaged.add(job_id)
+            log.error("%s", error)
+            raise _Stopped from None
 
     def _ingest_files(self, job: Job) -> None:
         password = self._files.password(job.id)
@@ -299,27 +311,33 @@ class _JobFiles:
     choose a file name on the server. The process that works on a job holds a file lock in this folder. The operating
     system releases the lock if the process dies."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, upload_dir: Path, former_dir: Path | None = None) -> None:
+        self._folder = upload_dir / FOLDER
+        self._former = (former_dir or upload_dir) / FOLDER
+
+    def _of(self, job_id: str) -> Path:
+        """Return the folder of a job."""
+        own, former = self._folder / job_id, self._former / job_id
+        return former if former.exists() and not own.exists() else own
 
     def put(self, job_id: str, files: Sequence[BinaryIO], password: str | None) -> FileLock:
         """Write the uploaded files and the password of a new job, and sync them. Return the lock of the job, which the
         caller must release. If the files cannot be written, delete all files of the job and raise `StoreFull`."""
         folder = self._folder / job_id
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             with self._guard():  # a clean-up must not delete the folder before the lock is held
-                folder.mkdir(mode=0o700)
-                lock = FileLock(str(folder / _LOCK))
+                make_folder(folder, new=True)
+                lock = file_lock(folder / _LOCK)
                 lock.acquire(timeout=0)
             try:
                 for number, file in enumerate(files):
-                    with (folder / str(number)).open("xb") as copy:
+                    with open(folder / str(number), "xb", opener=opener) as copy:
                         shutil.copyfileobj(file, copy, _BLOCK)
                         copy.flush()
                         os.fsync(copy.fileno())
                 if password is not None:
-                    write_atomically(folder / _PASSWORD, password.encode("utf-8"), mode=0o600)
+                    write_atomically(folder / _PASSWORD, password.encode("utf-8"))
                 for changed in (folder, self._folder, self._folder.parent):
                     sync_folder(changed)
             except BaseException:
@@ -332,27 +350,27 @@ class _JobFiles:
 
     def lock(self, job_id: str) -> FileLock | None:
         """Acquire the lock of a job. Return None if another process holds it, or if the job has no folder."""
-        lock = FileLock(str(self._folder / job_id / _LOCK))
+        lock = file_lock(self._of(job_id) / _LOCK)
         with suppress(OSError, Timeout):
             if self.has(job_id):
                 lock.acquire(timeout=0)
         return lock if lock.is_locked else None
 
     def has(self, job_id: str) -> bool:
-        return (self._folder / job_id).is_dir()
+        return (self._of(job_id)).is_dir()
 
     def open(self, job_id: str, number: int) -> BinaryIO:
         """Open the file `number` of a job for reading. Raises `OSError` if the file cannot be opened."""
-        return (self._folder / job_id / str(number)).open("rb")
+        return (self._of(job_id) / str(number)).open("rb")
 
     def password(self, job_id: str) -> str | None:
         """Return the password for the uploaded files of a job, or None if the client sent no password."""
-        path = self._folder / job_id / _PASSWORD
+        path = self._of(job_id) / _PASSWORD
         return path.read_text(encoding="utf-8") if path.exists() else None
 
     def remove(self, job_id: str) -> None:
         """Delete the files of a job. Errors are ignored: the next start of the server deletes what remains."""
-        shutil.rmtree(self._folder / job_id, ignore_errors=True)
+        shutil.rmtree(self._of(job_id), ignore_errors=True)
 
     def ids(self) -> list[str]:
         """Return the ids of all jobs that have a folder, in order."""
@@ -370,7 +388,7 @@ class _JobFiles:
                     self.remove(job_id)
 
     def _guard(self) -> FileLock:
-        return FileLock(str(self._folder / ".lock"))
+        return file_lock(self._folder / ".lock")
 
 
 class _Stopped(Exception):

@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from agentformer.errors import Busy, Conflict, NotFound, StoreError
+from agentformer.errors import Busy, Conflict, NotFound, StoreDamaged, StoreError
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.types import FINDABLE
@@ -20,7 +20,7 @@ from agentformer.types import FINDABLE
 Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
-_IS_ACTIVE = f"state IN ({', '.join(repr(state) for state in ACTIVE_STATES)})"
+_IS_ACTIVE = "state NOT IN ('done', 'failed', 'cancelled')"  # a job with a damaged state is not deleted
 _ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
@@ -129,7 +129,7 @@ class FileProgress:
 
 
 def any_usable(documents: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a search can find at least one of these documents. Each document is the JSON outcome of a file."""
+    """Return whether a search can find at least one of these documents (JSON outcomes of files)."""
     return any(document["status"] in FINDABLE for document in documents)
 
 
@@ -180,18 +180,13 @@ class JobStore:
                 self._connection = None
                 raise
             with transaction(connection, begin):
+                _check_newer(connection, self._path)  # another process may have migrated the file
                 yield connection
 
     def _open(self) -> GuardedConnection:
         connection = open_database(self._path, _BUSY_SECONDS, ["jobs"])
         try:
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > _VERSION:
-                raise StoreError(
-                    f"a newer version of agentformer wrote {self._path} (version {version} of the file; this "
-                    f"release knows only {_VERSION}); upgrade agentformer"
-                )
-            if version < _VERSION:
+            if _check_newer(connection, self._path) < _VERSION:
                 _migrate(connection)
         except BaseException:
             connection.close()
@@ -309,6 +304,15 @@ class JobStore:
             connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
 
 
+def _check_newer(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version of the file. Raises `StoreError` if a newer version of AgentFormer has migrated it."""
+    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if version > _VERSION:
+        known = f"version {version} of the file; this release knows only {_VERSION}"
+        raise StoreError(f"a newer version of agentformer wrote {path} ({known}); upgrade agentformer")
+    return version
+
+
 def _migrate(connection: GuardedConnection) -> None:
     """Create the table, or add the columns that an older file lacks. Several processes may do this at the same time."""
     with transaction(connection, "BEGIN IMMEDIATE"):
@@ -348,19 +352,44 @@ def _get(connection: sqlite3.Connection, job_id: str) -> Job:
     return _job(row)
 
 
+def damaged_rows(connection: sqlite3.Connection) -> list[str]:
+    """Return the ids of the jobs that cannot be read. A file of a former version is not checked."""
+    connection.row_factory = sqlite3.Row
+    if connection.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+        return []
+    damaged = []
+    for row in connection.execute("SELECT * FROM jobs ORDER BY id"):
+        try:
+            _job(row)
+        except StoreDamaged:
+            damaged.append(str(row["id"])[:80])
+    return damaged
+
+
 def _job(row: sqlite3.Row) -> Job:
-    created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
-    assert created is not None and updated is not None
-    names, metadata = (json.loads(row[name]) for name in ("names", "metadata"))
-    task = Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"])
+    """Return the job in a row. Raises `StoreDamaged` if the row contains a value that this module never writes."""
+    try:
+        names, metadata, documents = (json.loads(row[name]) for name in ("names", "metadata", "documents"))
+        states, numbers = get_args(State), ("windows_done", "windows", "cancelling", "attempts")
+        valid = row["state"] in states and all(isinstance(row[name], int) for name in numbers)
+        if not (valid and _are(names, str) and _are(documents, dict) and isinstance(metadata, dict | None)):
+            raise ValueError
+        created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
+        assert created is not None and updated is not None
+    except (ValueError, TypeError, IndexError, OverflowError, AssertionError, RecursionError):
+        raise StoreDamaged(f"the upload job {str(row['id'])[:80]} is damaged; upload its files again") from None
     return Job(
         **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
-        task=task,
+        task=Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"]),
         created_at=created,
         updated_at=updated,
-        documents=tuple(json.loads(row["documents"])),
+        documents=tuple(documents),
         cancelling=bool(row["cancelling"]),
     )
+
+
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
 def _json(value: Any) -> str:

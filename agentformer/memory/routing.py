@@ -17,6 +17,7 @@ from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.entries import Histories, check_histories
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
+from agentformer.settings.access import make_folder
 from agentformer.types import (
     AbsentDocument,
     Check,
@@ -103,6 +104,11 @@ class _Routing(_Combined[MemoryBackend]):
         for backend in self._all:
             if part := [document for document in documents if self._target(document) is backend]:
                 backend.announce(part, upload)
+
+    @property
+    def owner(self) -> str:
+        """The owner of the default backend, if this backend is on a server, or ""."""
+        return str(getattr(self._default, "owner", ""))
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
         return sorted(document for backend in self._all for document in backend.absent_documents())
@@ -285,7 +291,7 @@ class RoutedBackend(_Routing):
         moments. Raises `StoreError` if two backends write a file with the same name."""
         for number, backend in enumerate(self._all):
             part = folder / f".part{number}"
-            part.mkdir()
+            make_folder(part, new=True)
             backend.backup(part)
             for path in part.iterdir():
                 if (folder / path.name).exists():

@@ -10,19 +10,19 @@ import base64
 import functools
 import hashlib
 import io
-import re
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from agentformer.errors import MissingExtra, NotFound, StoreBusy, StoreError, store_failure
-from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.errors import MissingExtra, StoreBusy, StoreError
+from agentformer.rag.local_files import SHA256, LocalFiles, digest_in, file_name, missing, unwritable
+from agentformer.rag.ownership import PREFIX, Owner
 from agentformer.types import SharedFiles
 
-SHA256 = re.compile(r"[0-9a-f]{64}")
-_FILE = re.compile(r"\.?([0-9a-f]{64})\.bin(\.[0-9]+\.[0-9]+)?")  # an original file, or a temporary file for it
+__all__ = ["SCHEME", "SHA256", "DatabaseOriginals", "LocalFiles", "OriginalFiles", "S3Files", "file_name", "unwritable"]
+
+_SETTLED = ".settled"  # the name of the object that `S3Files.settle` writes
 _ORIGINAL = "original/"  # the names in the database begin with this
 SCHEME = "s3://"
 _TRY_LATER = {"500", "502", "503", "504", "InternalError", "ServiceUnavailable", "SlowDown", "RequestTimeout"}
@@ -57,93 +57,15 @@ class OriginalFiles(Protocol):
     def size(self, name: str) -> int | None:
         """Return the size of the file `name` in bytes, or None if this file does not exist."""
 
+    def owns(self, digest: str) -> bool:
+        """Return whether the memory has stored a file with this digest. The file may be damaged."""
 
-class LocalFiles:
-    """Original files in a folder, which is created when the first file is stored."""
+    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+        """Make sure that the memory owns the files with the digests that `needed` returns: copy those that only other
+        memories own. Do nothing if an earlier call has done this."""
 
-    def __init__(self, folder: Path) -> None:
-        self.place = str(folder)
-        self._folder = folder
-
-    def path(self, digest: str) -> Path:
-        """Return the path of the original file with this SHA-256. The file may be missing."""
-        return self._folder / file_name(digest)
-
-    def put(self, digest: str, data: bytes) -> None:
-        """Store a file, unless an undamaged copy is stored already. Raises `StoreFull` if the folder cannot be
-        written."""
-        path = self.path(digest)
-        if self.holds(digest, data):
-            return
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, data)
-        except OSError as error:
-            raise unwritable(self._folder, error) from error
-
-    def holds(self, digest: str, data: bytes) -> bool:
-        """Return whether the file is stored and undamaged."""
-        path = self.path(digest)
-        try:
-            return path.stat().st_size == len(data) and read_file(path) == data
-        except OSError:
-            return False
-
-    def open(self, digest: str) -> BinaryIO:
-        """Open a file for reading. Raises `NotFound` if the file is missing."""
-        try:
-            return open_regular_file(self.path(digest))
-        except FileNotFoundError:
-            raise missing(digest, self.place) from None
-        except OSError as error:
-            reason = error.strerror or error
-            raise StoreError(f"cannot read the original file {digest[:12]} in {self.place}: {reason}") from None
-
-    def delete(self, digests: Collection[str]) -> None:
-        """Delete files, and the temporary files that interrupted writes left for them. Missing files are ignored."""
-        paths = [self.path(digest) for digest in digests]
-        for path in paths:
-            for file in (path, *path.parent.glob(f".{path.name}.*")):
-                file.unlink(missing_ok=True)
-        for folder in {path.parent for path in paths}:
-            sync_folder(folder)
-
-    def names(self) -> dict[str, str]:
-        """Return a dictionary: name of each file in the folder -> its digest, or "" if it is not an original file.
-        Hidden files and folders, such as locks and background uploads, are left out."""
-        files = (path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if not path.is_dir())
-        return {str(file): digest_in(file.as_posix()) for file in files if not file.parts[0].startswith(".")}
-
-    def size(self, name: str) -> int | None:
-        """Return the size of a file in bytes, or None if the file does not exist."""
-        try:
-            return (self._folder / name).lstat().st_size
-        except OSError:
-            return None
-
-
-def file_name(digest: str) -> str:
-    """Return the path of an original file in the folder of the originals. The name of its subfolder is the beginning of
-    the digest, so that no folder contains too many files."""
-    return f"{digest[:2]}/{digest}.bin"
-
-
-def digest_in(name: str) -> str:
-    """Return the SHA-256 in the name of an original file, or "" if the name belongs to another file."""
-    folder, _, last = name.rpartition("/")
-    match = _FILE.fullmatch(last)
-    return match[1] if match and folder == match[1][:2] else ""
-
-
-def missing(digest: str, place: str) -> NotFound:
-    """Return the error for an original file that is not in `place`."""
-    return NotFound(f"the original file {digest[:12]} is missing in {place}; ingest the file again")
-
-
-def unwritable(folder: Path, error: OSError) -> StoreError:
-    """Return the error for a folder of original files that cannot be written."""
-    advice = "free some disk space or choose another folder with --upload-dir"
-    return store_failure(f"the original file cannot be written to {folder}", error, advice)
+    def left(self, digests: Collection[str]) -> list[str]:
+        """Return the names of files with these digests that `delete` leaves, because no memory is known to own them."""
 
 
 class DatabaseOriginals:
@@ -152,6 +74,16 @@ class DatabaseOriginals:
     def __init__(self, files: SharedFiles) -> None:
         self.place = files.place
         self._files = files
+
+    def owns(self, digest: str) -> bool:
+        """Return whether a file with this digest is stored."""
+        return bool(self._files.sha256(_ORIGINAL + digest))
+
+    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+        """Do nothing: the files are in the store of the memory, and a copy of the store has copies of them."""
+
+    def left(self, digests: Collection[str]) -> list[str]:
+        return []
 
     def put(self, digest: str, data: bytes) -> None:
         """Store a file, unless an undamaged copy is stored already."""
@@ -193,11 +125,45 @@ class S3Files:
     Raises `MissingExtra` at the first use if boto3 is not installed.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, owner: Owner | None = None) -> None:
+        """`owner` is the memory that owns the files. Its name is a part of their keys. Files of other memories, and
+        of versions that knew no owners, are read and never deleted."""
         self.place = url.rstrip("/")
         self._bucket, _, prefix = self.place.removeprefix(SCHEME).partition("/")
         self._prefix = f"{prefix}/" if prefix else ""
+        self._owner = owner
+        self._own = f"{self._prefix}{PREFIX}{owner.id}/" if owner else self._prefix
         self._lock = threading.Lock()
+
+    def owns(self, digest: str) -> bool:
+        """Return whether the memory has stored a file with this digest."""
+        return self._found("head_object", **self._at(digest)) is not None
+
+    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+        """Copy the files of the documents that only other memories own. For a memory on a server, whose nodes have no
+        common mark, an object marks that this was done."""
+        mark = {"Bucket": self._bucket, "Key": self._own + _SETTLED}
+        if self._owner is None or not (digests := needed()):
+            return
+        if self._owner.mark is None and self._found("head_object", **mark) is not None:
+            return
+        others = [prefix for prefix in self._owners() if prefix != self._own]
+        for digest in digests if others else ():
+            sources = [] if self.owns(digest) else [prefix + file_name(digest) for prefix in others]
+            for key in sources:
+                if self._found("head_object", Bucket=self._bucket, Key=key) is not None:
+                    with self._errors("copied"):
+                        source = {"Bucket": self._bucket, "Key": key}
+                        self._client.copy_object(**self._at(digest), CopySource=source)
+                    break
+        if self._owner.mark is None:
+            with self._errors("written"):
+                self._client.put_object(**mark, Body=b"")
+
+    def left(self, digests: Collection[str]) -> list[str]:
+        """Return the keys of the files of a version without owners that `delete` leaves."""
+        keys = [self._prefix + file_name(digest) for digest in digests if self._owner]
+        return [key for key in keys if self._found("head_object", Bucket=self._bucket, Key=key)]
 
     def put(self, digest: str, data: bytes) -> None:
         """Store a file, unless an undamaged copy is stored already. Raises `StoreError` if the bucket is not usable."""
@@ -219,11 +185,11 @@ class S3Files:
 
     def open(self, digest: str) -> BinaryIO:
         """Open a file for reading. Raises `NotFound` if the file is missing."""
-        found = self._found("get_object", **self._at(digest))
-        if found is None:
-            raise missing(digest, self.place)
-        with self._errors("read"):
-            return io.BytesIO(found["Body"].read())
+        for key in self._keys(digest):
+            if (found := self._found("get_object", Bucket=self._bucket, Key=key)) is not None:
+                with self._errors("read"):
+                    return io.BytesIO(found["Body"].read())
+        raise missing(digest, self.place)
 
     def delete(self, digests: Collection[str]) -> None:
         """Delete files. Missing files are ignored. Raises `StoreError` if the server refuses to delete a file."""
@@ -240,13 +206,32 @@ class S3Files:
         """Return a dictionary: name of each stored file -> its digest, or "" if it is not an original file."""
         with self._errors("read"):
             pages = self._client.get_paginator("list_objects_v2").paginate(Bucket=self._bucket, Prefix=self._prefix)
-            keys = [item["Key"].removeprefix(self._prefix) for page in pages for item in page.get("Contents", [])]
-        return {key: digest_in(key) for key in keys}
+            keys = [item["Key"] for page in pages for item in page.get("Contents", [])]
+        others = f"{self._prefix}{PREFIX}" if self._owner else "\0"
+        own = {key: key.removeprefix(self._own) for key in keys if key.startswith(self._own)}
+        shared = {key: key.removeprefix(self._prefix) for key in keys if not key.startswith((self._own, others))}
+        named = {**own, **shared}
+        return {key.removeprefix(self._prefix): digest_in(name) for key, name in named.items() if name != _SETTLED}
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes, or None if the file does not exist."""
         head = self._found("head_object", Bucket=self._bucket, Key=self._prefix + name)
         return None if head is None else int(head["ContentLength"])
+
+    def _keys(self, digest: str) -> Iterator[str]:
+        """Yield the keys under which a file may be stored, the key of this memory first."""
+        yield self._own + file_name(digest)
+        if self._owner is not None:
+            yield self._prefix + file_name(digest)
+            yield from (prefix + file_name(digest) for prefix in self._owners() if prefix != self._own)
+
+    def _owners(self) -> list[str]:
+        """Return the prefixes of the keys of all owners."""
+        with self._errors("read"):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._prefix + PREFIX, Delimiter="/"
+            )
+            return [each["Prefix"] for page in pages for each in page.get("CommonPrefixes", [])]
 
     def _found(self, request: str, **arguments: Any) -> Any:
         """Return the answer to a request for a file, or None if the file does not exist."""
@@ -259,7 +244,7 @@ class S3Files:
                 raise
 
     def _at(self, digest: str) -> dict[str, str]:
-        return {"Bucket": self._bucket, "Key": self._prefix + file_name(digest)}
+        return {"Bucket": self._bucket, "Key": self._own + file_name(digest)}
 
     @functools.cached_property
     def _connected(self) -> Any:  # a client of boto3, which may not be installed

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from agentformer.errors import InvalidInput, StoreBusy, StoreError
+from agentformer.errors import InvalidInput, NotFound, StoreBusy, StoreError
 from agentformer.rag.file_stores import (
     SCHEME,
     SHA256,
@@ -19,6 +19,9 @@ from agentformer.rag.file_stores import (
     S3Files,
     unwritable,
 )
+from agentformer.rag.ownership import Owner, claim, owner_of, settle
+from agentformer.settings import Settings
+from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
 
 if TYPE_CHECKING:
@@ -30,7 +33,7 @@ _UPLOAD = ".upload-"  # the name of an upload begins with this; it is also the n
 _SHARED_UPLOAD, _SHARED_GUARD = "upload/", "originals"  # names of the locks in a shared database
 _LOCK_SECONDS = 60.0  # maximum wait for the lock of the folder, which is held only for short steps
 _POLL_SECONDS = 0.005
-
+_PAGE = 500  # documents that are read at a time
 
 DATABASE = "database"  # the setting for files in the database of the memory
 
@@ -83,23 +86,64 @@ class Originals:
     ) -> None:
         """`folder` contains the locks (unless `uploads` has them) and the original files (unless `files` has them)."""
         self.files = files or LocalFiles(folder)
+        self.folder = folder
+        self.owner: Owner | None = None
         self._backend = backend
         self._uploads = uploads or _Uploads(folder)
 
     @classmethod
-    def at(cls, address: str, folder: Path, backend: MemoryBackend, shared: SharedPlace | None = None) -> Originals:
-        """Return the original files at `address`: `s3://BUCKET/PREFIX`, `database`, or "" for the folder `folder`.
-        `shared` has the files and locks that several nodes share, or is None if the backend has none. Raises
-        `InvalidInput` for `database` if `shared` is None."""
+    def of(cls, settings: Settings, backend: MemoryBackend, shared: SharedPlace | None = None) -> Originals:
+        """Return the original files of a memory at the place in `Settings.originals`. `shared` has the files and locks
+        that several nodes share, or is None if the backend has none. Raises `InvalidInput` for `database` if `shared`
+        is None."""
+        address, root = settings.originals, settings.upload_dir
         if address == DATABASE and shared is None:
             raise InvalidInput(
                 "originals",
                 f"{DATABASE!r} needs the backend postgres; for another backend, leave AGENTFORMER_ORIGINALS empty",
             )
-        uploads = _SharedUploads(shared.locks) if shared is not None and address else None
+        owner = owner_of(settings, backend)
+        files: OriginalFiles = S3Files(address, owner) if address.startswith(SCHEME) else LocalFiles(root, owner)
         if shared is not None and address == DATABASE:
-            return cls(folder, backend, DatabaseOriginals(shared.files), uploads)
-        return cls(folder, backend, S3Files(address) if address.startswith(SCHEME) else None, uploads)
+            files = DatabaseOriginals(shared.files)
+        folder = root / owner.folder
+        own = _Uploads(folder, elsewhere=bool(address))
+        uploads = _SharedUploads(shared.locks) if shared is not None and address else own
+        originals = cls(folder, backend, files, uploads)
+        originals.owner = owner
+        return originals
+
+    def settle(self) -> None:
+        """Make sure that the memory owns a file for each of its documents, and delete the files that killed processes
+        left behind. Log a warning if this fails; the next opening does the same."""
+        if self.owner and not self.owner.settled:
+            try:
+                self.files.settle(self._digests)
+            except (OSError, StoreError) as error:
+                log.warning("the original files in %s cannot be checked now: %s", self.files.place, error)
+            else:
+                settle(self.owner)
+        if self.owner:
+            claim(self.folder, self.owner)
+        self.sweep()
+
+    def copy_to(self, target: Originals) -> None:
+        """Store the files of the documents of `target` there, unless it owns them. Files that are missing are left
+        out."""
+        for digest in target._digests():
+            if not target.files.owns(digest):
+                with suppress(NotFound):
+                    target.files.put(digest, self.get(digest))
+
+    def _digests(self) -> set[str]:
+        """Return the SHA-256 of the files of all documents."""
+        digests: set[str] = set()
+        for namespace in self._backend.namespaces():
+            scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
+            while page := self._backend.list(scope, after=after, limit=_PAGE):
+                digests.update(str(entry.metadata.get("sha256")) for entry in page)
+                after = page[-1].id
+        return {digest for digest in digests if SHA256.fullmatch(digest)}
 
     @contextmanager
     def storing(self, documents: Sequence[MemoryEntry], files: Iterable[bytes]) -> Iterator[None]:
@@ -162,7 +206,16 @@ class Originals:
         done = [document for document in absent if document.sha256 not in needed]
         # An upload without a lock may still be running, for example after an older database was restored.
         superfluous = {document.sha256 for document in done if document.upload in ("", *uploads)}
-        self.files.delete([each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)])
+        deleted = [each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)]
+        self.files.delete(deleted)
+        if deleted and (left := self.files.left(deleted)):
+            log.warning(
+                "%d original files of removed documents were stored by a former version and stay, because another "
+                "memory may use them (such as %s); delete them yourself if no other memory uses %s",
+                len(left),
+                left[0],
+                self.files.place,
+            )
         if done:
             self._backend.forget_absent(done)
         for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
@@ -178,15 +231,17 @@ class _Uploads:
     """The running uploads of the processes on this machine. Each has a locked file `.upload-ID` in the folder; the
     operating system releases the lock if the process dies."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, elsewhere: bool = False) -> None:
+        """`elsewhere` is True if the original files are not in `folder`, but in a bucket."""
         self._folder = folder
+        self._elsewhere = elsewhere
 
     def new(self) -> _Upload:
         return _Upload(self._folder, f"{_UPLOAD}{new_id()}")
 
     def exist(self) -> bool:
-        """Return True if uploads may be running: if the folder exists, because each upload creates it."""
-        return self._folder.is_dir()
+        """Return True if there may be uploads and their files: if the folder exists, because each upload creates it."""
+        return self._elsewhere or self._folder.is_dir()
 
     def names(self) -> set[str]:
         """Return the names of the uploads that are running, or that ended when their process was killed."""
@@ -231,11 +286,9 @@ class _Upload:
     process deletes the original files of the upload."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        from filelock import FileLock
-
         self.name = name
         self._folder = folder
-        self._lock: FileLock = FileLock(str(folder / name))
+        self._lock: FileLock = file_lock(folder / name)
 
     def acquire(self, seconds: float = _LOCK_SECONDS) -> None:
         """Wait for the lock of the upload and hold it. Raises `Timeout` if another process holds it for longer than
@@ -243,7 +296,7 @@ class _Upload:
         from filelock import Timeout
 
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._lock.acquire(timeout=seconds, poll_interval=_POLL_SECONDS)
         except Timeout:  # a subclass of OSError
             raise

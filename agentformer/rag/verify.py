@@ -10,25 +10,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
-from urllib.parse import quote
 
 from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
-from agentformer.jobs import FILE as JOBS_FILE
 from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals
+from agentformer.rag.verify_files import verify_access, verify_jobs, verify_keys
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
-from agentformer.records.integrity.file_guard import is_passing_failure
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
-_BUSY_SECONDS = 60
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kind of a part -> metadata key of the document with their number
 _INGEST_AGAIN = (
     "`agentformer doctor --repair` ingests the document again from its original file; if the original file is "
@@ -37,11 +33,13 @@ _INGEST_AGAIN = (
 
 
 class StoreParts(NamedTuple):
-    """The parts of a memory that `verify` checks: the backend, the original files and the index folder."""
+    """The parts of a memory that `verify` checks: the backend, the original files, the index folder, and the folders
+    whose permissions are checked."""
 
     backend: MemoryBackend
     originals: Originals
     index_dir: Path
+    private: tuple[Path, ...] = ()
 
 
 class _Listing(Protocol):
@@ -108,8 +106,8 @@ class _Survey:
 
 def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repair: bool) -> list[Check]:
     """Return the results of all checks: first those of the backend, then those of documents, originals, uploads,
-    embeddings and jobs. If `repair` is true, damage is repaired if possible. `reread` ingests a document again from its
-    original file."""
+    embeddings, jobs, keys and permissions. If `repair` is true, damage is repaired if possible. `reread` ingests a
+    document again from its original file."""
     checks = list(store.backend.verify(repair=repair))
     sound = all(check.mended >= check.found for check in checks)
     if repair:
@@ -122,7 +120,8 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
     findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
-    findings += [_verify_embedded(store.backend, repair=repair), _verify_jobs(store)]
+    findings += [_verify_embedded(store.backend, repair=repair), verify_jobs(store.index_dir)]
+    findings += verify_keys(store.index_dir) + verify_access(*store.private)
     return [*checks, *(each.to_check() for each in findings)]
 
 
@@ -253,28 +252,6 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
                 findings.add(f"{pending} entries of namespace {name} have no vectors yet")
         if repair and findings.found and not backend.embed_pending():
             findings.mark_repaired(findings.found, "embedded")
-    return findings
-
-
-def _verify_jobs(store: StoreParts) -> Findings:
-    """Check that the database of background uploads, if it exists, can be read."""
-    advice = "stop the servers, delete this database, and send the waiting uploads again"
-    findings = Findings("jobs", "each background upload can be read", advice)
-    path = store.index_dir / JOBS_FILE
-    if not path.exists():
-        return findings
-    uri = f"file:{quote(str(path))}?mode=ro"
-    try:
-        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
-            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                return findings  # its process was killed before it made the table; the next upload makes it
-            findings.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
-            messages = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
-            findings.add_all((f"{path.name}: {message}", message) for message in messages if message != "ok")
-    except sqlite3.Error as error:
-        if is_passing_failure(error):  # it says nothing about the database
-            findings.advice = "try again"
-        findings.add(f"{path.name}: {error}")
     return findings
 
 

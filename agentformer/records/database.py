@@ -31,10 +31,11 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
-from agentformer.records.schema import REQUIRED_TABLES, migrate
+from agentformer.records.schema import REQUIRED_TABLES, check_version, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import decode_vectors
+from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
@@ -140,7 +141,7 @@ class Database:
 
     def _open(self, path: Path) -> None:
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
         except OSError as error:
             problem = f"the folder {path.parent} cannot be created"
             raise store_failure(problem, error, "choose another folder") from error
@@ -180,6 +181,7 @@ class Database:
         try:
             with self._translate_errors(), self._borrow() as connection:
                 with transaction(connection):
+                    check_version(connection)
                     yield connection
                 connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")  # a large write may have raised it
         except StoreFull:
@@ -203,6 +205,7 @@ class Database:
         try:
             with self._translate_errors(), self._borrow() as connection:
                 connection.check_file()
+                create_empty(path)
                 try:
                     connection.execute("VACUUM INTO ?", [str(path)])
                 except sqlite3.OperationalError as error:

@@ -235,11 +235,48 @@ def migrate(connection: sqlite3.Connection) -> None:
                 f"an older version of agentformer wrote this store (schema {version}; this version needs schema "
                 f"{len(MIGRATIONS)}), and this process cannot write to the store; open the store once with write access"
             ) from error
+    _check_newer(version)
+
+
+def check_version(connection: sqlite3.Connection) -> None:
+    """Check at the start of a write transaction that no other process has migrated the schema since this process opened
+    the database. Raises `StoreError` if the schema is newer, and `StoreDamaged` if its number is too low."""
+    if (version := _version(connection)) != len(MIGRATIONS):
+        _check_newer(version)
+        raise StoreDamaged(f"the schema number of the database has changed to {version} while it was open")
+
+
+def _check_newer(version: int) -> None:
     if version > len(MIGRATIONS):
         raise StoreError(
             f"a newer version of agentformer wrote this store (schema {version}; this version knows only schema "
             f"{len(MIGRATIONS)}); upgrade agentformer"
         )
+
+
+def real_version(connection: sqlite3.Connection) -> int:
+    """Return the number of the newest schema whose tables, columns and indexes the database has, or 0. It is greater
+    than the stored number if this number is damaged."""
+    found = _structure(connection)
+    return max((number for number, wanted in enumerate(_structures(), 1) if wanted <= found), default=0)
+
+
+def _structure(connection: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Return pairs of a table and a column, and pairs of an index and its statement."""
+    query = "SELECT m.name, p.name FROM sqlite_master AS m, pragma_table_info(m.name) AS p WHERE m.type = 'table'"
+    indexes = "SELECT name, sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+    return {(str(name), str(part)) for sql in (query, indexes) for name, part in connection.execute(sql)}
+
+
+@cache
+def _structures() -> tuple[set[tuple[str, str]], ...]:
+    """Return the structure of each version of the schema."""
+    structures = []
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
+        for number in range(len(MIGRATIONS)):
+            _apply(connection, number)
+            structures.append(_structure(connection))
+    return tuple(structures)
 
 
 def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
@@ -248,6 +285,8 @@ def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _version(connection) == version:
+            if (tables := real_version(connection)) > version:
+                raise StoreDamaged(f"the database has the schema number {version}, but the tables of schema {tables}")
             if version:
                 _apply(connection, version)
             else:

@@ -48,6 +48,7 @@ class Settings:
     index_dir: Path = Path("indexes")
     upload_dir: Path = Path("uploads")
     originals: str = ""  # place of uploaded files: "s3://BUCKET/PREFIX", "database", or "" for `upload_dir`
+    file_access: str = "owner"  # users that may use new files: owner; group: also the group of the folder
     backend: str = "faiss"  # backend of all entries without a route
 
     # The backend `cosmos_db` (extra `cosmos`): the address and the key of an account of Azure Cosmos DB for NoSQL.
@@ -271,6 +272,7 @@ _ADDRESSES = (
 _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key", "cosmos_key")
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
+        "file_access": ("owner", "group"),
         "fusion": ("adaptive", "rrf"),
         "cosmos_mode": ("local", "server"),
         "answer_check": ("retry", "report", "off"),

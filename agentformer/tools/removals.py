@@ -4,7 +4,10 @@ A document that is going to be deleted is archived, so that no list contains it,
 in its metadata. So the removal takes place even if the process or the browser that requested it ends, and any process
 can undo the removal. Until that time, the HTTP endpoints also leave the passages of the document out of answers,
 searches and contexts. Then a server deletes the document. If no server runs at that time, a server deletes it after its
-next start."""
+next start.
+
+The time passes by the clock of the machine since its start, which nobody can set. After a restart of the machine, and
+on another machine, the seconds are counted again from the beginning."""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import Conflict, NotFound, StoreError
@@ -23,6 +27,9 @@ from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Sco
 log = logging.getLogger("agentformer")
 
 REMOVE_AT = "remove_at"  # key of the metadata of a document: a time in ISO 8601
+# Key of the metadata: the value of `remove_at`, the start of the machine, its clock at the removal, and the seconds.
+_TIMER = "remove_timer"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 MAX_SECONDS = 3_600
 _FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
 _LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
@@ -35,8 +42,18 @@ class Removal(NamedTuple):
     id: str
     name: str
     namespace: str
-    at: datetime
+    due: float  # by `time.monotonic` of this process
     version: int  # of the entry of the document
+
+    @property
+    def left(self) -> float:
+        """The seconds until the removal, or 0 if its time has come."""
+        return max(0.0, self.due - time.monotonic())
+
+    @property
+    def at(self) -> datetime:
+        """The time of the removal."""
+        return datetime.now(UTC) + timedelta(seconds=self.left)
 
 
 class Removals:
@@ -48,6 +65,7 @@ class Removals:
         self._delete = delete
         self._lock = threading.Lock()
         self._known: dict[str, tuple[float, tuple[Removal, ...]]] = {}  # by namespace: when they were read, monotonic
+        self._seen: dict[tuple[str, int], float] = {}  # when this process saw a removal first, monotonic
         self._changed = threading.Event()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="agentformer-removals", daemon=True)
@@ -69,9 +87,12 @@ class Removals:
         document changes at the same time."""
         document = self._document(document_id)
         now = datetime.now(UTC)
-        at = now + timedelta(seconds=seconds)
-        self._change(document, {**document.metadata, REMOVE_AT: at.isoformat()}, archived_at=now)
-        return Removal(document.id, document.content, document.namespace, at, document.version + 1)
+        at = (now + timedelta(seconds=seconds)).isoformat()
+        start, clock = _machine_clock()
+        timer = {REMOVE_AT: at, _TIMER: [at, start, clock + seconds, seconds]}
+        self._change(document, {**document.metadata, **timer}, archived_at=now)
+        due = time.monotonic() + seconds
+        return Removal(document.id, document.content, document.namespace, due, document.version + 1)
 
     def undo(self, document_id: str) -> None:
         """Keep a document that was going to be deleted. Raises `NotFound` if the document is deleted already, or has no
@@ -82,7 +103,7 @@ class Removals:
             raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
         if self._is_stored_again(document):
             raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime; the new version is kept")
-        kept = {name: value for name, value in document.metadata.items() if name != REMOVE_AT}
+        kept = {name: value for name, value in document.metadata.items() if name not in (REMOVE_AT, _TIMER)}
         self._change(document, kept, archived_at=None)
 
     def pending(self, namespace: str) -> tuple[Removal, ...]:
@@ -105,12 +126,11 @@ class Removals:
 
     def delete_due(self) -> float:
         """Delete the documents that are due. Return the seconds until the next removal, at most `_LOOK_SECONDS`."""
-        now, wait = datetime.now(UTC), _LOOK_SECONDS
+        wait = _LOOK_SECONDS
         for namespace in self._backend.namespaces():
             for removal in self._stored(namespace):
-                left = (removal.at - now).total_seconds()
-                if left > 0:
-                    wait = min(wait, left)
+                if removal.left > 0:
+                    wait = min(wait, removal.left)
                     continue
                 try:
                     self._delete(removal.id, removal.version)
@@ -123,8 +143,19 @@ class Removals:
         scope = Scope(namespace, kinds=("document",), include_archived=True, where=_ARCHIVED)
         for entry in all_entries(self._backend, scope):
             if REMOVE_AT in entry.metadata:
-                at = datetime.fromisoformat(entry.metadata[REMOVE_AT])
-                yield Removal(entry.id, entry.content, entry.namespace, at, entry.version)
+                due = time.monotonic() + self._seconds_left(entry)
+                yield Removal(entry.id, entry.content, entry.namespace, due, entry.version)
+
+    def _seconds_left(self, entry: MemoryEntry) -> float:
+        at, timer = entry.metadata[REMOVE_AT], entry.metadata.get(_TIMER)
+        if not isinstance(timer, list) or timer[0] != at:  # a former version has stored the time alone
+            return min(MAX_SECONDS, (datetime.fromisoformat(at) - datetime.now(UTC)).total_seconds())
+        _, start, due, seconds = timer
+        here, clock = _machine_clock()
+        if start and start == here:
+            return float(min(seconds, due - clock))
+        seen = self._seen.setdefault((entry.id, entry.version), time.monotonic())
+        return float(seconds - (time.monotonic() - seen))
 
     def _is_stored_again(self, document: MemoryEntry) -> bool:
         origin = document.metadata.get("origin") or ""
@@ -161,3 +192,12 @@ class Removals:
                 if not failed:  # logged once while the store cannot be used
                     log.warning("documents that are due could not be deleted; the server tries again: %s", error)
                 wait, failed = _LOOK_SECONDS, True
+
+
+def _machine_clock() -> tuple[str, float]:
+    """Return an id of the last start of this machine, and the seconds since then. The id is "" if it is not known; the
+    seconds are then comparable in this process alone."""
+    try:
+        return _BOOT.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
+    except (OSError, AttributeError):
+        return "", time.monotonic()

@@ -128,7 +128,8 @@ def test_an_original_is_stored_under_its_hash_and_is_not_executable(client: Any,
     bring(client, program, "../../bin/run\x1b[2J.sh")
     (kept,) = (tmp_path / "u").rglob("*.bin")
     digest = hashlib.sha256(program).hexdigest()
-    assert kept.relative_to(tmp_path / "u").as_posix() == f"{digest[:2]}/{digest}.bin"
+    (_, *place) = kept.relative_to(tmp_path / "u").parts
+    assert place == [digest[:2], f"{digest}.bin"]
     assert kept.stat().st_mode & 0o7111 == 0
     assert client.get("/api/rag/documents").json["documents"][0]["name"].startswith("bin/run[2J ~")
 

@@ -299,3 +299,14 @@ def test_an_audit_reports_contradictions(client: Any) -> None:
     assert (report["namespace"], report["entries"]) == ("default", 4)
     assert [sorted(found["titles"]) for found in report["contradictions"]] == [["a", "b"]]
     assert client.get("/api/memory/audit?namespace=empty").json["entries"] == 0
+
+
+def test_reindex_of_all_namespaces_needs_a_key_for_all_namespaces(tmp_path: Path) -> None:
+    for client in opened(tmp_path):
+        keys = client.application.extensions["agentformer"].keys
+        codes = {}
+        for name, namespaces in (("all", ()), ("one", ("default",))):
+            _, secret = keys.make(name, ("read", "write", "admin"), namespaces)
+            headers = {"Authorization": f"Bearer {secret}"}
+            codes[name] = client.post("/api/memory/reindex", headers=headers).status_code
+        assert codes == {"all": 200, "one": 403}

@@ -58,7 +58,7 @@ def _original(folder: Path, entry: MemoryEntry) -> bool:
     if entry.kind != "document" or entry.metadata["status"] != "ready":
         return True
     digest = entry.metadata["sha256"]
-    path = folder / "uploads" / digest[:2] / f"{digest}.bin"
+    (path,) = {*(folder / "uploads").glob(f"memory-*/{digest[:2]}/{digest}.bin")} or {folder / "uploads" / digest}
     return path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
@@ -125,7 +125,8 @@ def faults(af: AgentFormer, folder: Path) -> list[str]:
 
 def _superfluous(af: AgentFormer, uploads: Path) -> set[str]:
     """The files that no document names, without the files of jobs, which the next server needs or deletes."""
-    files = {path.relative_to(uploads).as_posix() for path in uploads.rglob("*") if path.is_file()}
+    own = uploads / af.originals.folder.name
+    files = {path.relative_to(own).as_posix() for path in own.rglob("*") if path.is_file()}
     scopes = [Scope(name, kinds=("document",), include_archived=True) for name in af.backend.namespaces()]
     digests = {entry.metadata["sha256"] for scope in scopes for entry in af.backend.list(scope, limit=10**6)}
     needed = {".lock", *(f"{digest[:2]}/{digest}.bin" for digest in digests)}

@@ -81,8 +81,8 @@ def test_a_replacement_that_was_killed_before_the_deletion_is_completed(af: Agen
 
 def test_the_files_of_a_killed_upload_are_deleted(af: AgentFormer) -> None:
     lost = document(TEXT)
-    af.settings.upload_dir.mkdir()
-    (af.settings.upload_dir / ".upload-killed").touch()
+    af.originals.folder.mkdir(parents=True)
+    (af.originals.folder / ".upload-killed").touch()
     af.backend.announce([lost], ".upload-killed")
     file = write(af, TEXT)
     file.with_name(f".{file.name}.1.1").touch()  # the killed process was writing, and another process has its id now
@@ -192,10 +192,10 @@ def test_a_namespace_that_cannot_be_read_may_need_the_file(tmp_path: Path) -> No
 
 def test_the_lock_of_an_upload_is_held_until_its_end(af: AgentFormer) -> None:
     with af.originals.storing([document(TEXT)], []):
-        (upload,) = af.settings.upload_dir.glob(".upload-*")
+        (upload,) = af.originals.folder.glob(".upload-*")
         with pytest.raises(TimeoutError):
             FileLock(str(upload)).acquire(timeout=0)
-    assert list(af.settings.upload_dir.glob(".upload-*")) == []
+    assert list(af.originals.folder.glob(".upload-*")) == []
 
 
 def test_an_upload_whose_lock_is_held_is_running(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import shutil
 import socket
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -70,19 +71,20 @@ def keys(bucket: str) -> list[str]:
     return sorted(item["Key"] for item in client().list_objects_v2(Bucket=bucket).get("Contents", []))
 
 
-def key_of(data: bytes) -> str:
+def key_of(af: AgentFormer, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    return f"agent/files/{digest[:2]}/{digest}.bin"
+    assert af.originals.owner
+    return f"agent/files/memory-{af.originals.owner.id}/{digest[:2]}/{digest}.bin"
 
 
 def test_a_document_is_stored_read_replaced_and_removed(af: AgentFormer, bucket: str) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     af.rag.upload(TEXT, name="the same.txt")
-    assert keys(bucket) == [key_of(TEXT)]
+    assert keys(bucket) == [key_of(af, TEXT)]
     assert af.rag.original(stored.id) == TEXT
     assert not [path for path in af.settings.upload_dir.rglob("*") if path.suffix == ".bin"]
     af.rag.upload(OTHER, name="numbat.txt")
-    assert keys(bucket) == sorted([key_of(TEXT), key_of(OTHER)])  # the other document has the former bytes
+    assert keys(bucket) == sorted([key_of(af, TEXT), key_of(af, OTHER)])  # the other document has the former bytes
     for document in af.rag.documents():
         af.rag.remove(document.id)
     assert keys(bucket) == []
@@ -91,7 +93,7 @@ def test_a_document_is_stored_read_replaced_and_removed(af: AgentFormer, bucket:
 def test_an_upload_that_was_killed_leaves_no_file(af: AgentFormer, bucket: str, tmp_path: Path) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     af.backend.remove([stored.id])  # the process is killed before the sweep
-    assert keys(bucket) == [key_of(TEXT)]
+    assert keys(bucket) == [key_of(af, TEXT)]
     opened(bucket, tmp_path).close()
     assert keys(bucket) == []
 
@@ -99,14 +101,14 @@ def test_an_upload_that_was_killed_leaves_no_file(af: AgentFormer, bucket: str, 
 def test_a_missing_and_a_damaged_file_are_found_and_restored(af: AgentFormer, bucket: str) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     s3 = client()
-    s3.put_object(Bucket=bucket, Key=key_of(TEXT), Body=TEXT.swapcase())
+    s3.put_object(Bucket=bucket, Key=key_of(af, TEXT), Body=TEXT.swapcase())
     s3.put_object(Bucket=bucket, Key="agent/files/mine.txt", Body=b"mine")
     found = {check.name: check for check in af.verify()}
     assert found["originals"].found == 1 and "was changed" in found["originals"].findings[0]
     assert "1 file (4 bytes)" in " ".join(found["uploads"].findings)
     af.rag.upload(TEXT, name="numbat.txt")
     assert af.rag.original(stored.id) == TEXT
-    s3.delete_object(Bucket=bucket, Key=key_of(TEXT))
+    s3.delete_object(Bucket=bucket, Key=key_of(af, TEXT))
     with pytest.raises(NotFound, match="ingest the file again"):
         af.rag.original(stored.id)
     af.rag.upload(TEXT, name="numbat.txt")
@@ -158,3 +160,23 @@ def test_each_refusal_says_what_to_do(bucket: str, monkeypatch: pytest.MonkeyPat
         S3Files(f"s3://{bucket}").names()
     with pytest.raises(InvalidInput, match="s3://BUCKET/PREFIX"):
         connect(originals="https://bucket")
+
+
+def test_memories_that_share_a_prefix_keep_their_files(af: AgentFormer, bucket: str, tmp_path: Path) -> None:
+    """Another memory, a copy of the index folder, and a file of a version without owners."""
+    stored = af.rag.upload(TEXT, name="numbat.txt")
+    shutil.copytree(tmp_path / "i", tmp_path / "copy" / "i")
+    with opened(bucket, tmp_path / "other") as other, opened(bucket, tmp_path / "copy") as copy:
+        same = other.rag.upload(TEXT, name="numbat.txt")
+        assert keys(bucket) == sorted(key_of(each, TEXT) for each in (af, other, copy))
+        other.rag.remove(same.id)
+        assert copy.rag.original(stored.id) == TEXT
+        copy.rag.remove(stored.id)
+        assert af.rag.original(stored.id) == TEXT and keys(bucket) == [key_of(af, TEXT)]
+    digest = hashlib.sha256(TEXT).hexdigest()
+    former = f"agent/files/{digest[:2]}/{digest}.bin"
+    client().copy_object(Bucket=bucket, Key=former, CopySource={"Bucket": bucket, "Key": key_of(af, TEXT)})
+    client().delete_object(Bucket=bucket, Key=key_of(af, TEXT))
+    assert af.rag.original(stored.id) == TEXT
+    af.rag.remove(stored.id)
+    assert keys(bucket) == [former]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -101,3 +101,45 @@ def test_what_cannot_be_undone_is_refused(memory: Memory) -> None:
     memory.backend.store([memory.document("a.txt")])
     with pytest.raises(Conflict, match="was uploaded again"):
         memory.removals.undo(memory.first.id)
+
+
+class Clocks:
+    """A wall clock that can be set, the clock of the machine, and the id of its last start."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.years, self.seconds, self.start = 0, 1_000.0, "first start"
+        monkeypatch.setattr(removals, "datetime", SimpleNamespace(now=self.now, fromisoformat=datetime.fromisoformat))
+        monkeypatch.setattr(removals, "time", SimpleNamespace(monotonic=lambda: self.seconds + 5))
+        monkeypatch.setattr(removals, "_machine_clock", lambda: (self.start, self.seconds))
+
+    def now(self, zone: tzinfo) -> datetime:
+        return datetime(2026, 11, 29, tzinfo=zone) + timedelta(days=365 * self.years, seconds=self.seconds)
+
+
+@pytest.mark.parametrize("years", [-10, 10])
+@pytest.mark.parametrize("start", ["first start", "second start", ""])
+def test_a_jump_of_the_clock_neither_deletes_a_document_at_once_nor_hides_it_for_years(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, years: int, start: str
+) -> None:
+    clocks = Clocks(monkeypatch)
+    clocks.start = start and "first start"
+    memory.removals.add(memory.first.id, 60)
+    clocks.years, clocks.start = years, start
+    other = Removals(memory.backend, memory.delete)  # of a server that was started later
+    assert other.delete_due() == 60.0 and memory.deleted == []
+    assert [round(removal.left) for removal in other.pending("default")] == [60]
+    clocks.seconds += 59
+    assert other.delete_due() == 1.0 and memory.deleted == []
+    clocks.seconds += 2
+    other.delete_due()
+    assert [document for document, _ in memory.deleted] == [memory.first.id]
+
+
+def test_a_restarted_server_goes_on_with_the_time_of_the_removal(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = Clocks(monkeypatch)
+    memory.removals.add(memory.first.id, 60)
+    clocks.seconds += 61  # nobody has looked at it since
+    Removals(memory.backend, memory.delete).delete_due()
+    assert [document for document, _ in memory.deleted] == [memory.first.id]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import unicodedata
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -153,7 +152,7 @@ def keep(service: Service, grant: Grant, query: models.DocumentParameters, docum
 
 
 def _removal_json(removal: Removal) -> dict[str, Any]:
-    left = max(0.0, (removal.at - datetime.now(UTC)).total_seconds())
+    left = removal.left
     return {"id": removal.id, "name": removal.name, "seconds_left": round(left, 1)}
 
 

@@ -151,8 +151,10 @@ def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Re
 def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Response:
     """Compute the missing vectors of entries in all namespaces.
 
-    The response lists the entries of the given namespace that still have no vectors.
+    The response lists the entries of the given namespace that still have no vectors. A key that is limited to
+    namespaces is refused.
     """
+    grant.require_all_namespaces()
     scope, backend = Scope(grant.namespace(body.namespace)), service.af.backend
     service.af.memory.reindex()
     waiting = [report_json(item) for item in backend.waiting(scope, limit=_MAX_WAITING)]

@@ -83,11 +83,12 @@ def upload_jobs(af: AgentFormer) -> Jobs:
         shared = SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
     jobs = Jobs(
         settings.index_dir,
-        settings.upload_dir,
+        af.originals.folder,
         ingest,
         most=settings.max_jobs,
         days=settings.job_days,
         shared=shared,
+        former_dir=settings.upload_dir,
     )
     jobs.start()
     return jobs

@@ -25,7 +25,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from unicodedata import normalize
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.archive.markdown.pages import MAX_BYTES
 from agentformer.errors import InvalidInput, StoreBusy, StoreError, store_failure
@@ -39,6 +39,7 @@ from agentformer.records.integrity.files import (
     sync_folder,
     write_atomically,
 )
+from agentformer.settings.access import file_lock, make_folder, opener
 
 _STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
 _IGNORE_FILE = ".agentformerignore"
@@ -109,7 +110,7 @@ class HomeFolder:
                 raise InvalidInput(
                     "folder", f"{root} is not empty and not a memory home; give a new or an empty folder"
                 )
-            private.mkdir(parents=True, exist_ok=True)
+            make_folder(private)
             if not (root / _IGNORE_FILE).exists():
                 write_atomically(root / _IGNORE_FILE, b"# The files are memories, not documents.\n*\n")
             write_atomically(private / MARKER, f"{marker}\n".encode())
@@ -121,7 +122,7 @@ class HomeFolder:
     def locked(self) -> Iterator[None]:
         """Read the record, and let no other process sync the folder until the end of the context. Raises `StoreBusy` if
         another process does not end its sync, and `StoreFull` if the folder cannot be written."""
-        lock = FileLock(self._private / _LOCK)
+        lock = file_lock(self._private / _LOCK)
         try:
             lock.acquire(timeout=_LOCK_SECONDS)
             delete(self._private / _TEMPORARY)  # of a sync that was killed
@@ -211,8 +212,9 @@ class HomeFolder:
         path = self.root / self._checked(name)
         self._make_folders(path.parent)
         temporary = self._private / _TEMPORARY / hashlib.sha256(name.encode()).hexdigest()[:16]
-        temporary.parent.mkdir(exist_ok=True)
-        temporary.write_bytes(data)
+        make_folder(temporary.parent)
+        with open(temporary, "wb", opener=opener) as file:
+            file.write(data)
         if not self._is_same(former) or (self.has(name) and (former is None or former.name != name)):
             return False
         if former is not None and former.name != name:
@@ -284,7 +286,7 @@ class HomeFolder:
             folder = folder.parent
         for each in reversed(missing):
             with suppress(FileExistsError):
-                each.mkdir()
+                make_folder(each, new=True)
             if not stat.S_ISDIR(each.lstat().st_mode):
                 raise InvalidInput("file", f"{each} is a link or a file; a folder is needed there")
 

@@ -33,13 +33,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from filelock import FileLock
 
 from agentformer.embedders.model_info import PROBE, PROBES, mean_cosine, unit
 from agentformer.embedders.sbert import openvino
 from agentformer.embedders.sbert.openvino import FastTokenizer, NotExportable, OpenVinoUnavailable, import_package
 from agentformer.embedders.sbert.runtime import SAME_SPACE, facts_of, load_model, package_version, usable_cpus
 from agentformer.errors import AgentFormerError, install_command
+from agentformer.settings.access import file_lock, make_folder, make_private
 from agentformer.types import Matrix
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class ExportCache:
         except OSError as error:
             raise OpenVinoUnavailable(f"the model files in {model} cannot be read ({error.strerror})") from error
         with suppress(OSError):  # without the stamp, the digest is computed at each start
-            stamp_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(stamp_file.parent)
             _write_json(stamp_file, {"stamps": stamps, "digest": digest})
         return digest
 
@@ -135,9 +135,9 @@ def _make_locked(export: Path, source: list[str], make: Callable[[Path], None], 
     """Make the export under a lock. Do nothing if another process has just made the export, or if the export is
     complete and `replace` is False. `source` is stored with the export and identifies the model. Raise `NotExportable`
     if the model cannot be exported."""
-    export.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(export.parent)
     before = _made_at(export)
-    with FileLock(f"{export}.lock"):
+    with file_lock(f"{export}.lock"):
         if _is_complete(export) and not (replace and _made_at(export) == before):
             return
         refusal = _read_json(_refusal_file(export), dict)
@@ -160,6 +160,7 @@ def _make(export: Path, source: list[str], make: Callable[[Path], None]) -> None
     make(target)
     _write_json(target / _SOURCE, source)
     _write_json(target / _SIZES, {file.name: file.stat().st_size for file in target.iterdir() if file.is_file()})
+    make_private(target)
     if export.exists():
         export.rename(export.with_name(f"{export.name}.old.part"))
     target.rename(export)

@@ -25,6 +25,7 @@ from agentformer.errors import EmbedderUnavailable, StoreFull
 from agentformer.evaluation.optimizing.space import Configuration, key
 from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.records.vectors import text_hash
+from agentformer.settings.access import create_empty, make_folder, opener
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, Vector
 
 OWN = "agentformer-optimize"
@@ -139,10 +140,10 @@ class CachingEmbedder:
         space = self.space
         try:
             if self._opened is None or self._opened[0] != space:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                connection = sqlite3.connect(
-                    self._folder / f"vectors-{short_name(space)}.sqlite3", check_same_thread=False
-                )
+                path = self._folder / f"vectors-{short_name(space)}.sqlite3"
+                make_folder(self._folder)
+                create_empty(path)
+                connection = sqlite3.connect(path, check_same_thread=False)
                 connection.execute("PRAGMA journal_mode = WAL")
                 connection.execute("PRAGMA synchronous = NORMAL")  # a vector that is lost is embedded again
                 connection.execute(_TABLE)
@@ -202,7 +203,7 @@ class Journal:
             else:
                 self._measurements = {(key(one.configuration), one.half): one for one in measured}
                 os.truncate(path, valid_bytes)  # removes an incomplete line at the end
-            self._file = path.open("ab")
+            self._file = open(path, "ab", opener=opener)  # noqa: SIM115 - closed by `close`
 
     def find(self, configuration: Configuration, half: Half) -> Measured | None:
         """Return the stored measurement of a configuration with the questions of a half, or None."""

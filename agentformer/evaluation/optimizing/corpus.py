@@ -36,6 +36,7 @@ from agentformer.rag.originals import Originals
 from agentformer.readers import ReadLimits, read
 from agentformer.records.integrity.files import delete, read_file, write_atomically
 from agentformer.settings import Settings
+from agentformer.settings.access import make_folder
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, Hit, LanguageModel, MemoryBackend, Page, Scope
 
 _EXPECTED = ("document", "page", "answer")  # fields of a question that describe its correct passages
@@ -216,7 +217,7 @@ def synthetic(
         built = build(corpus_sources(dataset), count, seed=seed, model=model)
         content = {"about": about, "questions": [asdict(question) for question in built.questions]}
         with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_atomically(path, json.dumps({**content, "notes": built.notes}, ensure_ascii=False).encode())
     return with_questions(dataset, built)
 
@@ -286,13 +287,13 @@ class Stores:
     def _make_room(self, place: Path) -> None:
         """Create the empty folder `place`, and delete the stores that were not used for the longest time."""
         with writing(self._folder):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             others = [path for path in self._existing() if path != self._present and path not in self._used]
             old = [path for path in (*others, *self._used) if path != place]
             unused = old[: max(0, len(old) + 1 - _KEPT)] if place != self._present else []
             self._delete((*unused, place))
             self._used = [path for path in old if path not in unused]
-            place.mkdir()
+            make_folder(place, new=True)
 
     def _delete(self, places: Iterable[Path]) -> None:
         for path in places:

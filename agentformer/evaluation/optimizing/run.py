@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer._version import __version__
 from agentformer.embedders import estimated_spans
@@ -36,6 +36,7 @@ from agentformer.evaluation.optimizing.space import (
     settings_of,
 )
 from agentformer.index.words.fields import ANALYSIS
+from agentformer.settings.access import file_lock, make_folder
 from agentformer.text.code import is_code
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace
@@ -101,9 +102,9 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
     """Create the folder and lock it, so that only one process uses it. Raises `Conflict` if another process has the
     lock. Raises `StoreFull` if the folder cannot be created."""
     with writing(folder.parent, ANOTHER_FOLDER):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         try:
-            return FileLock(folder / "lock", timeout=0).acquire()
+            return file_lock(folder / "lock", timeout=0).acquire()
         except Timeout:
             message = f"another process uses {folder.parent}; wait until it ends, or choose another folder with --work"
             raise Conflict(message) from None

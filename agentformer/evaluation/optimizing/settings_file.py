@@ -36,7 +36,7 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
     permissions of the file do not change. Raises `InvalidInput` if the file cannot be read or written."""
     target, former, text = _read(path)
     try:
-        mode = target.stat().st_mode & 0o777 if target.exists() else 0o666
+        mode = target.stat().st_mode & 0o777 if target.exists() else None
         lines = {ENV_PREFIX + name.upper(): f"{ENV_PREFIX}{name.upper()}={value}" for name, value in values.items()}
         unchanged, replaced = _replaced(text, lines)
         comment = " ".join(comment.split())  # a single line, even if a name contains line breaks
@@ -47,7 +47,7 @@ def write_settings(path: Path, values: Mapping[str, Value], comment: str = "") -
         content = unchanged + border + "".join(line + end for line in new)
         bom = _BOM if former.startswith(_BOM) else b""
         write_atomically(target, bom + content.encode(), mode=mode)
-        if former:
+        if mode is not None:
             target.chmod(mode)  # the umask does not affect it
     except OSError as error:
         raise InvalidInput(

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import Conflict, EmbedderError, store_failure
 from agentformer.index.embedding.active import embedder_for
@@ -27,6 +27,7 @@ from agentformer.records import entries as records
 from agentformer.records import spaces
 from agentformer.records import vectors as store
 from agentformer.records.vectors import Rows, Window
+from agentformer.settings.access import file_lock
 from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, RecordStore, Reembedding
 
 LOCK_FILE = "reembed.lock"
@@ -52,7 +53,7 @@ def migration_lock(folder: Path) -> Iterator[None]:
     """Hold the migration lock, so that only one process at a time migrates the store. Raises `Conflict` if another
     process holds the lock, and `StoreFull` if the lock file cannot be written."""
     try:
-        lock = FileLock(folder / LOCK_FILE, timeout=0).acquire()
+        lock = file_lock(folder / LOCK_FILE, timeout=0).acquire()
     except Timeout:
         raise Conflict(
             "another process is re-embedding this store; wait until it has finished, or stop that process"

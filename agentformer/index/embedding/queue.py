@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError, store_failure
 from agentformer.index import entry_properties, property_threads
@@ -28,6 +28,7 @@ from agentformer.records import vectors as store
 from agentformer.records.fields import STORED_BY_KEY
 from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
 from agentformer.records.vectors import Rows, Window
+from agentformer.settings.access import file_lock
 from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, RecordStore, StoredVector
 
 LOCK_FILE = "embedding.lock"
@@ -73,7 +74,7 @@ def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
     """Acquire and return the lock for embedding the queue. If another process holds it, wait if `wait` is True,
     otherwise raise `filelock.Timeout`. Raises `StoreFull` if the lock file cannot be written."""
     try:
-        return FileLock(folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
+        return file_lock(folder / LOCK_FILE, timeout=-1 if wait else 0).acquire()
     except Timeout:
         raise
     except OSError as error:

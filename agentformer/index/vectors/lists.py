@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.index.vectors.flat import IntArray, Mask, Nearest, bitmap_selector, nearest, search_parameters
+from agentformer.settings.access import opener
 from agentformer.types import Matrix
 
 MAP_BYTES = 64_000_000  # codes with at least so many bytes are mapped from the snapshot
@@ -120,7 +121,7 @@ class Lists:
         operating system keeps its content while the lists are used. Raises `OSError` or `RuntimeError` if the file
         cannot be written or mapped."""
         try:
-            with path.open("xb") as file:
+            with open(path, "xb", opener=opener) as file:
                 write_lists(
                     file.write, empty_lists(self.index, centroids=False), self._list_sizes, all_joined([self], None)
                 )

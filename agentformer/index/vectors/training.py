@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from agentformer.index.vectors.flat import IntArray, limit_threads
 from agentformer.index.vectors.ivf import Ivf, Outliers, Tuning
 from agentformer.index.vectors.lists import Lists
+from agentformer.settings.access import file_lock
 from agentformer.types import Matrix
 
 log = logging.getLogger("agentformer")
@@ -272,7 +273,7 @@ class BackgroundTrainer:
     def lock(self, seconds: float = 0.0) -> FileLock:
         """Return the file lock that a process holds while it trains the index or writes a snapshot. Acquiring the lock
         raises `Timeout` if another process does not release the lock within `seconds`."""
-        return FileLock(self._lock_file, timeout=seconds)
+        return file_lock(self._lock_file, timeout=seconds)
 
     def _run(self, train: Callable[[Stopped], None]) -> None:
         try:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import tantivy
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import AgentFormerError, StoreBusy, StoreFull
 from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
@@ -43,6 +43,7 @@ from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.integrity.files import delete
+from agentformer.settings.access import file_lock, make_folder
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, RecordStore
 
@@ -100,7 +101,7 @@ class WordIndex:
     def discard(self) -> None:
         """Delete the index files and the state in memory, because the files may still contain the words of removed
         entries. The next search rebuilds the index from the records. Raises `OSError` if a file cannot be deleted."""
-        with self._writing, FileLock(self._lock_file):
+        with self._writing, file_lock(self._lock_file):
             with self._lock:
                 self._index, self._applied, self._point = None, -1, ""
                 self._view, self._seen = None, -1
@@ -166,10 +167,10 @@ class WordIndex:
             raise store_error(error, self._folder) from error
 
     def _update_locked(self, database: RecordStore, wait: bool) -> None:
-        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder.parent)
         with self._writing:
             try:
-                lock = FileLock(self._lock_file).acquire(timeout=-1 if wait else 0)
+                lock = file_lock(self._lock_file).acquire(timeout=-1 if wait else 0)
             except Timeout:
                 return
             with lock:
@@ -193,7 +194,7 @@ class WordIndex:
         """Open the index on disk. If it is already open, read its newest commit. If the index cannot be read or belongs
         to another store, replace it with an empty index."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             state = read_manifest(self._folder, verify=self._index is None)
             if self._index is None:
                 self._index = tantivy.Index(schema(), path=str(self._folder))
@@ -214,7 +215,7 @@ class WordIndex:
         if os.path.lexists(self._folder):
             delete(self._aside)
             self._folder.rename(self._aside)
-        self._folder.mkdir(parents=True)
+        make_folder(self._folder, new=True)
         self._index = tantivy.Index(schema(), path=str(self._folder))
         self._adopt(self._state(0, "", 0))
 

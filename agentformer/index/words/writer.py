@@ -21,6 +21,7 @@ from typing import Any
 
 from agentformer.errors import StoreBusy, StoreError, StoreFull, is_passing
 from agentformer.records.integrity.files import open_regular_file, read_file, write_atomically
+from agentformer.settings.access import make_private
 
 MANIFEST_FILE = "manifest.json"
 _MEMTABLE_SHARE = 0.02  # share of the entries that may wait in memory; it hardly changes the rarity of words
@@ -125,6 +126,7 @@ def write_manifest(folder: Path, state: Mapping[str, Any]) -> None:
     listed = _load_manifest(folder).get("files", {})
     names = [path.name for path in _index_files(folder)]
     files = {name: listed[name] if name in listed and name != _SEGMENTS_FILE else _crc(folder / name) for name in names}
+    make_private(folder)
     write_atomically(folder / MANIFEST_FILE, json.dumps({"state": dict(state), "files": files}).encode())
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing
+from agentformer.settings.access import create_empty
 
 if sys.platform != "win32":
     import fcntl
@@ -177,6 +178,9 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
     check_regular_file(path)
     # a writer creates its log in the folder
     read_only = path.exists() and not (os.access(path, os.W_OK) and os.access(path.parent, os.W_OK))
+    if not path.exists():
+        with suppress(OSError):  # SQLite reports the reason
+            create_empty(path)  # SQLite gives the permissions of this file to its log, too
     connection = open_read_only(path, busy_seconds) if read_only else _connect(path, busy_seconds)
     try:
         connection.row_factory = sqlite3.Row

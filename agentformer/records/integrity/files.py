@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 from agentformer.errors import InvalidInput, store_failure
+from agentformer.settings import access
+from agentformer.settings.access import make_folder
 
 _SHOWN_PATH = 200  # at most this many characters of a path are in a message
 _NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -76,29 +78,44 @@ def read_file(path: Path) -> bytes:
         return file.read()
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """Replace the content of the file `path`, and sync the file to the disk. `mode` contains the permission bits of the
-    file, from which the umask is removed. Raises `OSError` if the file cannot be written."""
+    file, if they differ from those of other files. Raises `OSError` if the file cannot be written."""
     with atomic_writer(path, mode=mode) as file:
         file.write(data)
 
 
 @contextlib.contextmanager
-def atomic_writer(path: Path, *, mode: int = 0o666) -> Iterator[BinaryIO]:
+def atomic_writer(path: Path, *, mode: int | None = None, replace_file: bool = True) -> Iterator[BinaryIO]:
     """Yield a temporary file for the new content of `path`. If the context ends without an error, the temporary file is
-    synced and renamed to `path`. Raises `OSError` if the file cannot be written."""
+    synced and renamed to `path`. If `replace_file` is false and `path` exists then, `path` is not changed. Raises
+    `OSError` if the file cannot be written."""
     remove_stale_temporaries(path)
     temporary = temporary_path(path)
     try:
-        with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        given = access.opener if mode is None else lambda name, flags: os.open(name, flags, mode)
+        with open(temporary, "wb", opener=given) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        if replace_file or not _linked(temporary, path):
+            os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def _linked(temporary: Path, path: Path) -> bool:
+    """Rename a file unless `path` exists. Return False, and do nothing, if the file system has no links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    temporary.unlink()
+    return True
 
 
 def temporary_path(path: Path) -> Path:
@@ -178,7 +195,7 @@ def new_folder(folder: Path, example: str, outside: Iterable[Path] = ()) -> Iter
             raise InvalidInput("folder", f"{folder} already exists and is not empty; choose a new folder")
         with contextlib.suppress(OSError):
             remove_stale_temporaries(folder)
-        partial.mkdir(parents=True)
+        make_folder(partial, new=True)
         try:
             yield partial
             for path in [path for path in partial.rglob("*") if path.is_dir()]:
@@ -217,8 +234,8 @@ class HashedFile:
 def hashed_file(path: Path) -> Iterator[HashedFile]:
     """Yield a new file for writing. When the context ends without an error, the file is on disk. Raises `OSError` if
     the file exists or cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("xb") as file:
+    make_folder(path.parent)
+    with open(path, "xb", opener=access.opener) as file:
         yield HashedFile(file)
         file.flush()
         os.fsync(file.fileno())

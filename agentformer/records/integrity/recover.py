@@ -25,6 +25,7 @@ from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
 from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair
+from agentformer.settings.access import opener
 
 
 class Recovered(NamedTuple):
@@ -161,7 +162,7 @@ class _Replacement:
     def _create(self, path: Path) -> BinaryIO:
         """Create a file with the owner and the group of the damaged file. Only the owner can read the new file. Raises
         `StoreError` if the owner or group cannot be set."""
-        file = open(path, "xb", opener=lambda name, flags: os.open(name, flags, 0o600))  # noqa: SIM115 - for the caller
+        file = open(path, "xb", opener=opener)  # noqa: SIM115 - for the caller
         old, new = os.fstat(self._file.fileno()), os.fstat(file.fileno())
         if sys.platform != "win32" and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
             try:

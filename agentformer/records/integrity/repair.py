@@ -24,6 +24,7 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
+from agentformer.settings.access import opener
 from agentformer.types import RecordStore
 
 _MAX_ROWS = 1_000  # deleted in one transaction
@@ -49,7 +50,7 @@ class Quarantine:
         line = {"table": table, "why": reason, "row": {name: _readable(value) for name, value in row.items()}}
         new = not self.path.exists()
         try:
-            with open(self.path, "ab", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            with open(self.path, "ab", opener=opener) as file:
                 file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
                 file.flush()
                 os.fsync(file.fileno())

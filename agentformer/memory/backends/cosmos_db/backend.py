@@ -125,6 +125,11 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             search_options(settings),
         )
 
+    @property
+    def owner(self) -> str:
+        """The address of the container, which a copy of the container does not have."""
+        return self._container.name
+
     def search(self, query: Query) -> Hits:
         """Return the hits, best first. In the mode `server`, Cosmos DB ranks them; otherwise, the local indexes rank
         them."""

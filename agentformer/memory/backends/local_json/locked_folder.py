@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, is_passing, store_failure
 from agentformer.memory.backends.local_json.file_format import (
@@ -35,6 +35,7 @@ from agentformer.memory.backends.local_json.file_format import (
     parse_file,
 )
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import AbsentDocument
 
 LOCK_FILE = "memory.lock"
@@ -51,12 +52,12 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         except OSError as error:
             raise store_failure(f"the folder {path} cannot be created", error, "choose another folder") from error
         self._identity = _identity(path)
         self._thread_lock = threading.Lock()
-        self._file_lock = FileLock(str(path / LOCK_FILE))
+        self._file_lock = file_lock(path / LOCK_FILE)
         self._closed = False
         self._files: dict[str, NamespaceFile] = {}  # by file name
         self._contents = Contents()

@@ -37,8 +37,13 @@ from agentformer.types import EmbeddingSpace, new_id
 if TYPE_CHECKING:
     import psycopg
 
-# If a node is lost during a transaction, its write lock is released after this time.
-_LIMIT = "SET LOCAL idle_in_transaction_session_timeout = '120s'"
+# If a node is lost during a transaction, its write lock is released after this time. The server notices late that a
+# client has died; the other settings make it notice earlier.
+_LIMIT = (
+    "SET LOCAL idle_in_transaction_session_timeout = '120s'; SET LOCAL tcp_keepalives_idle = 30; "
+    "SET LOCAL tcp_keepalives_interval = 10; SET LOCAL tcp_keepalives_count = 3"
+)
+_NO_LIMIT = "SET LOCAL idle_in_transaction_session_timeout = 0"
 _DOUBT_SECONDS = 15.0  # seconds in which the server is asked whether a transaction was committed
 _IN_DOUBT = (
     "the connection to the server was lost during a commit, and it is not known whether the change is stored; "
@@ -50,10 +55,15 @@ _IN_DOUBT = (
 _STARTED = """
     INSERT INTO commits AS c VALUES (%s, %s, server_micros())
     ON CONFLICT (connection) DO UPDATE SET token = excluded.token, at = excluded.at
-    RETURNING (SELECT coalesce(max(seq), 0) FROM changes)
+    RETURNING (SELECT coalesce(max(seq), 0) FROM changes), (SELECT version FROM schema_version)
 """
 # This statement writes, so its commit waits for synchronous standbys. They then have the transaction in doubt, too.
 _OUTCOME = "UPDATE commits SET at = server_micros() WHERE connection = %s RETURNING token"
+# The number of the database cluster, and the numbers of the database and of the schema in it.
+_PLACE = """
+    SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
+        (SELECT oid FROM pg_database WHERE datname = current_database()), (%s::regnamespace)::oid)
+"""
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOTHING: Ready = {}
@@ -82,8 +92,11 @@ class PostgresDatabase:
             self.read_only = bool(row and row[0])
             if not self.read_only:
                 schema.migrate(connection, schema_name, self._lock_number)
-                connection.execute(_FORGET)
-            found = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
+            with connection.transaction():
+                connection.execute(f'SET LOCAL search_path = "{schema_name}", public'.encode())
+                if not self.read_only:
+                    connection.execute(_FORGET)
+                found = connection.execute("SELECT value FROM meta WHERE key = 'store_id'").fetchone()
         self.store_id = str(found[0]) if found else ""
         if not self.store_id:
             raise StoreDamaged("the id of the store is missing in the table meta; restore a backup")
@@ -97,8 +110,7 @@ class PostgresDatabase:
         a statement that sets an option of the transaction, and `ready` are queries whose results the connection will
         need. The statement and the queries are sent together with the beginning of the transaction, which saves round
         trips. If `beyond` is true, the connection does not count for the limit of connections."""
-        begin = "; ".join(filter(None, (_READ, setting, *ready.values())))
-        with self._connections.borrow(begin, beyond=beyond) as raw:
+        with self._connections.borrow(setting, *ready.values(), begin=_READ, beyond=beyond) as raw:
             try:
                 with _lost_transactions(raw):
                     yield cast(sqlite3.Connection, Connection(raw, self._connections.results(raw, ready)))
@@ -110,13 +122,13 @@ class PostgresDatabase:
         """Yield a connection in a transaction that has the write lock of the store. It is committed at the end of the
         context, or rolled back after an error. If the connection is lost during the commit, the server is asked whether
         the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was changed."""
-        begin = f"BEGIN; {_LIMIT}; SELECT pg_advisory_xact_lock({self._lock_number})"
         token = new_id()
-        with self._transaction(begin) as raw:
+        with self._transaction(_LIMIT, f"SELECT pg_advisory_xact_lock({self._lock_number})") as raw:
             name = self._connections.name(raw)
             connection = Connection(raw)
             with _lost_transactions(raw):
-                since = connection.run(_STARTED, [name, token]).fetchone()[0]
+                since, version = connection.run(_STARTED, [name, token]).fetchone()
+                schema.check_version(version)
                 yield as_connection(raw)
                 if self.before_commit is not None:
                     self.before_commit(as_connection(raw), since)
@@ -130,38 +142,43 @@ class PostgresDatabase:
             yield RecordsSnapshot(connection)
 
     @contextmanager
-    def lock(self, name: str, *, wait: bool) -> Iterator[Connection]:
-        """Hold a lock that only one process of all nodes can hold at a time, and yield a connection without a
-        transaction. If the process dies, the lock is released. Raises `filelock.Timeout` if another process has the
-        lock and `wait` is False."""
+    def lock(self, name: str, *, wait: bool) -> Iterator[None]:
+        """Hold a lock that only one process of all nodes can hold at a time. A transaction holds the lock, which is
+        released if the process dies. Raises `filelock.Timeout` if another process has the lock and `wait` is False."""
         number = _lock_number(f"{self._schema}/{name}")
-        with self._connections.borrow() as raw, translated_errors():
-            if wait:
-                raw.execute("SELECT pg_advisory_lock(%s)", [number])
-            else:
-                row = raw.execute("SELECT pg_try_advisory_lock(%s)", [number]).fetchone()
-                if not (row and row[0]):
-                    raise Timeout(name)
-            try:
-                yield Connection(raw)
-            finally:
-                with suppress(Exception):
-                    raw.execute("SELECT pg_advisory_unlock(%s)", [number])
+        take = f"SELECT {'true FROM pg_advisory_xact_lock' if wait else 'pg_try_advisory_xact_lock'}({number})"
+        with self._transaction(_NO_LIMIT, take) as raw:
+            if not self._connections.value(raw):
+                raise Timeout(name)
+            yield
 
     @contextmanager
     def statements(self) -> Iterator[Connection]:
-        """Yield a connection in which each statement is a transaction without the write lock of the store. Used for the
-        tables of the nodes, because their statements must not wait for writers."""
-        with self._connections.borrow() as raw:
+        """Yield a connection in a transaction without the write lock of the store. Used for the tables of the nodes,
+        because their statements must not wait for writers."""
+        with self._transaction("SELECT version FROM schema_version") as raw:
+            schema.check_version(self._connections.value(raw))
             yield Connection(raw)
+            self._end(raw)
+
+    def create_index(self, build: Callable[[Connection, str], object]) -> None:
+        """Call `build(connection, schema)` with a connection without a transaction, in which an index can be created
+        while others write. Its statements must name their schema."""
+        with self._connections.borrow(begin="") as raw:
+            build(Connection(raw), self._schema)
+
+    def owner(self) -> str:
+        """Return a text that differs between this store and each copy of it, on this or another server."""
+        with self.statements() as connection:
+            return self.store_id + "/" + str(connection.run(_PLACE, [f'"{self._schema}"']).fetchone()[0])
 
     def close(self) -> None:
         """Close the unused connections. A connection in use is closed when it is returned."""
         self._connections.close()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[psycopg.Connection[Any]]:
-        with self._connections.borrow(begin) as raw:
+    def _transaction(self, *statements: str) -> Iterator[psycopg.Connection[Any]]:
+        with self._connections.borrow(*statements) as raw:
             try:
                 yield raw
             finally:
@@ -171,15 +188,17 @@ class PostgresDatabase:
 
     def _commit(self, raw: psycopg.Connection[Any], name: str, token: str) -> None:
         try:
-            with translated_errors():
-                outcome = raw.execute("COMMIT").statusmessage
+            self._end(raw)
         except StoreError as error:
             if not raw.closed:
                 raise
             self._connections.note_lost(raw)
             if not self._was_committed(name, token):
                 raise TransactionLost(str(error)) from error.__cause__
-            return
+
+    def _end(self, raw: psycopg.Connection[Any]) -> None:
+        with translated_errors():
+            outcome = raw.execute("COMMIT").statusmessage
         if outcome != "COMMIT":  # the server rolls a transaction with a failed statement back without an error
             raise StoreError("the PostgreSQL server has undone a transaction, because one of its statements failed")
 
@@ -189,11 +208,11 @@ class PostgresDatabase:
         write lock, which the transaction held until its end, so the transaction has ended when the server is asked. If
         a standby has replaced the server, the answer is True only if the standby had received the transaction. Raises
         `StoreError` if no server answers."""
-        begin = f"BEGIN; SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'; "
-        begin += f"SELECT pg_advisory_xact_lock({self._lock_number})"
+        wait = f"SET LOCAL lock_timeout = '{_DOUBT_SECONDS:.0f}s'"
+        lock = f"SELECT pg_advisory_xact_lock({self._lock_number})"
         end = time.monotonic() + _DOUBT_SECONDS
         while True:
-            with suppress(StoreError), self._transaction(begin) as raw, translated_errors():
+            with suppress(StoreError), self._transaction(wait, lock) as raw, translated_errors():
                 row = raw.execute(_OUTCOME, [name]).fetchone()
                 raw.execute("COMMIT")
                 return row is not None and row[0] == token

@@ -136,6 +136,11 @@ class PostgresMemoryBackend(IndexedBackend):
         """Write the records and vectors of this moment into `folder`, as a store that the backend `faiss` can open."""
         copy_to_sqlite(self._database, folder)
 
+    @property
+    def owner(self) -> str:
+        """A text that differs between this store and each copy of it."""
+        return self._database.owner()
+
     def status(self) -> dict[str, Any]:
         """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
         with self._database.reading() as connection:

@@ -1,6 +1,10 @@
 """The connections of a process to a PostgreSQL server. Their number is limited. If the server is unreachable, calls
 wait some seconds for it.
 
+A pooler in transaction mode, such as PgBouncer, gives a connection to other clients after each transaction. So no
+setting, lock or prepared statement may belong to a session: each transaction names its schema, locks are held by
+transactions, and psycopg prepares no statement.
+
 `psycopg_pool` is not used, because it connects in a thread. If the server refused the login, the caller would only get
 the error that the pool has no connection.
 """
@@ -34,9 +38,6 @@ _MAX_IDLE = 8  # idle connections that stay open
 _WAIT = 30.0  # seconds for a free connection
 _PATIENCE = 15.0  # seconds in which an unreachable server is tried again: a restart needs a few, a failover more
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0  # seconds between two attempts
-# A server notices late that a client has died, and its transaction keeps its locks until then. These settings make the
-# server notice earlier.
-_KEEPALIVE = "SET tcp_keepalives_idle = 30; SET tcp_keepalives_interval = 10; SET tcp_keepalives_count = 3"
 _END = """
     SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid = ANY(%s)
     AND (classid::bigint << 32) + objid::bigint = %s AND objsubid = 1
@@ -50,7 +51,7 @@ class Connections:
 
     def __init__(self, url: str, schema: str, limit: int, lock: int) -> None:
         self._url = url
-        self._schema = schema
+        self._in_schema = f'SET LOCAL search_path = "{schema}", public'
         self._limit = limit
         self._lock = lock
         self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
@@ -66,9 +67,11 @@ class Connections:
         self._closed = False
 
     @contextmanager
-    def borrow(self, begin: str = "", *, beyond: bool = False) -> Iterator[psycopg.Connection[Any]]:
-        """Yield a connection in which the statements `begin` were executed. Raises `StoreBusy` if no connection becomes
-        free in time. If `beyond` is true, the connection does not count for the limit."""
+    def borrow(self, *statements: str, begin: str = "BEGIN", beyond: bool = False) -> Iterator[psycopg.Connection[Any]]:
+        """Yield a connection in a new transaction, in which `statements` were executed. `begin` begins the transaction;
+        if it is empty, there is no transaction, and statements must name their schema. Raises `StoreBusy` if no
+        connection becomes free in time. If `beyond` is true, the connection does not count for the limit."""
+        sql = "; ".join([begin, self._in_schema, *filter(None, statements)] if begin else statements)
         depth = getattr(self._held, "depth", 0)
         counted = not depth and not beyond
         if counted and not self._free.acquire(timeout=_WAIT):
@@ -78,7 +81,7 @@ class Connections:
             )
         self._held.depth = depth + 1
         try:
-            raw = self._begun(begin)
+            raw = self._begun(sql)
             try:
                 yield raw
             finally:
@@ -94,16 +97,19 @@ class Connections:
 
         raw = open_connection(self._url)
         register_text(raw)
-        with translated_errors():
-            raw.execute(f'SET search_path = "{self._schema}", public; {_KEEPALIVE}'.encode())
-            if extended:
+        if extended:
+            with translated_errors(), raw.transaction():
+                raw.execute(self._in_schema.encode())
                 register_vector(raw)
-                raw.execute("SET hnsw.iterative_scan = relaxed_order; SET hnsw.max_scan_tuples = 20000")
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
-        """Return the results of the statements `ready`, which `borrow` has executed at the end of its `begin`."""
+        """Return the results of the statements `ready`, which `borrow` has executed."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
+
+    def value(self, raw: psycopg.Connection[Any]) -> Any:
+        """Return the first value of the last statement that `borrow` has executed."""
+        return self._results.pop(raw)[-1][0][0]
 
     def end_reading(self, raw: psycopg.Connection[Any]) -> None:
         """End a read transaction without waiting for the answer, which the next use of the connection reads."""

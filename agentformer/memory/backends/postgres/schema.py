@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from agentformer.errors import StoreError
+from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records.integrity import checksums
 from agentformer.types import new_id
 
@@ -260,12 +260,8 @@ def migrate(connection: psycopg.Connection[Any], schema: str, lock: int) -> None
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
         version = _version(connection, schema)
-        if version > len(MIGRATIONS):
-            raise StoreError(
-                f"a newer version of agentformer wrote this store (schema {version}; this version knows only schema "
-                f"{len(MIGRATIONS)}); upgrade agentformer"
-            )
-        if version == len(MIGRATIONS):
+        if version >= len(MIGRATIONS):
+            check_version(version)
             return
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         _check_pgvector(connection)
@@ -280,6 +276,18 @@ def migrate(connection: psycopg.Connection[Any], schema: str, lock: int) -> None
             connection.execute("INSERT INTO schema_version VALUES (0)")
             connection.execute("INSERT INTO meta VALUES ('store_id', %s, %s)", [store_id, checksum])
         connection.execute("UPDATE schema_version SET version = %s", [len(MIGRATIONS)])
+
+
+def check_version(version: int) -> None:
+    """Check the number of the schema in a transaction: another process may have migrated it. Raises `StoreError` if it
+    is not the newest number that this version knows."""
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"a newer version of agentformer wrote this store (schema {version}; this version knows only schema "
+            f"{len(MIGRATIONS)}); upgrade agentformer"
+        )
+    if version < len(MIGRATIONS):
+        raise StoreDamaged(f"the schema has the number {version} instead of {len(MIGRATIONS)}; restore a backup")
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int:

@@ -222,7 +222,8 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
         given = module.conninfo.conninfo_to_dict(url)
         if any("@" in host[1:] for host in str(given.get("host") or "").split(",")):  # a part of the password
             raise InvalidInput("postgres_url", f"{_ADDRESS}; write an @ in the password as %40")
-        raw = module.connect(**{**_PARAMETERS, **given}, autocommit=True, row_factory=_row_factory)
+        options = {"autocommit": True, "row_factory": _row_factory, "prepare_threshold": None}
+        raw = module.connect(**{**_PARAMETERS, **given}, **options)
     except module.ProgrammingError:
         raise InvalidInput("postgres_url", _ADDRESS) from None
     except module.Error as error:

@@ -44,6 +44,10 @@ log = logging.getLogger("agentformer")
 
 INDEXED_FROM = 10_000  # number of vectors; a smaller space is searched exactly
 _SPARE = 16  # additional windows, because rounding may have moved good windows below the limit
+_SEARCH_OPTIONS = (
+    "SELECT set_config('hnsw.ef_search', %s, true), set_config('hnsw.iterative_scan', 'relaxed_order', true), "
+    "set_config('hnsw.max_scan_tuples', '20000', true)"
+)
 _EFFORT = (200, 1_000)  # minimum and maximum candidates that the index considers at a time (hnsw.ef_search)
 _MAX_CANDIDATES = 20_000  # maximum candidates of the index (hnsw.max_scan_tuples); then the search is exact
 _BUILD = {"m": 16, "ef_construction": 100}
@@ -134,8 +138,8 @@ class ServerVectors:
 
     def _build(self) -> None:
         try:
-            with suppress(Timeout), self._database.lock("hnsw", wait=False) as raw:
-                create_index(raw)
+            with suppress(Timeout), self._database.lock("hnsw", wait=False):
+                self._database.create_index(create_index)
             self.problem = ""
         except AgentFormerError as error:
             self.problem = str(error)
@@ -147,26 +151,31 @@ def index_name(space: int) -> str:
     return f"vectors_of_space_{space}"
 
 
-def _is_valid(raw: Connection, space: int) -> bool | None:
+def _is_valid(raw: Connection, space: int, schema: str = "") -> bool | None:
     """Return whether the index of an embedding space is valid, or None if it does not exist."""
     query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-    row = raw.run(query, [index_name(space)]).fetchone()
+    row = raw.run(query, [f'"{schema}".{index_name(space)}' if schema else index_name(space)]).fetchone()
     return bool(row[0]) if row else None
 
 
-def create_index(raw: Connection) -> None:
-    """Create the HNSW index of each space that has many vectors and no valid index. Writers do not wait."""
-    for space, dimension in raw.run("SELECT space, max(vector_dims(half)) FROM vectors GROUP BY 1", []).fetchall():
-        count = raw.run("SELECT count(*) FROM vectors WHERE space = %s", [space]).fetchone()[0]
-        name, valid = index_name(space), _is_valid(raw, space)
+def create_index(raw: Connection, schema: str) -> None:
+    """Create the HNSW index of each space that has many vectors and no valid index. Writers do not wait. The statements
+    name their schemas, because they cannot be in a transaction."""
+    query = "SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace"
+    types = raw.run(f"{query} WHERE extname = 'vector'", []).fetchone()[0]
+    table = f'"{schema}".vectors'
+    spaces = f"SELECT space, max({types}.vector_dims(half)), count(*) FROM {table} GROUP BY 1"
+    for space, dimension, count in raw.run(spaces, []).fetchall():
+        name, valid = index_name(space), _is_valid(raw, space, schema)
         if count < INDEXED_FROM or valid:
             continue
         if valid is False:  # an interrupted creation
-            raw.run(f"DROP INDEX CONCURRENTLY IF EXISTS {name}", [])
+            raw.run(f'DROP INDEX CONCURRENTLY IF EXISTS "{schema}".{name}', [])
         options = ", ".join(f"{key} = {value}" for key, value in _BUILD.items())
         raw.run(
-            f"CREATE INDEX CONCURRENTLY {name} ON vectors USING hnsw ((half::halfvec({dimension})) halfvec_ip_ops) "
-            f"WITH ({options}) WHERE space = {space} AND entry_namespace <> {NO_NAMESPACE}",
+            f"CREATE INDEX CONCURRENTLY {name} ON {table} "
+            f"USING hnsw ((half::{types}.halfvec({dimension})) {types}.halfvec_ip_ops) WITH ({options}) "
+            f"WHERE space = {space} AND entry_namespace <> {NO_NAMESPACE}",
             [],
         )
 
@@ -196,7 +205,7 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
     count = (limit + _SPARE) * 2
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
-        raw.run(f"SET LOCAL hnsw.ef_search = {effort}", [])
+        raw.run(_SEARCH_OPTIONS, [str(effort)])
         # without OFFSET 0, the planner may find the vectors of the namespace by another index, and sort them
         nearest = (
             f"SELECT * FROM (SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "

@@ -1,0 +1,69 @@
+"""Verification of the files beside the store: upload jobs, API keys, and the permissions of all files."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import quote
+
+from agentformer.access.keys import FILE as KEYS_FILE
+from agentformer.access.keys import KeyStore
+from agentformer.errors import StoreError
+from agentformer.jobs import FILE as JOBS_FILE
+from agentformer.jobs.store import damaged_rows
+from agentformer.records.integrity import Findings
+from agentformer.records.integrity.file_guard import is_passing_failure
+from agentformer.settings.access import readable_by_others
+
+_BUSY_SECONDS = 60
+
+
+def verify_jobs(index_dir: Path) -> Findings:
+    """Check that the database of background uploads, if it exists, and each job in it can be read."""
+    advice = "stop the servers, delete this database, and send the waiting uploads again"
+    findings = Findings("jobs", "each background upload can be read", advice)
+    path = index_dir / JOBS_FILE
+    if not path.exists():
+        return findings
+    uri = f"file:{quote(str(path))}?mode=ro"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
+            if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
+                return findings  # its process was killed before it made the table; the next upload makes it
+            findings.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
+            messages = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
+            findings.add_all((f"{path.name}: {message}", message) for message in messages if message != "ok")
+            findings.add_all((f"{path.name}: the job {name} is damaged", name) for name in damaged_rows(connection))
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        if is_passing_failure(error):  # it says nothing about the database
+            findings.advice = "try again"
+        findings.add(f"{path.name}: {error}")
+    return findings
+
+
+def verify_keys(index_dir: Path) -> list[Findings]:
+    """Check that the file of the API keys, if it exists, can be read. Without a file, return no result."""
+    if not (index_dir / KEYS_FILE).exists():
+        return []
+    findings = Findings("keys", "each API key can be read", "")
+    try:
+        findings.looked_at = len(KeyStore(index_dir).all())
+    except StoreError as error:
+        findings.add(str(error))
+    return [findings]
+
+
+def verify_access(*folders: Path) -> list[Findings]:
+    """Return a note for each folder that other users of this machine can read. An existing folder keeps its
+    permissions, so this is no damage. Return no result if there is no such folder."""
+    findings = Findings("access", "each folder can be read by its owner alone", "", len(folders))
+    notes = [
+        f"other users of this machine can list {folder} and read {len(found) - 1} files in it; run "
+        f"`chmod -R go-rwx {folder}`, or set AGENTFORMER_FILE_ACCESS=group if the group may read them"
+        for folder in dict.fromkeys(folders)
+        if (found := readable_by_others(folder))
+    ]
+    for note in notes:
+        findings.note(note)
+    return [findings] if notes else []

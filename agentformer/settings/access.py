@@ -1,0 +1,111 @@
+"""Permissions of the files and folders that AgentFormer creates: only their owner can use them or, with the setting
+`file_access=group`, also the group of the files. The functions never change the umask, which all threads of a process
+share, and never change an existing folder."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from filelock import FileLock
+
+_OTHERS, _GROUP = 0o007, 0o077  # permissions that nobody but the owner, or the owner and the group, may have
+_shared = False
+
+
+def share_with_group(shared: bool) -> None:
+    """Let the group use the files and folders that this process creates from now on."""
+    global _shared
+    _shared = shared
+
+
+def file_mode() -> int:
+    """Return the permissions of a new file."""
+    return 0o660 if _shared else 0o600
+
+
+def make_folder(folder: Path, *, new: bool = False) -> None:
+    """Create a folder, and the missing folders above it. Raises `FileExistsError` if `new` is true and the folder
+    exists, and `OSError` if it cannot be created."""
+    mode = 0o770 if _shared else 0o700
+    try:
+        folder.mkdir(mode)
+    except FileNotFoundError:
+        if folder.parent == folder:
+            raise
+        make_folder(folder.parent)
+        make_folder(folder, new=new)
+        return
+    except FileExistsError:
+        if new or not folder.is_dir():
+            raise
+        return
+    if _shared:  # the umask may have removed the permissions of the group
+        _set(folder, mode | (stat.S_IMODE(folder.stat().st_mode) & stat.S_ISGID))
+
+
+def opener(path: str, flags: int) -> int:
+    """Open a file for `open(..., opener=opener)`. A new file gets the permissions of `file_mode`."""
+    handle = os.open(path, flags, file_mode())
+    if _shared and not os.fstat(handle).st_mode & 0o040:
+        _set(path, file_mode())
+    return handle
+
+
+def create_empty(path: Path) -> None:
+    """Create an empty file, unless the file exists. Other software then writes the file and keeps its permissions. The
+    file is not opened: closing it would release the locks of SQLite in this process."""
+    try:
+        os.mknod(path, stat.S_IFREG | file_mode())
+    except FileExistsError:
+        return
+    except (AttributeError, PermissionError):  # not a system on which users may create a file in this way
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, file_mode()))
+    if _shared:
+        _set(path, file_mode())
+
+
+def file_lock(path: str | os.PathLike[str], **options: Any) -> FileLock:
+    """Return a `FileLock` whose file has the permissions of `file_mode`."""
+    from filelock import FileLock
+
+    return FileLock(path, mode=file_mode(), **options)
+
+
+def make_private(folder: Path) -> None:
+    """Set the permissions of the files that other software has written into a folder."""
+    for path, mode in _contents(folder):
+        if not stat.S_ISLNK(mode):
+            wanted = (0o770 if _shared else 0o700) if stat.S_ISDIR(mode) else file_mode()
+            if stat.S_IMODE(mode) & 0o777 != wanted:
+                _set(path, wanted)
+
+
+def readable_by_others(folder: Path) -> list[Path]:
+    """Return the folder and the files in it that users can read who should not, or nothing if they cannot list the
+    folder."""
+    forbidden = _OTHERS if _shared else _GROUP
+    try:
+        if os.name != "posix" or not folder.is_dir() or not folder.stat().st_mode & forbidden:
+            return []
+    except OSError:
+        return []
+    return [folder, *(path for path, mode in _contents(folder) if stat.S_ISREG(mode) and mode & forbidden & 0o044)]
+
+
+def _contents(folder: Path) -> Iterator[tuple[Path, int]]:
+    with suppress(OSError):
+        for path in folder.rglob("*"):
+            with suppress(OSError):
+                yield path, path.lstat().st_mode
+
+
+def _set(path: str | os.PathLike[str], mode: int) -> None:
+    with suppress(OSError):  # the file belongs to another user, or was deleted
+        Path(path).chmod(mode)

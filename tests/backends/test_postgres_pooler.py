@@ -1,0 +1,164 @@
+"""Tenants behind a pooler in transaction mode: each connection of the server serves all of them, one transaction at a
+time, and no tenant reads or writes the schema of another."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from agentformer.errors import StoreError
+from agentformer.factory import AgentFormer, connect
+from agentformer.memory.backends.postgres import PostgresDatabase, drop_schema, vectors
+from agentformer.types import Scope
+from tests.backends.pooler import Pooler, pgbouncer
+
+TENANTS = ("pooled_one", "pooled_two", "pooled_three")
+
+
+@pytest.fixture(params=["ours", "pgbouncer"])
+def pooled_url(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path) -> Iterator[str]:
+    with ExitStack() as ending:
+        for tenant in TENANTS:
+            ending.callback(drop_schema, postgres_url, tenant)
+        if request.param == "ours":
+            yield ending.enter_context(closing(Pooler(postgres_url, 8))).url
+        else:
+            yield ending.enter_context(pgbouncer(postgres_url, tmp_path))
+
+
+def opened(url: str, tenant: str, folder: Path, **settings: Any) -> AgentFormer:
+    places = {"index_dir": folder / "i", "upload_dir": folder / "u", "originals": "database"}
+    names = {"backend": "postgres", "postgres_url": url, "postgres_schema": tenant}
+    return connect(**places, **names, embedder="hashing", clean_every=0, **settings)
+
+
+def work(af: AgentFormer, tenant: str, turn: int) -> None:
+    """Read and write everything that a store has: entries, vectors, words, documents, files, keys, locks and leases."""
+    fact = af.memory.store(f"The fact {turn} of {tenant}.", kind="fact")
+    af.memory.update(fact.id, content=f"The changed fact {turn} of {tenant}.")
+    document = af.rag.upload(f"Page {turn} of {tenant}. ".encode() * 9, name=f"{turn}.txt")
+    assert af.rag.original(document.id).startswith(f"Page {turn} of {tenant}".encode())
+    found = af.memory.search(f"fact {turn} {tenant}", limit=50)
+    assert found and all(tenant in hit.entry.content for hit in found)
+    assert af.backend.lease("cleaning", tenant, 60) is True
+    af.keys.make(f"{tenant} {turn}")
+    assert {tenant} == {key.name.split()[0] for key in af.keys.all()}
+    if turn % 2:
+        af.rag.remove(document.id)
+
+
+def test_no_tenant_meets_another_one(pooled_url: str, postgres_url: str, tmp_path: Path) -> None:
+    turns, errors = 6, list[BaseException]()
+    with ExitStack() as open_memories:
+        memories = {
+            tenant: open_memories.enter_context(opened(pooled_url, tenant, tmp_path / tenant)) for tenant in TENANTS
+        }
+
+        def run(tenant: str) -> None:
+            try:
+                for turn in range(turns):
+                    work(memories[tenant], tenant, turn)
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=[tenant]) for tenant in TENANTS]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(300)
+        if errors:
+            raise errors[0]
+        for af in memories.values():
+            af.backend.join("tester")
+            assert {node.role for node in af.backend.nodes()} == {"tester"}
+            assert sum(check.found for check in af.verify()) == 0
+    for tenant in TENANTS:
+        with opened(postgres_url, tenant, tmp_path / tenant) as af:
+            entries = [entry for entry in af.backend.list(Scope(), limit=999) if entry.kind != "document"]
+            assert len([entry for entry in entries if entry.kind == "fact"]) == turns
+            assert all(tenant in entry.content for entry in entries)
+            assert len(af.rag.documents()) == turns // 2
+            assert len(af.keys.all()) == turns
+            assert sum(check.found for check in af.verify()) == 0
+
+
+def test_nothing_is_left_in_the_connections_of_the_pooler(postgres_url: str, tmp_path: Path) -> None:
+    with ExitStack() as ending:
+        ending.callback(drop_schema, postgres_url, TENANTS[0])
+        pooler = ending.enter_context(closing(Pooler(postgres_url, 5)))
+        af = ending.enter_context(opened(pooler.url, TENANTS[0], tmp_path))
+        for turn in range(8):
+            work(af, TENANTS[0], turn)
+        with af.backend._database.lock("anything", wait=True):
+            pass
+        seen = []
+        for _ in range(10):
+            with psycopg.connect(pooler.url, autocommit=True, prepare_threshold=None) as raw:
+                query = (
+                    "SELECT current_setting('search_path'), (SELECT count(*) FROM pg_prepared_statements), "
+                    "(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()), "
+                    "(SELECT count(*) FROM pg_settings WHERE source = 'session' AND name <> 'application_name')"
+                )
+                seen.append(raw.execute(query).fetchone())
+        assert set(seen) == {('"$user", public', 0, 0, 0)}
+
+
+def test_an_index_of_vectors_is_created_through_the_pooler(
+    pooled_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vectors, "INDEXED_FROM", 20)
+    with opened(pooled_url, TENANTS[0], tmp_path) as af, opened(pooled_url, TENANTS[1], tmp_path / "two") as other:
+        for memory in (af, other):
+            for number in range(30):
+                memory.memory.store(f"Boat {number} is blue.")
+        af.backend._indexes.vectors._build()
+        assert af.backend._indexes.vectors.problem == ""
+        assert (af.backend.status()["index"]["kind"], other.backend.status()["index"]["kind"]) == ("hnsw", "exact")
+        assert len(af.memory.search("boat 7", limit=3)) == 3
+
+
+def test_a_process_that_was_opened_before_a_migration_writes_nothing(postgres_url: str, tmp_path: Path) -> None:
+    with ExitStack() as ending:
+        ending.callback(drop_schema, postgres_url, TENANTS[0])
+        af = ending.enter_context(opened(postgres_url, TENANTS[0], tmp_path))
+        stored = af.memory.store("Aino prefers tea.")
+        for change in ("+ 1", "- 1"):
+            _execute(postgres_url, f"UPDATE {TENANTS[0]}.schema_version SET version = version {change}")
+            if change == "- 1":
+                break
+            for write in (
+                lambda: af.memory.store("Aino prefers coffee."),
+                lambda: af.memory.remove(stored.id),
+                lambda: af.backend.files.put("x", b"1"),
+                lambda: af.backend.lease("cleaning", "me", 60),
+            ):
+                with pytest.raises(StoreError, match="a newer version of agentformer wrote this store"):
+                    write()
+            assert af.memory.get(stored.id).content == "Aino prefers tea."
+        assert af.memory.store("Aino prefers milk.").content == "Aino prefers milk."
+        assert len(af.memory.list()) == 2
+
+
+def test_each_schema_has_an_owner_of_its_own(postgres_url: str, tmp_path: Path) -> None:
+    owners = {}
+    with ExitStack() as ending:
+        for tenant in TENANTS:
+            ending.callback(drop_schema, postgres_url, tenant)
+            for _ in range(2):
+                with closing(PostgresDatabase(postgres_url, tenant)) as database:
+                    owners.setdefault(tenant, set()).add(database.owner())
+    assert all(len(each) == 1 for each in owners.values()) and len(set.union(*owners.values())) == 3
+
+
+def _execute(url: str, statement: str) -> None:
+    with psycopg.connect(url, autocommit=True) as raw:
+        raw.execute(statement.encode())
