@@ -51,7 +51,7 @@ def test_clean_raises_what_is_wrong_with_the_model_and_changes_nothing(tmp_path:
 
 def test_clean_names_the_part_that_the_model_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)  # as where it is not installed
-    with opened(tmp_path, llm_model="ollama:some") as af, pytest.raises(MissingExtra, match=r"agentformer\[llm\]"):
+    with opened(tmp_path, llm_model="ollama:some") as af, pytest.raises(MissingExtra, match=r"\[llm\]"):
         af.memory.clean()
 
 

@@ -94,5 +94,5 @@ def test_the_address_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(InvalidInput, match="postgres_schema"):
         Settings(postgres_schema='x"; DROP')
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
-    with pytest.raises(MissingExtra, match=r"agentformer\[postgres\]"):
+    with pytest.raises(MissingExtra, match=r"\[postgres\]"):
         open_connection("postgresql://db/x")

@@ -106,7 +106,7 @@ def test_conversations_are_imported_and_exports_still_are(run: Invoke, copy: Cop
     done = run("import", str(path), "--session", "monday", "--speaker", "Aino", "--user", "aino")
     assert done.exit_code == 1
     assert (
-        "failed     talk.jsonl, conversation 2  (role: must be user, assistant, system or tool, got 'x')" in done.stdout
+        "failed     talk.jsonl, conversation 2  (role: must be user, assistant, system, developer or tool, got 'x')" in done.stdout
     )
     assert "messages imported: 1, in 1 session; there already: 0" in done.stdout
     told = json.loads(run("import", str(path), "--session", "monday", "--user", "aino", "--json").stdout)

@@ -99,7 +99,7 @@ def test_the_last_key_is_not_revoked_in_silence(run: Invoke, store: KeyStore) ->
         ("keys add", ("office", "--without", "memory_ad"), "memory_add"),
         ("keys add", ("office", "--right", "root"), "admin"),
         ("keys add", ("office", "--days", "0"), "--days"),
-        ("keys add", ("office", "--namespace", ""), "namespaces"),
+        ("keys add", ("office", "--namespace", ""), "--namespace"),
         ("keys add", ("office", "--namespace", "*"), "omit --namespace"),
         ("keys add", ("",), "name"),
         ("keys add", (), "NAME"),

@@ -51,7 +51,7 @@ def test_an_address_with_a_query_is_refused_since_it_would_be_logged() -> None:
 
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(MissingExtra, match=r"agentformer\[llm\]"):
+    with pytest.raises(MissingExtra, match=r"\[llm\]"):
         open_client(SERVER, Policy(1, retries=0))
 
 

@@ -62,7 +62,7 @@ def test_a_lowered_number_is_damage_that_a_repair_mends(tmp_path: Path, number: 
     with pytest.raises(StoreDamaged, match=f"schema number {number}"):
         connect(**where)
     (recovered,) = salvage(settings)
-    assert recovered.unreadable == ()
+    assert recovered.lost == ()
     with connect(**where) as af:
         assert [af.memory.get(each).content for each in stored] == ["Aino prefers tea.", "The quokka smiles."]
         assert af.rag.original(document.id) == b"The numbat sleeps in a log."
