@@ -185,6 +185,7 @@ def _set_aside(parts: Findings, store: StoreParts) -> None:
             ids.append(part.id)
         store.backend.remove(ids)
         parts.mark_repaired(parts.found, f"{len(ids)} set aside in {quarantine.path.name}; ingest the file again")
+        parts.lost += len(ids)
 
 
 def _verify_originals(store: StoreParts, ready: Sequence[MemoryEntry]) -> Findings:

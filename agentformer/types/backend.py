@@ -27,7 +27,7 @@ class Check:
     found: int = 0  # number of wrong items
     mended: int = 0  # number of wrong items that were repaired
     findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
-    lost: int = 0  # number of entries and former versions, without parts of documents, that could not be restored
+    lost: int = 0  # number of rows that could not be restored, without parts of stored documents
 
 
 StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store

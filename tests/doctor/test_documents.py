@@ -84,5 +84,5 @@ def test_parts_of_a_missing_document_are_moved_to_quarantine(tmp_path: Path) -> 
         with first as backend:
             backend.remove([document.id])
         (check,) = repaired(tmp_path, lambda: None)
-        assert (check.name, check.found, check.mended) == ("parts", 2, 2)
+        assert (check.name, check.found, check.mended, check.lost) == ("parts", 2, 2, 2)
         assert "2 set aside in damaged-" in check.findings[0] and af.backend.count(PARTS) == 0

@@ -12,7 +12,7 @@ import pytest
 
 from agentformer.readers import read
 from agentformer.readers.code import GRAMMARS, language_of, symbols
-from agentformer.types import Page, Symbol
+from agentformer.types import DocumentText, Page, Symbol
 
 PYTHON = '''"""A module."""
 import os
@@ -229,3 +229,19 @@ def test_a_damaged_notebook_is_an_error_of_the_file(data: bytes) -> None:
     with pytest.raises(DocumentError):
         if not read(data, "a.ipynb").pages[0].label.startswith("cell"):
             raise DocumentError("read as text")
+
+
+@pytest.mark.parametrize("page", ["x=1;" * 10_000, "def f():\n    pass\n" + "a" * 20_001])
+def test_a_text_with_a_very_long_line_is_not_parsed(monkeypatch: pytest.MonkeyPatch, page: str) -> None:
+    asked: list[bytes] = []
+    monkeypatch.setattr(symbols._worker, "_ask", lambda data, language: asked.append(data))
+    assert symbols._worker.parts(page, "python") is None and not asked
+
+
+def test_after_a_page_that_cannot_be_parsed_the_next_pages_of_the_file_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(symbols, "has_grammar", lambda language: True)
+    monkeypatch.setattr(symbols._worker, "parts", lambda text, language: asked.append(text))
+    pages = tuple(Page(number, f"def f{number}():\n    pass", code="python") for number in (1, 2, 3))
+    read = symbols.with_symbols(DocumentText("text/x-python", pages))
+    assert asked == [pages[0].text] and [page.symbols[0].name for page in read.pages] == ["f1", "f2", "f3"]
