@@ -105,9 +105,8 @@ def test_conversations_are_imported_and_exports_still_are(run: Invoke, copy: Cop
     path.write_text("\n".join(map(json.dumps, lines)))
     done = run("import", str(path), "--session", "monday", "--speaker", "Aino", "--user", "aino")
     assert done.exit_code == 1
-    assert (
-        "failed     talk.jsonl, conversation 2  (role: must be user, assistant, system, developer or tool, got 'x')" in done.stdout
-    )
+    why = "(role: must be user, assistant, system, developer or tool, got 'x')"
+    assert f"failed     talk.jsonl, conversation 2  {why}" in done.stdout
     assert "messages imported: 1, in 1 session; there already: 0" in done.stdout
     told = json.loads(run("import", str(path), "--session", "monday", "--user", "aino", "--json").stdout)
     assert (told["messages"], told["there_already"], told["failures"]) == (0, 1, 1)
