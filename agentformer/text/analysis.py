@@ -268,6 +268,8 @@ class QueryTerms:
             if splitters := analyzers.of(language):
                 parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
         written = [word for lexeme in content for word in lexeme.words + lexeme.inner]
+        if "" in languages and query_language:  # the words of a text of unknown language are not stemmed
+            stems += (_term(form, "") for word in written if (form := stem(word, query_language)) != word)
         surface = [form for word in written for form in _surface(word, True)]
         bare = [word for word in written if word.isascii()]
         for language in sorted({*languages} - _UNMARKED):  # a word without diacritics is looked up as a bare stem
