@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
 from agentformer.text.analysis import COMPOUNDING
 from agentformer.text.questions import same_meaning
@@ -14,14 +14,18 @@ from agentformer.text.questions import same_meaning
 _SIMILAR = 0.6  # minimum share of letters that two forms of a word have in common at the beginning
 _BEGINNING = 5  # minimum number of these common letters
 _LEAST_OF_COMPOUND = 4  # minimum letters of a word that is searched in compounds
+_COMPARED = 50  # terms of a question whose other forms are searched; no usual question has so many
 _COMPOUND, _SYNONYM = 0.7, 0.7  # similarity of a compound to its part, and of two words of about the same meaning
 
 
 def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
     """Return a dictionary: each term -> the other forms of the term in the vocabulary, with their similarity (0..1). A
-    term is a stem with its language ("en~build"). Terms with digits have no other forms."""
+    term is a stem with its language ("en~build"). Terms with digits have no other forms. Of many terms, only the
+    longest are compared."""
     words = {term: term.partition("~")[::2] for term in terms}
     words = {term: each for term, each in words.items() if each[1] and not any(map(str.isdigit, each[1]))}
+    if len(words) > _COMPARED:
+        words = dict(sorted(words.items(), key=lambda item: (-len(item[0]), item[0]))[:_COMPARED])
     near = _near(words.values(), vocabulary) if words else []
     forms: dict[str, dict[str, float]] = {}
     for term, (language, word) in words.items():
@@ -106,7 +110,7 @@ class WeightedTerms:
         """Return the sum of the weights of these terms, 0..1."""
         return sum(map(self.weights.__getitem__, terms))
 
-    def similar_share(self, text: Collection[str]) -> float:
+    def similar_share(self, text: Set[str]) -> float:
         """Return the share of the question that a text has only in other forms, 0..1. A term counts by its weight and
         by the similarity of the form."""
         total = 0.0
@@ -114,5 +118,5 @@ class WeightedTerms:
             return total
         for term, forms in self._forms.items():
             if term not in text and term in self.weights:
-                total += self.weights[term] * max((forms[form] for form in forms if form in text), default=0.0)
+                total += self.weights[term] * max(map(forms.__getitem__, forms.keys() & text), default=0.0)
         return total

@@ -13,8 +13,10 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.layout import layout_of
 from agentformer.rag.answer.request import AnswerRequest
+from agentformer.text.facts import numbers
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import find_rows
+from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Hit, Span
 from tests.rag.models import hit
 
@@ -119,3 +121,23 @@ def test_a_question_over_a_stored_list_of_sixty_kilobytes_calls_few_functions(tm
             sys.setprofile(None)
     assert len(answer.hits) == 3
     assert counted < 1_500_000  # once more than 200,000,000
+
+
+@pytest.mark.parametrize("piece", ["berth %d ", "§ 1.2.%d ", "%d, "])
+def test_a_question_of_many_numbered_things_compares_few_of_them(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[int] = []
+    includes = numbers._includes
+    monkeypatch.setattr(numbers, "_includes", lambda *given: (compared.append(1), includes(*given))[1])
+    question = "Which berths: " + "".join(piece % n for n in range(1_000))
+    text = "The berths are " + "".join(piece % n for n in range(5_000, 6_000))
+    things = numbers.numbered_things(question, "en")
+    numbers.names_another(things, text, "en")
+    assert len(compared) <= 20 * 1_000
+
+
+def test_other_forms_of_at_most_fifty_terms_are_searched_in_linear_work() -> None:
+    terms = {f"en~partner{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(600)}
+    texts = [frozenset({f"{term}s"}) for term in terms] * 5
+    weighted = WeightedTerms(terms, texts, similar_forms)
+    assert len(similar_forms(terms, frozenset().union(*texts))) == 50
+    assert weighted.similar_share(texts[0]) > 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from functools import cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from agentformer.text.dates import Mention, months
@@ -142,6 +142,7 @@ _BEFORE_NOUN = re.compile(
 _NUMBER = re.compile(_COUNTED, re.IGNORECASE)
 _RANGE = re.compile(r"(?<!\d)(\d{1,18})\s*(?:[–-]|to|bis|till|til)\s*(\d{1,18})(?!\d)")
 _SHORTEST, _ENDING = 3, 4  # letters of a noun, and of an ending that it may have
+_ASKED = 20  # things, and numbers of a thing, of a question that are compared
 _UNIT = 14  # code points behind a number in which its unit is searched
 # "Johan II" and "Chapter IV"
 _ROMAN = re.compile(r"(?<![^\W_])([^\W\d_a-z][^\W\d_]+) (?=[IVX])(X{0,3}(?:IX|IV|V?I{0,3}))(?!\w)")
@@ -197,7 +198,7 @@ class NumberedThing(NamedTuple):
     def is_among(self, others: Iterable[NumberedThing]) -> bool:
         """Return whether one of `others` has the same number. The number of a part also counts: "7.2" for "7", or "12"
         for "12(4)"."""
-        own = _NUMBER.findall(self.numbers)
+        own = _NUMBER.findall(self.numbers)[:_ASKED]
         return any(_includes(other.numbers, number) for other in others for number in own)
 
 
@@ -210,7 +211,7 @@ def numbered_things(text: str, language: str) -> list[NumberedThing]:
     found = []
     for match in (*_NAMED.finditer(plain), *_BEFORE_NOUN.finditer(plain)):
         noun = match["noun"].casefold().strip(" .")
-        if units and units.match(plain[match.end() :].lstrip()[:_UNIT].casefold()):
+        if units and units.match(plain[match.end() : match.end() + 2 * _UNIT].lstrip()[:_UNIT].casefold()):
             continue
         if noun not in frequent and not months(noun) and not _YEAR.match(match["numbers"]):
             found.append(NumberedThing(noun, match["numbers"].casefold()))
@@ -240,8 +241,8 @@ def _compared(
 ) -> Iterator[tuple[NumberedThing, list[NumberedThing]]]:
     """Yield each thing in `asked`, with the things of the same kind that a text names."""
     named: list[NumberedThing] | None = None
-    for thing in asked:
-        named = numbered_things(text, language) if named is None else named
+    for thing in islice(dict.fromkeys(asked), _ASKED):
+        named = list(dict.fromkeys(numbered_things(text, language))) if named is None else named
         yield thing, [each for each in named if _is_same_noun(thing.noun, each.noun)]
 
 
