@@ -52,6 +52,7 @@ class Placement:
     same: MemoryEntry | None
     check: StoreCheck
     new_metadata: bool = False
+    kept: tuple[MemoryEntry, ...] = ()  # former versions that the caller hides after the new one is stored
 
     @property
     def replaced(self) -> str:
@@ -60,8 +61,9 @@ class Placement:
 
     @property
     def replacing(self) -> list[list[str]]:
-        """The ids of the former versions as the argument `replacing` of `MemoryBackend.store`: a list of one list."""
-        return [[entry.id for entry in self.former]]
+        """The ids of the former versions that the new one replaces at once, as the argument `replacing` of
+        `MemoryBackend.store`: a list of one list."""
+        return [[entry.id for entry in self.former if entry not in self.kept]]
 
 
 def identity(document: Document) -> tuple[str, str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api.app import close_app, create_app
+from agentformer.api.endpoints import uploads
 from agentformer.api.models.documents import Removal, Removals
 from agentformer.settings import load_settings
 from tests.edges.mounted import grant, mounted, shaped
@@ -173,3 +175,68 @@ def test_a_deletion_survives_a_killed_server(tmp_path: Path) -> None:
         assert again.documents() == []
     finally:
         again.close()
+
+
+NEW = b"The keys of the shed are held by Matti."
+
+
+def upload(client: Any, data: bytes, conflict: str = "replace-with-undo", **headers: str) -> Any:
+    form = {"file": (io.BytesIO(data), "rules.txt"), "on_conflict": conflict}
+    return client.post("/api/rag/upload", data=form, content_type="multipart/form-data", headers=headers)
+
+
+def told(client: Any) -> str:
+    """All that the server finds about the keys."""
+    found = client.post("/api/memory/search", json={"text": "keys held boat house shed Aino Matti"}).json["hits"]
+    return "".join(hit["content"] for hit in found)
+
+
+def originals(client: Any) -> list[bytes]:
+    documents = client.get("/api/rag/documents").json["documents"]
+    return [client.get(f"/api/rag/documents/{each['id']}/content").data for each in documents]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Prefer": "respond-async"}], ids=["at once", "in a job"])
+def test_a_replacement_is_undone_and_the_former_version_is_whole(apps: Any, headers: dict[str, str]) -> None:
+    client = apps().test_client()
+    first = upload(client, TEXT).json["documents"][0]["id"]
+    made = upload(client, NEW, **headers)
+    if headers:
+        job = f"/api/jobs/{made.json['id']}"
+        wait_until(lambda: client.get(job).json["state"] == "done")
+        made = client.get(job)
+    (new,) = made.json["documents"]
+    assert (new["replaced"], names(client), originals(client)) == (first, ["rules.txt"], [NEW])
+    (removal,) = shaped(Removals, client.get("/api/rag/removals"))["removals"]
+    assert (removal["id"], removal["replaced_by"]) == (first, new["id"])
+    assert 0 < removal["seconds_left"] <= 30
+    assert "Aino" not in told(client)
+    assert client.delete(f"/api/rag/removals/{first}").status_code == 204
+    assert (names(client), originals(client)) == (["rules.txt"], [TEXT])
+    assert "Aino" in told(client) and "Matti" not in told(client)
+    assert client.get(f"/api/rag/documents/{new['id']}").status_code == 404
+
+
+def test_a_replacement_without_undo_deletes_the_former_version_at_once(apps: Any) -> None:
+    client = apps().test_client()
+    first = upload(client, TEXT, "replace").json["documents"][0]["id"]
+    assert upload(client, NEW, "replace").json["documents"][0]["replaced"] == first
+    assert client.get("/api/rag/removals").json["removals"] == []
+    assert client.get(f"/api/rag/documents/{first}").status_code == 404
+
+
+def test_the_former_version_of_an_unusable_file_needs_no_undo(apps: Any) -> None:
+    client = apps().test_client()
+    upload(client, TEXT)
+    (failed,) = upload(client, b"\0" * 9000).json["documents"]
+    assert (failed["status"], failed["reason_code"], failed["former_kept"]) == ("failed", "empty", True)
+    assert (originals(client), client.get("/api/rag/removals").json["removals"]) == ([TEXT], [])
+
+
+def test_the_former_version_is_deleted_when_the_time_is_over(apps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "UNDO_SECONDS", 0)
+    client = apps().test_client()
+    first = upload(client, TEXT).json["documents"][0]["id"]
+    upload(client, NEW)
+    wait_until(lambda: client.get(f"/api/rag/documents/{first}").status_code == 404)
+    assert originals(client) == [NEW] and "Aino" not in told(client)
