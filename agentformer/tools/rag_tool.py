@@ -309,6 +309,8 @@ class RAGTool(StoredDocuments):
             placement = choose()
             try:
                 if placement.same and not placement.new_metadata:
+                    if retire and placement.kept:
+                        retire(placement.kept, placement.same.id)
                     return self._unchanged(data, document, placement.same)
                 pipeline = self._ingest()
                 if placement.same:

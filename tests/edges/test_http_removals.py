@@ -15,6 +15,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 from agentformer.api.app import close_app, create_app
 from agentformer.api.endpoints import uploads
 from agentformer.api.models.documents import Removal, Removals
+from agentformer.errors import StoreBusy
 from agentformer.settings import load_settings
 from tests.edges.mounted import grant, mounted, shaped
 from tests.edges.running import Running, wait_until
@@ -240,3 +241,48 @@ def test_the_former_version_is_deleted_when_the_time_is_over(apps: Any, monkeypa
     upload(client, NEW)
     wait_until(lambda: client.get(f"/api/rag/documents/{first}").status_code == 404)
     assert originals(client) == [NEW] and "Aino" not in told(client)
+
+
+def test_a_replacement_that_was_interrupted_is_completed_by_the_next_attempt(apps: Any) -> None:
+    app = apps()
+    client, rag = app.test_client(), app.extensions["agentformer"].rag
+    first = upload(client, TEXT).json["documents"][0]["id"]
+
+    def interrupted(former: Any, new: str) -> None:
+        raise StoreBusy("the store is busy")
+
+    with pytest.raises(StoreBusy):
+        rag.upload(NEW, name="rules.txt", retire=interrupted)
+    assert sorted(originals(client)) == sorted([TEXT, NEW])  # no version is lost
+    (again,) = upload(client, NEW).json["documents"]
+    assert (again["unchanged"], originals(client)) == (True, [NEW])
+    assert client.delete(f"/api/rag/removals/{first}").status_code == 204
+    assert originals(client) == [TEXT]
+
+
+def test_equal_names_in_one_upload_are_kept_and_replace_nothing(apps: Any) -> None:
+    client = apps().test_client()
+    upload(client, TEXT)
+    files = [(io.BytesIO(data), "rules.txt") for data in (NEW, b"The third.", b"The fourth.")]
+    form = {"file": files, "on_conflict": "replace-with-undo"}
+    made = client.post("/api/rag/upload", data=form, content_type="multipart/form-data").json["documents"]
+    assert [each["name"] for each in made] == ["rules.txt", "rules (2).txt", "rules (3).txt"]
+    assert len(client.get("/api/rag/removals").json["removals"]) == 1
+
+
+def test_a_key_that_may_only_write_replaces_with_undo_and_learns_nothing(tmp_path: Path) -> None:
+    with mounted(tmp_path) as host:
+        writer = grant("write")
+        made = [
+            host.ask(
+                "POST",
+                "/api/rag/upload",
+                writer,
+                data={"file": (io.BytesIO(data), "rules.txt"), "on_conflict": "replace-with-undo"},
+            ).json["documents"][0]
+            for data in (TEXT, NEW, TEXT)
+        ]
+        assert all((each["id"], each["replaced"], each["former_kept"]) == ("", "", False) for each in made)
+        (removal, *_) = host.ask("GET", "/api/rag/removals").json["removals"]
+        assert host.ask("GET", "/api/rag/removals", writer).status_code == 403
+        assert host.ask("DELETE", f"/api/rag/removals/{removal['id']}", writer).status_code == 403

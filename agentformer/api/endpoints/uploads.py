@@ -197,7 +197,9 @@ def _ingest(
 ) -> Document:
     """Ingest the file `number` of an upload, and return its document. If an earlier file of the upload has the same
     name, both files are kept. If the file or its name is invalid, the document has the status `failed`."""
-    name, conflict = task.names[number], task.on_conflict
+    name = task.names[number]
+    conflict: OnConflict | Literal["replace-with-undo"] = task.on_conflict
+    conflict = "keep-both" if name in task.names[:number] else conflict
     retire: Retire | None = None
     if conflict == "replace-with-undo":
         conflict, retire = "replace", partial(removals.replace, seconds=UNDO_SECONDS)
@@ -212,7 +214,7 @@ def _ingest(
             password=password,
             progress=progress,
             origin=Origin(),
-            on_conflict="keep-both" if name in task.names[:number] else conflict,
+            on_conflict=conflict,
             retire=retire,
         )
     except InvalidInput as error:

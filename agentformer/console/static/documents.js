@@ -1,7 +1,7 @@
 // Documents: add files and folders, show their progress, and filter, read and delete documents.
 
 import { Problem, all, events, get, headers, keyMissing, list, mayChange, namespace, remove, root } from "./api.js";
-import { empty, failed, h, icon, iconButton, toast } from "./dom.js";
+import { empty, failed, fileName, h, icon, iconButton, toast } from "./dom.js";
 import { percent, seconds, size, t } from "./i18n.js";
 import { missing, why } from "./reasons.js";
 import { closeSource, openSource } from "./source.js";
@@ -214,11 +214,11 @@ function render(row) {
   const busy = !ended(row);
   const element = h("li", { class: `file ${row.state}` },
     h("div", { class: "row" }, row.state === "done" ? icon("check") : row.state === "failed" ? icon("warning") : null,
-      h("bdi", { class: "file-name" }, row.name), h("span", { class: "grow muted small file-state" }, told(row)),
+      fileName(row.name, { class: "file-name" }), h("span", { class: "grow muted small file-state" }, told(row)),
       busy && row.job ? iconButton("close", t("documents.cancel", { name: row.name }), () => remove(`/api/jobs/${row.job}`).catch(() => {})) : null,
       !busy ? iconButton("close", t("documents.dismiss", { name: row.name }), () => { files.splice(files.indexOf(row), 1); row.element.remove(); }) : null),
     busy ? h("progress", { max: "1", "aria-label": row.name, ...(part === null ? {} : { value: part }) }) : null,
-    row.state === "failed" ? h("p", { class: "error-text", role: "alert" }, why(row.document), " ",
+    row.state === "failed" ? h("p", { class: "error-text", role: "alert" }, row.status === 0 ? row.document.reason : why(row.document), " ",
       row.status === 0 && (row.file || row.job) ? h("button", { type: "button", class: "link", onclick: () => { row.state = "waiting"; delete row.status; render(row); next(); } }, t("again")) : null) : null,
     row.state === "done" && missing(row.document) ? h("p", { class: "warn-text" }, missing(row.document), " ", why(row.document)) : null,
     wantsPassword(row) ? passwordForm(row) : null,
@@ -260,7 +260,7 @@ function line(item) {
   const facts = [item.pages ? t("pages", { n: item.pages }) : "", item.chunks ? t("chunks", { n: item.chunks }) : "", size(item.bytes)].filter(Boolean).join(" · ");
   return h("li", { class: "row line" },
     h("button", { type: "button", class: "line-main", onclick: (event) => openSource({ document_id: item.id, document: item.name, page: null, start: 0, end: 0 }, event.currentTarget) },
-      h("bdi", { class: "line-name" }, item.name), h("span", { class: "muted small" }, facts),
+      fileName(item.name, { class: "line-name" }), h("span", { class: "muted small" }, facts),
       good ? null : h("span", { class: `badge ${item.status}` }, t(`status.${item.status}`)), part,
       part || !good ? h("span", { class: "small reason" }, why(item)) : null),
     view.changes && iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
