@@ -153,27 +153,45 @@ def failed_package(error: ImportError) -> str:
 
 
 class DocumentError(AgentFormerError):
-    """A file cannot be converted to text."""
+    """A file cannot be converted to text. `code` is a word for programs (see `types.ReasonCode`): of the class, or of
+    the argument `code`."""
+
+    code = "unreadable"
+
+    def __init__(self, message: str = "", code: str = "") -> None:
+        super().__init__(message)
+        if code:
+            self.code = code
 
 
 class EmptyDocument(DocumentError):
     """The file has no bytes or no pages."""
 
+    code = "empty"
+
 
 class UnsupportedFormat(DocumentError):
     """No reader supports this file format."""
+
+    code = "unsupported"
 
 
 class CorruptDocument(DocumentError):
     """The file is damaged and cannot be read."""
 
+    code = "damaged"
+
 
 class EncryptedDocument(DocumentError):
     """The file requires a password, or the given password is wrong."""
 
+    code = "encrypted"
+
 
 class DocumentTooLarge(DocumentError):
     """The file exceeds a limit of size, pages, time or memory. The message names the limit."""
+
+    code = "too_large"
 
 
 class FetchFailed(AgentFormerError):

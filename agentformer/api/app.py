@@ -92,9 +92,10 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     """Add the endpoints of the memory `af` below the path `prefix`. If `whole` is true, the application has no other
     pages. Then the checks of `guard` and the error handlers also apply to unknown paths."""
     blueprint = Blueprint(_NAME + prefix.replace(".", "_"), __name__, url_prefix=prefix or None)
-    queue = uploads.upload_jobs(af.ready())
+    removals = uploads.document_removals(af)
+    queue = uploads.upload_jobs(af.ready(), removals)
     try:
-        service = _service(af, queue, prefix, guard, whole=whole)
+        service = _service(af, queue, removals, prefix, guard, whole=whole)
         add_rules(blueprint, _OPERATIONS, service, guard.authorize)
         console.add_console(blueprint, prefix, at_root=whole or bool(prefix))
         handle_errors(app if whole else blueprint)
@@ -108,9 +109,9 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     app.extensions.setdefault(_MOUNTED, []).append(service)
 
 
-def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: bool) -> Service:
-    """Return the `Service` of the endpoints: the memory `af`, its upload jobs and the limits of requests. If `whole` is
-    false, a host application owns the threads, so the number of busy threads is not limited here."""
+def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guard: Guard, *, whole: bool) -> Service:
+    """Return the `Service` of the endpoints: the memory `af`, its upload jobs and removals, and the limits of requests.
+    If `whole` is false, a host application owns the threads, so the number of busy threads is not limited here."""
     settings = af.settings
     return Service(
         af=af,
@@ -141,5 +142,5 @@ def _service(af: AgentFormer, queue: Jobs, prefix: str, guard: Guard, *, whole: 
         keys=guard.keys,
         checks=CheckRuns(af.verify),
         maps=Maps(af.backend),
-        removals=Removals(af.backend, lambda document, version: af.rag.remove(document, expected_version=version)),
+        removals=removals,
     )

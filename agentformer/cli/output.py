@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from agentformer.errors import AgentFormerError
-from agentformer.text.places import lines_of, place_name
+from agentformer.text.places import cited_place
 from agentformer.types import Answer, Citation, MemoryEntry
 
 if TYPE_CHECKING:
@@ -239,11 +239,7 @@ def print_answer(answer: Answer) -> None:
 
 def _cited_place(citation: Citation) -> str:
     """Return the place of a quotation: a page with its printed number, lines of source code, or a memory."""
-    if lines_of(citation.label):
-        return place_name(citation.document, citation.page, citation.label)
-    page = f", page {citation.page}" if citation.page else ""
-    label = f" (printed {citation.label})" if citation.label not in ("", str(citation.page)) else ""
-    return f"{citation.document or memory_place(citation)}{page}{label}"
+    return cited_place(citation.document or memory_place(citation), citation.page, citation.label)
 
 
 def _print_nearest(answer: Answer) -> None:
@@ -264,8 +260,7 @@ def place_of(entry: MemoryEntry) -> str:
     entry that is not from a document."""
     if entry.source is None:
         return entry.id
-    source = entry.source
-    return place_name(source.name, source.page, source.label if lines_of(source.label) else "")
+    return cited_place(entry.source.name, entry.source.page, entry.source.label)
 
 
 def interval_text(interval: Interval, sign: str = "") -> str:

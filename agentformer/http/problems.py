@@ -84,6 +84,8 @@ def problem_of(error: errors.AgentFormerError) -> Problem:
     headers: dict[str, str] = {}
     if isinstance(error, errors.InvalidInput):
         members["field"] = error.field
+    if isinstance(error, errors.DocumentError):
+        members["reason_code"] = error.code
     if isinstance(error, errors.LimitExceeded):
         members["limit"] = error.limit
     if isinstance(error, (errors.Busy, errors.StoreBusy)):

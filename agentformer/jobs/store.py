@@ -51,13 +51,14 @@ _ADDED_COLUMNS = {  # name -> definition
 @dataclass(frozen=True, slots=True)
 class Task:
     """An upload request: the namespace, the file names, and the metadata. `metadata` is None if the client sent none.
-    `on_conflict` says what to do if a document of the same name has other content: `replace`, `keep-both` or `fail`.
+    `on_conflict` says what to do if a document of the same name has other content: `replace`, `replace-with-undo`,
+    `keep-both` or `fail`.
     `key_id` is the id of the API key of the request, or "" without a key."""
 
     namespace: str
     names: tuple[str, ...]
     metadata: Mapping[str, Any] | None
-    on_conflict: Literal["replace", "keep-both", "fail"] = "replace"
+    on_conflict: Literal["replace", "replace-with-undo", "keep-both", "fail"] = "replace"
     key_id: str = ""
 
 

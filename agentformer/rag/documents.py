@@ -35,6 +35,9 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""  # the absolute path of the file, or its URL; "" for an upload without a path
     root: str = ""  # the absolute path of the uploaded folder; "" if a single file was uploaded
+    reason_code: str = ""  # the reason for programs, see `ReasonCode`
+    unread_pages: int = 0  # pages that are not blank and have no usable text
+    former_kept: bool = False  # true if the former version is kept, because the new one has no usable text
     stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
 
 
@@ -42,7 +45,8 @@ def document_of(entry: MemoryEntry) -> Document:
     """Return the `Document` that a stored entry of the kind `document` describes."""
     keys = ("name", "status", "reason", "pages", "chunks", "media_type", "sha256", "bytes")
     fields = {key: entry.metadata[key] for key in keys}
-    fields |= {key: entry.metadata.get(key, "") for key in ("origin", "root", "stamp")}  # absent in older versions
+    later = {"origin": "", "root": "", "stamp": "", "reason_code": "", "unread_pages": 0}  # absent in older versions
+    fields |= {key: entry.metadata.get(key, default) for key, default in later.items()}
     return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
 
 
@@ -50,6 +54,7 @@ def page_of(entry: MemoryEntry) -> Page:
     """Return the `Page` that a stored entry of the kind `page` describes. A stored page has no headings."""
     number, label = (entry.source.page or 0, entry.source.label) if entry.source else (0, "")
     state = {name: entry.metadata[name] for name in ("status", "reason", "method")}
+    state["reason_code"] = entry.metadata.get("reason_code", "")  # absent in older versions
     return Page(number=number, text=entry.content, label=label, **state)
 
 

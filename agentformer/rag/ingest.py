@@ -60,7 +60,7 @@ class IngestPipeline:
             return read(data, name, password=password, limits=self.limits)
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
-            return DocumentText("", (), status=status, reason=str(error))
+            return DocumentText("", (), status=status, reason=str(error), reason_code=error.code)
 
     def is_text(self, head: bytes) -> bool:
         """Return whether a file that begins with these bytes is text."""
@@ -86,7 +86,7 @@ class IngestPipeline:
         stored. Return the document with the status and the reason that a new upload would have."""
         text = self.read(data, document.name, password)
         if text.status != "ready":
-            return dataclasses.replace(document, status=text.status, reason=text.reason)
+            return dataclasses.replace(document, status=text.status, reason=text.reason, reason_code=text.reason_code)
         entries = self._entries(document, text)
         chunks = [entry for entry in entries if entry.kind == "chunk"]
         try:
@@ -94,7 +94,7 @@ class IngestPipeline:
                 WindowEmbedder(self.embedder, lambda hashes: set(), lambda rows: None).embed(chunks)
         except EmbedderError:
             return dataclasses.replace(document, status="pending")
-        return dataclasses.replace(document, status="ready", reason=text.reason)
+        return dataclasses.replace(document, status="ready", reason=text.reason, reason_code=text.reason_code)
 
     def store_metadata(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
         """Store a new version of the document `placement.same` in one transaction, and return the new version. The new
@@ -103,7 +103,7 @@ class IngestPipeline:
         assert placement.same is not None
         document = self._commit(data, _copies(placement.same, parts, placement.document), placement)
         reason = f"{METADATA_REPLACED}; {document.reason}" if document.reason else METADATA_REPLACED
-        return dataclasses.replace(document, reason=reason)
+        return dataclasses.replace(document, reason=reason, reason_code=document.reason_code or "metadata_replaced")
 
     def store_renamed(self, data: bytes, placement: Placement, parts: Iterable[MemoryEntry]) -> Document:
         """Store a new version of the document `placement.same` in one transaction, and return the new version. It has
@@ -133,8 +133,14 @@ class IngestPipeline:
         (see `KeptFiles`)."""
         document = placement.document
         if any(entry.metadata["status"] == "ready" for entry in placement.former):
-            return dataclasses.replace(document, status=text.status, reason=text.reason + FORMER_KEPT)
-        entry = document_entry(document, text, text.status, text.reason, chunks=0)
+            return dataclasses.replace(
+                document,
+                status=text.status,
+                reason=text.reason + FORMER_KEPT,
+                reason_code=text.reason_code,
+                former_kept=True,
+            )
+        entry = document_entry(document, text, text.status, chunks=0)
         kept = any(former.metadata["status"] == "stored" for former in placement.former)  # its file stays
         with self.originals.storing([entry], [data]) if kept else nullcontext():
             self.backend.store([entry], replacing=placement.replacing, check=placement.check)
@@ -150,14 +156,14 @@ def document_entries(
     prose = _beginning(text)  # no language is guessed from code
     language = detect_language(prose) if prose else CODE_LANGUAGE
     chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
-    root = document_entry(document, text, "ready", text.reason, chunks=len(chunks), language=language)
+    root = document_entry(document, text, "ready", chunks=len(chunks), language=language)
     page_entries = [
         MemoryEntry(
             id=new_id(),
             content=page.text if page.status == "text" else "",
             kind="page",
             namespace=document.namespace,
-            metadata={"status": page.status, "reason": page.reason, "method": page.method},
+            metadata={name: getattr(page, name) for name in ("status", "reason", "reason_code", "method")},
             source=Source(root.id, document.name, page.number, page.label, 0, len(page.text)),
             parent_id=root.id,
         )
@@ -240,7 +246,7 @@ def _beginning(text: DocumentText) -> str:
 
 
 def document_entry(
-    document: Document, text: DocumentText, status: DocumentStatus, reason: str, *, chunks: int, language: str = ""
+    document: Document, text: DocumentText, status: DocumentStatus, *, chunks: int, language: str = ""
 ) -> MemoryEntry:
     """Return the entry to store for a document itself, without its pages and chunks."""
     return MemoryEntry(
@@ -257,7 +263,9 @@ def document_entry(
             "pages": len(text.pages),
             "chunks": chunks,
             "status": status,
-            "reason": reason,
+            "reason": text.reason,
+            "reason_code": text.reason_code,
+            "unread_pages": sum(page.status != "text" and page.reason_code != "blank" for page in text.pages),
             "language": language,
             "given": dict(document.metadata),
             "origin": document.origin,
@@ -307,8 +315,8 @@ class KeptFiles:
         return self._store(self._originals.get(document.sha256), placement)
 
     def _store(self, data: bytes, placement: Placement) -> Document:
-        text = DocumentText("", (), status=STORED, reason=_REASON)
-        entry = document_entry(placement.document, text, STORED, _REASON, chunks=0)
+        text = DocumentText("", (), status=STORED, reason=_REASON, reason_code="stored")
+        entry = document_entry(placement.document, text, STORED, chunks=0)
         with self._originals.storing([entry], [data]):
             self._backend.store([entry], replacing=placement.replacing, check=placement.check)
         return document_of(entry)

@@ -43,15 +43,17 @@ class Origin:
 class Placement:
     """The decision about an upload. `document` has the name and the origin under which the new document is stored.
     `former` contains the stored documents that the new document replaces: normally one or none. If `same` is not None,
-    the document `same` is stored with the same bytes already, and the file is not read again. If `new_metadata` is also
-    True, the metadata of the upload replace the metadata of `same`. The caller passes `check` to `MemoryBackend.store`.
-    The check raises `Conflict` if another caller has changed the documents on which the decision depends."""
+    the document `same` is stored with the same bytes already, and the file is not read again; `kept` then contains
+    former versions that an interrupted upload has not hidden. If `new_metadata` is also True, the metadata of the
+    upload replace the metadata of `same`. The caller passes `check` to `MemoryBackend.store`. The check raises
+    `Conflict` if another caller has changed the documents on which the decision depends."""
 
     document: Document
     former: tuple[MemoryEntry, ...]
     same: MemoryEntry | None
     check: StoreCheck
     new_metadata: bool = False
+    kept: tuple[MemoryEntry, ...] = ()  # former versions that the caller hides after the new one is stored
 
     @property
     def replaced(self) -> str:
@@ -60,8 +62,9 @@ class Placement:
 
     @property
     def replacing(self) -> list[list[str]]:
-        """The ids of the former versions as the argument `replacing` of `MemoryBackend.store`: a list of one list."""
-        return [[entry.id for entry in self.former]]
+        """The ids of the former versions that the new one replaces at once, as the argument `replacing` of
+        `MemoryBackend.store`: a list of one list."""
+        return [[entry.id for entry in self.former if entry not in self.kept]]
 
 
 def identity(document: Document) -> tuple[str, str, str]:
@@ -111,7 +114,7 @@ def place(
             document = dataclasses.replace(document, metadata=own[0].metadata.get("given", {}))
         return Placement(document, tuple(own), None, check)
     if not given_metadata or json_equal(same.metadata["given"], {**document.metadata}):
-        return Placement(document, (), same, check)
+        return Placement(document, (), same, check, kept=tuple(entry for entry in own if entry.id != same.id))
     if on_conflict == "fail":
         raise Conflict(
             f"the document {same.content[:200]!r} ({same.id}) is stored with other metadata; "

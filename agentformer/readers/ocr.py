@@ -40,18 +40,16 @@ OCR_ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield drafts of the document: each page of the image with the text that was recognised so far. Without OCR, the
     document has a page without text, whose reason says what to install."""
-    advice = ocr_unavailable() if options.ocr else "text recognition (OCR) is switched off"
-    if advice:
-        yield _document(options, [_page(1, "", advice)])
+    if not options.ocr or ocr_unavailable():
+        yield _document(options, [_page(1, "", *without_text(options.ocr))])
         return
     pages: list[Page] = []
     drafted = time.monotonic()
     for number, image in enumerate(_images(data, options.limits.max_pages), 1):
         if time.monotonic() > options.deadline:
-            reason = "there was no time for OCR; split the file or raise the setting read_seconds"
-            pages.append(_page(number, "", reason))
+            pages.append(_page(number, "", *without_text(options.ocr)))
             continue
-        pages.append(_page(number, image_text(_prepared(image)), "text recognition (OCR) found no text"))
+        pages.append(_page(number, image_text(_prepared(image)), *without_text(options.ocr, recognised=True)))
         if time.monotonic() - drafted > DRAFT_SECONDS:
             yield _document(options, pages)
             drafted = time.monotonic()
@@ -99,18 +97,29 @@ def _prepared(image: Any) -> Any:
     return image.resize(tuple(max(1, round(side * factor)) for side in image.size), Image.Resampling.LANCZOS)
 
 
-def _page(number: int, text: str, reason: str) -> Page:
+def without_text(ocr: bool, *, recognised: bool = False) -> tuple[str, str]:
+    """Return why a page that is an image has no text: a code (see `ReasonCode`), and what to do. `ocr` says whether OCR
+    is allowed, and `recognised` whether the page was recognised."""
+    if not ocr:
+        return "ocr_missing", "text recognition (OCR) is switched off"
+    if recognised:
+        return "image", "text recognition (OCR) found no text"
+    if advice := ocr_unavailable():
+        return "ocr_missing", advice
+    return "no_time", "there was no time for OCR; split the file or raise the setting read_seconds"
+
+
+def _page(number: int, text: str, code: str, reason: str) -> Page:
     quality = assess(text)
     if quality.letters >= MIN_LETTERS and quality.is_usable:
         return Page(number, text, str(number), method="tesseract")
-    return Page(number, "", str(number), status="no_text", reason=f"the page is an image; {reason}")
+    return Page(number, "", str(number), status="no_text", reason=f"the page is an image; {reason}", reason_code=code)
 
 
 def _document(options: ReadOptions, pages: list[Page]) -> DocumentText:
     texts = normalize_pages([page.text for page in pages])
     done = tuple(replace(page, text=text) for page, text in zip(pages, texts, strict=True))
-    status, reason = outcome_of(done)
-    return DocumentText(options.media_type, done, status=status, reason=reason)
+    return DocumentText(options.media_type, done, "", *outcome_of(done))
 
 
 def ocr_unavailable() -> str:

@@ -38,7 +38,7 @@ def page_of(
     """Return a page with this number and text. If the text is only white space, the status of the page is `no_text`."""
     if text.strip():
         return Page(number, text, label, headings=headings, method=method, tables=tables)
-    return Page(number, "", label, status="no_text", reason="blank", method=method)
+    return Page(number, "", label, status="no_text", reason="blank", method=method, reason_code="blank")
 
 
 def document_of(
@@ -59,18 +59,20 @@ def document_of(
         why = next((page.reason for page in accepted if page.reason != "blank"), "")
         nothing = "the file contains only white space or unreadable characters"
         raise EmptyDocument(f"the file has no text: {why}" if why else nothing)
-    return DocumentText(media_type, tuple(accepted), title, reason=reason)
+    return DocumentText(media_type, tuple(accepted), title, reason=reason, reason_code="parts_unread" if reason else "")
 
 
-def outcome_of(pages: Sequence[Page]) -> tuple[DocumentStatus, str]:
-    """Return the status of a document with these pages, and the reason why some pages have no usable text, or ""."""
+def outcome_of(pages: Sequence[Page]) -> tuple[DocumentStatus, str, str]:
+    """Return the status of a document with these pages, and the reason why some pages have no usable text, or "", with
+    its code. A page that is blank is the reason only if the other pages without text are blank, too."""
     without = [page for page in pages if page.status != "text"]
     if not without:
-        return "ready", ""
-    reason = f"{len(without)} of {len(pages)} pages have no usable text: {without[0].reason}"
+        return "ready", "", ""
+    first = next((page for page in without if page.reason_code != "blank"), without[0])
+    reason = f"{len(without)} of {len(pages)} pages have no usable text: {first.reason}"
     if len(without) < len(pages):
-        return "ready", reason
-    return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason
+        return "ready", reason, first.reason_code
+    return ("garbled" if any(page.status == "garbled" for page in pages) else "no_text"), reason, first.reason_code
 
 
 PATH_SEPARATOR = " > "

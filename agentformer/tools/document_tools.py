@@ -191,6 +191,7 @@ def upload_json(
         document = rag.rehearse(document, password)
     reason = document.reason.removesuffix(FORMER_KEPT)
     own = Document(name, document.namespace, document.status, reason, metadata=metadata or {})
+    own = dataclasses.replace(own, reason_code=document.reason_code)
     return document_json(dataclasses.replace(own, sha256=document.sha256, bytes=document.bytes))
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
 from agentformer.errors import Conflict, InvalidInput
@@ -41,6 +41,7 @@ _ATTEMPTS = 20  # attempts at an upload; each failed attempt means that another 
 PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
 )
+Retire = Callable[[Sequence[MemoryEntry], str], None]  # receives the former versions, and the id of the new one
 _HOME = "is a memory home, not a folder of documents; use `agentformer sync` or `af.markdown.sync`"
 
 
@@ -52,6 +53,7 @@ class UploadOptions(TypedDict, total=False):
     password: str | None
     progress: Progress | None
     on_conflict: OnConflict
+    retire: Retire | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ class StoredDocuments:
         if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
             return document
         replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
-        return dataclasses.replace(document, status="pending", reason=f"{replaced}{PENDING}")
+        return dataclasses.replace(document, status="pending", reason=f"{replaced}{PENDING}", reason_code="pending")
 
     def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
         after = fields.text("after", after, fields.MAX_NAME)
@@ -166,7 +168,9 @@ class RAGTool(StoredDocuments):
         the reason that a new upload would have. This method is for a caller that must not learn that its upload was
         `unchanged`: it takes as long as a new upload. Raises `NotFound` if the original file is missing."""
         result = self._ingest().rehearse(self._originals.get(document.sha256), document, password)
-        return dataclasses.replace(result, reason=PENDING) if result.status == "pending" else result
+        if result.status != "pending":
+            return result
+        return dataclasses.replace(result, reason=PENDING, reason_code="pending")
 
     def ready(self) -> None:
         """Build the objects for uploads and questions before the first call. Raises an error if this fails."""
@@ -182,7 +186,7 @@ class RAGTool(StoredDocuments):
         **options: Unpack[UploadOptions],
     ) -> Document:
         """Ingest a document. `file` is a path, bytes, or an open binary file. The `options` are `namespace`,
-        `metadata`, `password`, `progress` and `on_conflict`.
+        `metadata`, `password`, `progress`, `on_conflict` and `retire`.
 
         A document is identified by the absolute path of its file, or by its `name` if it has no path. Bytes have no
         path. An open file has a path only if no `name` is given. `origin` can give a path for bytes and open files, and
@@ -196,7 +200,7 @@ class RAGTool(StoredDocuments):
         If the stored document has other bytes, `on_conflict` decides. `replace` replaces the stored version in one
         step, and `replaced` in the result is the id of this former version; without `metadata`, the new version keeps
         the former metadata. `keep-both` stores the file under a new name such as `report (2).pdf`. `fail` raises
-        `Conflict`.
+        `Conflict`. If `retire` is given, it hides a replaced version that searches find, which is then not removed.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
         path that is not a readable file."""
@@ -209,7 +213,9 @@ class RAGTool(StoredDocuments):
         document = dataclasses.replace(document, namespace=namespace, metadata=stored)
         choose = functools.partial(place, self._backend, document, conflict, given_metadata=metadata is not None)
         with self._uploads.hold((namespace, document.sha256)):  # concurrent uploads of the same bytes are `unchanged`
-            uploaded = self._upload(data, document, choose, options.get("password"), options.get("progress"))
+            uploaded = self._upload(
+                data, document, choose, options.get("password"), options.get("progress"), options.get("retire")
+            )
             return self._with_state(uploaded)
 
     def upload_url(
@@ -293,6 +299,7 @@ class RAGTool(StoredDocuments):
         choose: Callable[[], Placement],
         password: str | None,
         progress: Progress | None,
+        retire: Retire | None = None,
     ) -> Document:
         """Store the document unless its bytes are stored already, and return the stored document. `choose` decides the
         name of the document, and which stored document is replaced. If another process changes a document in the
@@ -302,15 +309,22 @@ class RAGTool(StoredDocuments):
             placement = choose()
             try:
                 if placement.same and not placement.new_metadata:
+                    if retire and placement.kept:
+                        retire(placement.kept, placement.same.id)
                     return self._unchanged(data, document, placement.same)
                 pipeline = self._ingest()
                 if placement.same:
                     parts = Scope(document.namespace, document_id=placement.same.id, include_archived=True)
                     return pipeline.store_metadata(data, placement, all_entries(self._backend, parts))
                 text = text or pipeline.read(data, document.name, password)
-                return pipeline.store(data, text, placement, progress)
+                findable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
+                placement = dataclasses.replace(placement, kept=tuple(findable))
+                stored = pipeline.store(data, text, placement, progress)
             except Conflict:
                 continue
+            if retire and placement.kept and stored.id:
+                retire(placement.kept, stored.id)
+            return stored
         raise Conflict(
             f"other uploads of {document.name[:200]!r} are in progress; upload the file again when they have ended"
         )

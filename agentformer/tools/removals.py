@@ -1,4 +1,4 @@
-"""Removals of documents that can be undone for some seconds.
+"""Removals of documents, and of former versions of replaced documents, that can be undone for some seconds.
 
 A document that is going to be deleted is archived, so that no list contains it, and the time of its removal is stored
 in its metadata. So the removal takes place even if the process or the browser that requested it ends, and any process
@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,9 @@ REMOVE_AT = "remove_at"  # key of the metadata of a document: a time in ISO 8601
 # Key of the metadata: the value of `remove_at`, the start of the machine, its clock at the removal, and the seconds.
 _TIMER = "remove_timer"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
+_REPLACED_BY = "replaced_by"  # key of the metadata: the id of the new version that has replaced the document
 MAX_SECONDS = 3_600
+_ATTEMPTS = 20  # each failed attempt means that another caller has changed the same document
 _FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
 _LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
 _ARCHIVED = Condition("exists", "$archived_at", True)
@@ -44,6 +47,7 @@ class Removal(NamedTuple):
     namespace: str
     due: float  # by `time.monotonic` of this process
     version: int  # of the entry of the document
+    replaced_by: str = ""  # the id of the new version that has replaced the document
 
     @property
     def left(self) -> float:
@@ -87,24 +91,42 @@ class Removals:
         document changes at the same time."""
         document = self._document(document_id)
         now = datetime.now(UTC)
-        at = (now + timedelta(seconds=seconds)).isoformat()
-        start, clock = _machine_clock()
-        timer = {REMOVE_AT: at, _TIMER: [at, start, clock + seconds, seconds]}
-        self._change(document, {**document.metadata, **timer}, archived_at=now)
+        self._change(document, {**document.metadata, **_timer(now, seconds)}, archived_at=now)
         due = time.monotonic() + seconds
         return Removal(document.id, document.content, document.namespace, due, document.version + 1)
 
+    def replace(self, former: Sequence[MemoryEntry], document_id: str, seconds: float) -> None:
+        """Hide the former versions of the stored document `document_id`, and store that they are going to be deleted in
+        `seconds`. A former version that another caller has hidden or deleted stays as it is. The new version is stored
+        before this call, so no failure between the two steps loses a version: both are then stored."""
+        for entry in former:
+            for _ in range(_ATTEMPTS):
+                current = next(iter(self._backend.get([entry.id])), None)
+                if current is None or current.archived_at is not None:
+                    break
+                now = datetime.now(UTC)
+                until = {**_timer(now, seconds), _REPLACED_BY: document_id}
+                with suppress(Conflict):
+                    self._change(current, {**current.metadata, **until}, archived_at=now)
+                    break
+
     def undo(self, document_id: str) -> None:
-        """Keep a document that was going to be deleted. Raises `NotFound` if the document is deleted already, or has no
-        removal to undo. Raises `Conflict` if the document was uploaded again in the meantime: from the same path, or
-        with the same name and without a path."""
+        """Keep a document that was going to be deleted. If it was replaced, delete the version that has replaced it.
+        Raises `NotFound` if the document is deleted already, or has no removal to undo. Raises `Conflict` if the
+        document was uploaded again in the meantime: from the same path, or with the same name and without a path."""
         document = self._document(document_id)
         if REMOVE_AT not in document.metadata:
             raise NotFound(f"the document {document_id[:80]} is not going to be deleted; there is nothing to undo")
-        if self._is_stored_again(document):
+        successors = self._stored_again(document)
+        if {entry.id for entry in successors} - {document.metadata.get(_REPLACED_BY)}:
             raise Conflict(f"{document.content[:200]!r} was uploaded again in the meantime; the new version is kept")
-        kept = {name: value for name, value in document.metadata.items() if name not in (REMOVE_AT, _TIMER)}
+        kept = {
+            name: value for name, value in document.metadata.items() if name not in (REMOVE_AT, _TIMER, _REPLACED_BY)
+        }
         self._change(document, kept, archived_at=None)
+        for successor in successors:  # deleted last, so that a failure loses neither version
+            with suppress(NotFound):
+                self._delete(successor.id, successor.version)
 
     def pending(self, namespace: str) -> tuple[Removal, ...]:
         """Return the documents of a namespace that are going to be deleted, the oldest upload first. A removal by
@@ -144,7 +166,8 @@ class Removals:
         for entry in all_entries(self._backend, scope):
             if REMOVE_AT in entry.metadata:
                 due = time.monotonic() + self._seconds_left(entry)
-                yield Removal(entry.id, entry.content, entry.namespace, due, entry.version)
+                successor = entry.metadata.get(_REPLACED_BY, "")
+                yield Removal(entry.id, entry.content, entry.namespace, due, entry.version, successor)
 
     def _seconds_left(self, entry: MemoryEntry) -> float:
         at, timer = entry.metadata[REMOVE_AT], entry.metadata.get(_TIMER)
@@ -157,11 +180,11 @@ class Removals:
         seen = self._seen.setdefault((entry.id, entry.version), time.monotonic())
         return float(seconds - (time.monotonic() - seen))
 
-    def _is_stored_again(self, document: MemoryEntry) -> bool:
+    def _stored_again(self, document: MemoryEntry) -> list[MemoryEntry]:
         origin = document.metadata.get("origin") or ""
         known = {"origin": origin} if origin else {"name": document.content}
         others = all_entries(self._backend, Scope(document.namespace, kinds=("document",), metadata=known))
-        return any((other.metadata.get("origin") or "") == origin for other in others)
+        return [other for other in others if (other.metadata.get("origin") or "") == origin]
 
     def _document(self, document_id: str) -> MemoryEntry:
         found = self._backend.get([document_id])
@@ -201,3 +224,10 @@ def _machine_clock() -> tuple[str, float]:
         return _BOOT.read_text().strip(), time.clock_gettime(time.CLOCK_BOOTTIME)
     except (OSError, AttributeError):
         return "", time.monotonic()
+
+
+def _timer(now: datetime, seconds: float) -> dict[str, Any]:
+    """Return the metadata of a document that is going to be deleted in `seconds`: its time, and its timer."""
+    at = (now + timedelta(seconds=seconds)).isoformat()
+    start, clock = _machine_clock()
+    return {REMOVE_AT: at, _TIMER: [at, start, clock + seconds, seconds]}

@@ -13,6 +13,13 @@ from agentformer.types.memory import Hit, Span
 DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
 FINDABLE: frozenset[DocumentStatus] = frozenset({"ready", "pending"})  # searches find the text of such documents
 PageStatus = Literal["text", "no_text", "garbled", "failed"]
+# The reason why a file or a page has no usable text, for programs. A `reason` is a text and may change; a code does
+# not. `encrypted`: no password opens the file. `parts_unread`: the text `reason` names the parts.
+ReasonCode = Literal[
+    "", "blank", "image", "ocr_missing", "no_time", "garbled", "page_damaged", "slide_images",  # of a page or a file
+    "empty", "unsupported", "damaged", "encrypted", "password_needed", "password_wrong", "too_large", "unreadable",
+    "parts_unread", "pending", "stored", "metadata_replaced", "invalid", "conflict", "server",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +69,7 @@ class Page:
     line: int = 0  # the number of the first line of `text` in the file; 0: unknown
     code: str = ""  # the programming language of source code, such as "python"; "": the text is not source code
     symbols: tuple[Symbol, ...] = ()  # in the order of the text; a symbol comes before the symbols that it contains
+    reason_code: str = ""  # see `ReasonCode`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,7 @@ class DocumentText:
     title: str = ""
     status: DocumentStatus = "ready"
     reason: str = ""
+    reason_code: str = ""  # see `ReasonCode`; of several reasons, the code of the first one
 
 
 @dataclass(frozen=True, slots=True)

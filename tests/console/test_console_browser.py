@@ -76,8 +76,8 @@ def test_each_file_reports_its_end_and_a_torn_one_says_what_to_do(filled: list[s
 
 
 @pytest.mark.parametrize(("question", "sentence", "name"), [
-    ("Who holds the keys of the boat house?", KEYS, "handbook.pdf, p. 2"),
-    ("Kuinka suuri jäsenmaksu on?", FEE, "vuosikertomus.pdf, p. 2"),
+    ("Who holds the keys of the boat house?", KEYS, "handbook.pdf, page 2"),
+    ("Kuinka suuri jäsenmaksu on?", FEE, "vuosikertomus.pdf, page 2"),
 ])  # fmt: skip
 def test_a_citation_opens_its_page_with_the_sentence_marked(
     see: Any, filled: Any, question: str, sentence: str, name: str
@@ -206,7 +206,7 @@ def test_a_question_is_kept_and_opened_again_and_copied_with_its_sources(see: An
     page.get_by_text("Copied with its sources").wait_for()
     copied = page.evaluate("navigator.clipboard.readText()")
     assert copied.startswith("## Who holds the keys of the boat house?\n")
-    assert "1. handbook.pdf, p. 2\n" in copied
+    assert "1. handbook.pdf, page 2\n" in copied
     assert f"> {KEYS}" in copied
     page.reload()
     page.get_by_role("button", name="Who holds the keys of the boat house?").click()

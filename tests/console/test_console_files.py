@@ -115,7 +115,7 @@ def test_every_text_that_a_script_names_exists() -> None:
 
 
 def test_the_first_view_has_less_than_100_kb_and_all_files_together_less_than_200() -> None:
-    """The first view loads the modules that it imports, and the texts of one language besides the English ones."""
+    """The first view loads the modules that it imports, and the texts of one language."""
     first, found = {"index.html", "console.css", "icon.svg", "ask.js", "fi.js"}, ["main.js", "ask.js"]
     while found:
         first.add(name := found.pop())

@@ -143,7 +143,7 @@ def test_a_long_name_wraps_and_an_unread_file_says_that_it_is_stored(see: Any, t
     expect(page.locator(".file.done")).to_have_count(1)
     row = page.locator(".file.failed", has_text="secret.pdf")
     expect(row).to_contain_text("Stored, but not readable")
-    expect(row).to_contain_text("The file is protected by a password. Save a copy without a password")
+    expect(row).to_contain_text("The file is protected by a password. Add it with its password.")
     expect(page.locator(".line .badge.encrypted")).to_have_text("protected by a password")
     assert page.evaluate("document.documentElement.scrollWidth") == 1280
     assert page.locator(".file").first.bounding_box()["width"] < 1000

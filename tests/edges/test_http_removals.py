@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api.app import close_app, create_app
+from agentformer.api.endpoints import uploads
 from agentformer.api.models.documents import Removal, Removals
+from agentformer.errors import StoreBusy
 from agentformer.settings import load_settings
 from tests.edges.mounted import grant, mounted, shaped
 from tests.edges.running import Running, wait_until
@@ -173,3 +176,113 @@ def test_a_deletion_survives_a_killed_server(tmp_path: Path) -> None:
         assert again.documents() == []
     finally:
         again.close()
+
+
+NEW = b"The keys of the shed are held by Matti."
+
+
+def upload(client: Any, data: bytes, conflict: str = "replace-with-undo", **headers: str) -> Any:
+    form = {"file": (io.BytesIO(data), "rules.txt"), "on_conflict": conflict}
+    return client.post("/api/rag/upload", data=form, content_type="multipart/form-data", headers=headers)
+
+
+def told(client: Any) -> str:
+    """All that the server finds about the keys."""
+    found = client.post("/api/memory/search", json={"text": "keys held boat house shed Aino Matti"}).json["hits"]
+    return "".join(hit["content"] for hit in found)
+
+
+def originals(client: Any) -> list[bytes]:
+    documents = client.get("/api/rag/documents").json["documents"]
+    return [client.get(f"/api/rag/documents/{each['id']}/content").data for each in documents]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Prefer": "respond-async"}], ids=["at once", "in a job"])
+def test_a_replacement_is_undone_and_the_former_version_is_whole(apps: Any, headers: dict[str, str]) -> None:
+    client = apps().test_client()
+    first = upload(client, TEXT).json["documents"][0]["id"]
+    made = upload(client, NEW, **headers)
+    if headers:
+        job = f"/api/jobs/{made.json['id']}"
+        wait_until(lambda: client.get(job).json["state"] == "done")
+        made = client.get(job)
+    (new,) = made.json["documents"]
+    assert (new["replaced"], names(client), originals(client)) == (first, ["rules.txt"], [NEW])
+    (removal,) = shaped(Removals, client.get("/api/rag/removals"))["removals"]
+    assert (removal["id"], removal["replaced_by"]) == (first, new["id"])
+    assert 0 < removal["seconds_left"] <= 30
+    assert "Aino" not in told(client)
+    assert client.delete(f"/api/rag/removals/{first}").status_code == 204
+    assert (names(client), originals(client)) == (["rules.txt"], [TEXT])
+    assert "Aino" in told(client) and "Matti" not in told(client)
+    assert client.get(f"/api/rag/documents/{new['id']}").status_code == 404
+
+
+def test_a_replacement_without_undo_deletes_the_former_version_at_once(apps: Any) -> None:
+    client = apps().test_client()
+    first = upload(client, TEXT, "replace").json["documents"][0]["id"]
+    assert upload(client, NEW, "replace").json["documents"][0]["replaced"] == first
+    assert client.get("/api/rag/removals").json["removals"] == []
+    assert client.get(f"/api/rag/documents/{first}").status_code == 404
+
+
+def test_the_former_version_of_an_unusable_file_needs_no_undo(apps: Any) -> None:
+    client = apps().test_client()
+    upload(client, TEXT)
+    (failed,) = upload(client, b"\0" * 9000).json["documents"]
+    assert (failed["status"], failed["reason_code"], failed["former_kept"]) == ("failed", "empty", True)
+    assert (originals(client), client.get("/api/rag/removals").json["removals"]) == ([TEXT], [])
+
+
+def test_the_former_version_is_deleted_when_the_time_is_over(apps: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "UNDO_SECONDS", 0)
+    client = apps().test_client()
+    first = upload(client, TEXT).json["documents"][0]["id"]
+    upload(client, NEW)
+    wait_until(lambda: client.get(f"/api/rag/documents/{first}").status_code == 404)
+    assert originals(client) == [NEW] and "Aino" not in told(client)
+
+
+def test_a_replacement_that_was_interrupted_is_completed_by_the_next_attempt(apps: Any) -> None:
+    app = apps()
+    client, rag = app.test_client(), app.extensions["agentformer"].rag
+    first = upload(client, TEXT).json["documents"][0]["id"]
+
+    def interrupted(former: Any, new: str) -> None:
+        raise StoreBusy("the store is busy")
+
+    with pytest.raises(StoreBusy):
+        rag.upload(NEW, name="rules.txt", retire=interrupted)
+    assert sorted(originals(client)) == sorted([TEXT, NEW])  # no version is lost
+    (again,) = upload(client, NEW).json["documents"]
+    assert (again["unchanged"], originals(client)) == (True, [NEW])
+    assert client.delete(f"/api/rag/removals/{first}").status_code == 204
+    assert originals(client) == [TEXT]
+
+
+def test_equal_names_in_one_upload_are_kept_and_replace_nothing(apps: Any) -> None:
+    client = apps().test_client()
+    upload(client, TEXT)
+    files = [(io.BytesIO(data), "rules.txt") for data in (NEW, b"The third.", b"The fourth.")]
+    form = {"file": files, "on_conflict": "replace-with-undo"}
+    made = client.post("/api/rag/upload", data=form, content_type="multipart/form-data").json["documents"]
+    assert [each["name"] for each in made] == ["rules.txt", "rules (2).txt", "rules (3).txt"]
+    assert len(client.get("/api/rag/removals").json["removals"]) == 1
+
+
+def test_a_key_that_may_only_write_replaces_with_undo_and_learns_nothing(tmp_path: Path) -> None:
+    with mounted(tmp_path) as host:
+        writer = grant("write")
+        made = [
+            host.ask(
+                "POST",
+                "/api/rag/upload",
+                writer,
+                data={"file": (io.BytesIO(data), "rules.txt"), "on_conflict": "replace-with-undo"},
+            ).json["documents"][0]
+            for data in (TEXT, NEW, TEXT)
+        ]
+        assert all((each["id"], each["replaced"], each["former_kept"]) == ("", "", False) for each in made)
+        (removal, *_) = host.ask("GET", "/api/rag/removals").json["removals"]
+        assert host.ask("GET", "/api/rag/removals", writer).status_code == 403
+        assert host.ask("DELETE", f"/api/rag/removals/{removal['id']}", writer).status_code == 403

@@ -29,6 +29,7 @@ FORM = "multipart/form-data; boundary=x"
 DOCUMENT = {
     *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
     *("media_type", "sha256", "bytes", "unchanged", "replaced", "url", "metadata"),
+    *("reason_code", "unread_pages", "former_kept"),
 }
 
 
@@ -80,6 +81,7 @@ def test_every_file_has_the_same_fields_with_any_status(client: Any) -> None:
         ("ready", False),
     ]
     assert all(d["reason"] for d in made.json["documents"][1:3])
+    assert [d["reason_code"] for d in made.json["documents"]] == ["", "empty", "empty", ""]
 
 
 def test_a_file_over_the_limit_does_not_stop_the_others(tmp_path: Path) -> None:

@@ -142,8 +142,11 @@ def test_the_entries_of_a_document_have_their_places_in_its_pages() -> None:
         return [Span(match.start(), match.end()) for match in re.finditer(r"\w+", text)]
 
     document = Document("folder/a.txt", "work", "ready", sha256="0", bytes=7, metadata={"site": "north"})
-    pages = (Page(1, "one two three", "i"), Page(2, "hidden", "ii", status="garbled", reason="odd", method="pypdf"))
-    text = DocumentText("text/plain", pages, "t" * 301, reason="1 of 2 pages")
+    pages = (
+        Page(1, "one two three", "i"),
+        Page(2, "hidden", "ii", status="garbled", reason="odd", method="pypdf", reason_code="garbled"),
+    )
+    text = DocumentText("text/plain", pages, "t" * 301, reason="1 of 2 pages", reason_code="garbled")
     root, first, second, *chunks = ingest.document_entries(document, text, words, 2, 0)
     assert (root.title, root.content, root.kind) == ("t" * 300, "folder/a.txt", "document")
     counts = {name: root.metadata[name] for name in ("pages", "chunks", "bytes", "status", "reason", "given")}
@@ -151,7 +154,8 @@ def test_the_entries_of_a_document_have_their_places_in_its_pages() -> None:
     assert counts == {"pages": 2, "chunks": 2, "bytes": 7, **given}
     assert (first.content, first.source) == ("one two three", Source(root.id, "folder/a.txt", 1, "i", 0, 13))
     assert (second.content, second.source) == ("", Source(root.id, "folder/a.txt", 2, "ii", 0, 6))
-    assert second.metadata == {"status": "garbled", "reason": "odd", "method": "pypdf"}
+    assert second.metadata == {"status": "garbled", "reason": "odd", "reason_code": "garbled", "method": "pypdf"}
+    assert (root.metadata["reason_code"], root.metadata["unread_pages"]) == ("garbled", 1)
     assert [(chunk.content, chunk.source and (chunk.source.start, chunk.source.end)) for chunk in chunks] == [
         ("one two", (0, 7)),
         ("three", (8, 13)),

@@ -276,10 +276,11 @@ def test_a_giant_page_is_never_drawn() -> None:
 def test_a_password_is_needed_and_accepted() -> None:
     locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("öppna", algorithm="AES-256"))
 
-    with pytest.raises(EncryptedDocument, match="needs a password"):
+    with pytest.raises(EncryptedDocument, match="needs a password") as needed:
         read(locked, "a.pdf")
-    with pytest.raises(EncryptedDocument, match="password is wrong"):
+    with pytest.raises(EncryptedDocument, match="password is wrong") as wrong:
         read_here(locked, password="wrong")
+    assert (needed.value.code, wrong.value.code) == ("password_needed", "password_wrong")
     assert "lighthouse" in read_here(locked, password="öppna").pages[0].text
 
 

@@ -81,24 +81,27 @@ def test_passwords_are_tried_in_order() -> None:
 
 
 def test_each_page_without_text_has_a_reason() -> None:
-    for page, text, status, reason in (
-        (draft(failed=True), "text", "text", ""),
-        (draft(failed=True), " ", "failed", "the page is damaged and cannot be read"),
-        (draft("garbled"), "", "garbled", "the text of the page is unusable (odd letters); advice"),
-        (draft("empty", blank=True), "", "no_text", "the page is blank"),
-        (draft("empty"), "", "no_text", "the page is an image; advice"),
+    for page, text, status, reason, code in (
+        (draft(failed=True), "text", "text", "", ""),
+        (draft(failed=True), " ", "failed", "the page is damaged and cannot be read", "page_damaged"),
+        (draft("garbled"), "", "garbled", "the text of the page is unusable (odd letters); advice", "garbled"),
+        (draft("empty", blank=True), "", "no_text", "the page is blank", "blank"),
+        (draft("empty"), "", "no_text", "the page is an image; advice", "image"),
     ):
-        assert pdf._page_status(page, text, "advice") == (status, reason)
-    text, failed, garbled = (
+        assert pdf._page_status(page, text, ("image", "advice")) == (status, reason, code)
+    text, failed, garbled, blank = (
         Page(1, "a"),
-        Page(2, "", status="failed", reason="x"),
-        Page(3, "", status="garbled", reason="y"),
+        Page(2, "", status="failed", reason="x", reason_code="page_damaged"),
+        Page(3, "", status="garbled", reason="y", reason_code="garbled"),
+        Page(4, "", status="no_text", reason="z", reason_code="blank"),
     )
     for pages, outcome in (
-        ([text], ("ready", "")),
-        ([text, failed], ("ready", "1 of 2 pages have no usable text: x")),
-        ([failed], ("no_text", "1 of 1 pages have no usable text: x")),
-        ([failed, garbled], ("garbled", "2 of 2 pages have no usable text: x")),
+        ([text], ("ready", "", "")),
+        ([text, failed], ("ready", "1 of 2 pages have no usable text: x", "page_damaged")),
+        ([text, blank], ("ready", "1 of 2 pages have no usable text: z", "blank")),
+        ([text, blank, garbled], ("ready", "2 of 3 pages have no usable text: y", "garbled")),
+        ([failed], ("no_text", "1 of 1 pages have no usable text: x", "page_damaged")),
+        ([failed, garbled], ("garbled", "2 of 2 pages have no usable text: x", "page_damaged")),
     ):
         assert outcome_of(pages) == outcome
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers.formats import ReadLimits
 from agentformer.readers.sandbox import protocol
 from agentformer.readers.sandbox.protocol import (
@@ -22,6 +22,7 @@ from agentformer.readers.sandbox.protocol import (
 )
 from agentformer.types import DocumentText, Heading, Page, PageTable, Span
 
+ODD_CODE = b'{"error":"EmptyDocument","message":"x","reason_code":"<b>"}\n'
 PAGE = Page(
     1,
     "a\nb ö 日本 🦦",
@@ -33,7 +34,8 @@ PAGE = Page(
     (Heading("a", 1, 0),),
     (PageTable(0, 3, ("2018", ""), "in millions"),),
 )
-DOCUMENT = DocumentText("application/pdf", (PAGE, Page(2, "", status="no_text")), "t", "ready", "r")
+EMPTY = Page(2, "", status="no_text", reason_code="image")
+DOCUMENT = DocumentText("application/pdf", (PAGE, EMPTY), "t", "ready", "r", "image")
 
 
 def heard(*frames: bytes, most: int = 1 << 20) -> Frames:
@@ -59,7 +61,9 @@ def test_a_document_survives_the_protocol() -> None:
 
 def test_an_error_survives_the_protocol() -> None:
     error = error_from_bytes(heard(error_frame(DocumentTooLarge("too large"))).error)
-    assert (type(error), str(error)) == (DocumentTooLarge, "too large")
+    assert (type(error), str(error), error.code) == (DocumentTooLarge, "too large", "too_large")
+    error = error_from_bytes(heard(error_frame(EncryptedDocument("wrong", "password_wrong"))).error)
+    assert (type(error), str(error), error.code) == (EncryptedDocument, "wrong", "password_wrong")
 
 
 def test_the_last_whole_draft_counts() -> None:
@@ -117,6 +121,8 @@ def test_a_draft_that_no_reader_says_is_a_corrupt_document() -> None:
         draft({**ABOUT, "pages": 2}, (LINE, b"abc")),
         draft({**ABOUT, "title": []}, (LINE, b"abc")),
         draft({**ABOUT, "status": "sent"}, (LINE, b"abc")),
+        draft({**ABOUT, "reason_code": "<b>"}, (LINE, b"abc")),
+        draft(ABOUT, ({**LINE, "reason_code": ["image"]}, b"abc")),
         draft(ABOUT, ({**LINE, "bytes": -1}, b"abc")),
         draft(ABOUT, ({**LINE, "bytes": 4}, b"abc")),
         draft(ABOUT, ({**LINE, "bytes": 10**30}, b"abc")),
@@ -131,7 +137,7 @@ def test_a_draft_that_no_reader_says_is_a_corrupt_document() -> None:
 
 
 def test_an_error_that_no_reader_says_is_a_corrupt_document() -> None:
-    for payload in [b"", b"{}\n", b'{"error":"SystemExit","message":"x"}\n', b'{"error":[]}\n']:
+    for payload in [b"", b"{}\n", b'{"error":"SystemExit","message":"x"}\n', b'{"error":[]}\n', ODD_CODE]:
         assert type(error_from_bytes(payload)) is CorruptDocument
 
 

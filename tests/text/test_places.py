@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentformer.text.places import label_of_part, lines_label, lines_of, place_name
+from agentformer.text.places import cited_place, label_of_part, lines_label, lines_of, page_name, place_name
 
 TEXT = "def a():\n    pass\n\n\ndef b():\n    return 2\n"
 
@@ -32,3 +32,18 @@ def test_a_place_is_a_page_or_the_lines_of_a_file() -> None:
     assert place_name("talk.pptx", None, "Keys") == "talk.pptx, page Keys"
     assert place_name("src/a.py", 1, "lines 3-9") == "src/a.py (lines 3-9)"
     assert place_name("note.txt", None, "") == "note.txt"
+
+
+def test_people_read_the_number_of_a_page_and_what_is_printed_on_it() -> None:
+    assert page_name(5, "iii") == "page 5 (printed iii)"
+    assert page_name(12, "A-2") == "page 12 (A-2)"
+    assert page_name(3, "Fees > Members") == "page 3 (Fees > Members)"
+    assert [page_name(5, "5"), page_name(5, ""), page_name(None, "Keys"), page_name(None, "")] == [
+        "page 5",
+        "page 5",
+        "Keys",
+        "",
+    ]
+    assert cited_place("rules.pdf", 5, "iii") == "rules.pdf, page 5 (printed iii)"
+    assert cited_place("src/a.py", 1, "cell 2, lines 3-9") == "src/a.py (cell 2, lines 3-9)"
+    assert cited_place("a note", None, "") == "a note"

@@ -90,6 +90,39 @@ def test_a_removal_of_another_process_is_seen_after_five_seconds(
     assert memory.pending() == []  # its own changes are seen at once
 
 
+def test_a_replaced_document_comes_back_in_place_of_the_new_one(memory: Memory) -> None:
+    (new,) = memory.backend.store([memory.document("a.txt")])
+    memory.removals.replace([memory.first], new.id, 60)
+    (removal,) = memory.removals.pending("default")
+    assert (removal.id, removal.replaced_by) == (memory.first.id, new.id)
+    memory.removals.replace([memory.first], "another", 60)  # a second replacement of the same version changes nothing
+    assert memory.removals.pending("default") == (removal,)
+    memory.removals.undo(memory.first.id)
+    assert memory.deleted == [(new.id, new.version)]
+    (kept,) = memory.backend.get([memory.first.id])
+    assert (kept.archived_at, kept.metadata) == (None, memory.first.metadata)
+
+
+def test_of_two_replacements_only_the_last_can_be_undone_first(memory: Memory) -> None:
+    (second,) = memory.backend.store([memory.document("a.txt")])
+    memory.removals.replace([memory.first], second.id, 60)
+    (third,) = memory.backend.store([memory.document("a.txt")])
+    memory.removals.replace([second], third.id, 60)
+    with pytest.raises(Conflict, match="was uploaded again"):
+        memory.removals.undo(memory.first.id)
+    assert memory.deleted == [] and memory.pending() == ["a.txt", "a.txt"]
+    memory.removals.undo(second.id)
+    assert [deleted for deleted, _ in memory.deleted] == [third.id]
+
+
+def test_a_version_that_was_deleted_or_hidden_meanwhile_is_not_replaced(memory: Memory) -> None:
+    memory.removals.add(memory.first.id, 60)
+    memory.backend.remove([memory.second.id])
+    memory.removals.replace([memory.first, memory.second], "new", 60)
+    (removal,) = memory.removals.pending("default")
+    assert (removal.id, removal.replaced_by) == (memory.first.id, "")
+
+
 def test_what_cannot_be_undone_is_refused(memory: Memory) -> None:
     with pytest.raises(NotFound, match="nothing to undo"):
         memory.removals.undo(memory.first.id)

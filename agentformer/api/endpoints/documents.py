@@ -143,7 +143,8 @@ def removals(service: Service, grant: Grant, query: models.DocumentNamespace) ->
 
 @router.route("DELETE", f"{_REMOVALS}/{{document_id}}", "memory_delete", {204: None}, errors=(409,))
 def keep(service: Service, grant: Grant, query: models.DocumentParameters, document_id: str) -> Response:
-    """Keep a document that is going to be deleted: undo its removal.
+    """Keep a document that is going to be deleted: undo its removal. If a new version has replaced the document (see
+    `on_conflict=replace-with-undo` of an upload), this new version is deleted.
 
     The response is 404 if the document is deleted already, and 409 if the document was uploaded again in the meantime.
     """
@@ -152,8 +153,8 @@ def keep(service: Service, grant: Grant, query: models.DocumentParameters, docum
 
 
 def _removal_json(removal: Removal) -> dict[str, Any]:
-    left = removal.left
-    return {"id": removal.id, "name": removal.name, "seconds_left": round(left, 1)}
+    state = {"seconds_left": round(removal.left, 1), "replaced_by": removal.replaced_by}
+    return {"id": removal.id, "name": removal.name, **state}
 
 
 @router.route("GET", f"{_DOCUMENT}/content", "document text", {200: _SAFE_TYPES})
@@ -278,7 +279,8 @@ def _chunk_json(entry: MemoryEntry) -> dict[str, Any]:
 def _page_json(entry: MemoryEntry) -> dict[str, Any]:
     assert entry.source is not None  # `_parts` selects by the document of the source
     page = {"id": entry.id, "number": entry.source.page, "label": entry.source.label, "text": entry.content}
-    return page | {name: entry.metadata[name] for name in ("status", "reason", "method")}
+    later = {"reason_code": entry.metadata.get("reason_code", "")}  # absent in older versions
+    return page | {name: entry.metadata[name] for name in ("status", "reason", "method")} | later
 
 
 class SyncRequest(RequestModel):

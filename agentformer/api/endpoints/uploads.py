@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import PureWindowsPath
-from typing import IO, Annotated, Any, BinaryIO, cast
+from typing import IO, Annotated, Any, BinaryIO, Literal, cast
 
 from flask import Response, request, url_for
 from pydantic import Field
@@ -34,9 +35,11 @@ from agentformer.rag.uploads import OnConflict, Origin, safe_name
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
-from agentformer.tools.rag_tool import RAGTool
+from agentformer.tools.rag_tool import RAGTool, Retire
+from agentformer.tools.removals import Removals
 from agentformer.tools.result_json import document_json
 
+UNDO_SECONDS = 30  # for which the former version of a document can be restored
 _FILE = "file"  # the name of the parts that are files
 _ASYNC = "respond-async"
 _PREFER = {"Prefer": f"With `{_ASYNC}` (RFC 7240), the response is 202 at once, and a job reads the files."}
@@ -62,10 +65,12 @@ class UploadForm(ParameterModel):
     password: Annotated[str, Field(max_length=_MAX_PASSWORD)] | None = Field(
         default=None, description="The password of encrypted files. The password is not stored."
     )
-    on_conflict: OnConflict = Field(
+    on_conflict: OnConflict | Literal["replace-with-undo"] = Field(
         default="replace",
-        description="What to do if a document of the same name has other content: `replace` this document, store the "
-        "file under a new name such as `report (2).pdf` (`keep-both`), or refuse the file (`fail`).",
+        description="What to do if a document of the same name has other content: `replace` this document, replace it "
+        f"and keep the former version hidden for {UNDO_SECONDS} seconds (`replace-with-undo`; "
+        "`DELETE /api/rag/removals/{document_id}` with the id in `replaced` then restores the former version), store "
+        "the file under a new name such as `report (2).pdf` (`keep-both`), or refuse the file (`fail`).",
     )
 
 
@@ -75,9 +80,15 @@ class Uploaded(ResponseModel):
     documents: list[DocumentModel]
 
 
-def upload_jobs(af: AgentFormer) -> Jobs:
-    """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue."""
-    settings, ingest = af.settings, _JobIngest(af.rag)
+def document_removals(af: AgentFormer) -> Removals:
+    """Return the removals of the documents of a memory. They are not started."""
+    return Removals(af.backend, lambda document, version: af.rag.remove(document, expected_version=version))
+
+
+def upload_jobs(af: AgentFormer, removals: Removals) -> Jobs:
+    """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue.
+    `removals` hides the documents that are replaced with an undo."""
+    settings, ingest = af.settings, _JobIngest(af.rag, removals)
     memory, shared = af.distributed, None
     if memory is not None:
         shared = SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
@@ -141,10 +152,10 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     documents, conflicts = [], []
     for number, (name, stream) in enumerate(zip(names, streams, strict=True)):
         try:
-            document = _ingest(rag, task, number, stream, form.password)
+            document = _ingest(rag, service.removals, task, number, stream, form.password)
         except Conflict as error:
             conflicts.append(error)
-            document = _failed(task, name, str(error))
+            document = _failed(task, name, str(error), "conflict")
         documents.append(upload_json(rag, document, grant, name, metadata, form.password))
     if len(conflicts) == len(documents):
         raise conflicts[0]
@@ -154,8 +165,9 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
 class _JobIngest:
     """Ingests the files of a job. If one file fails, the other files are still ingested."""
 
-    def __init__(self, rag: RAGTool) -> None:
+    def __init__(self, rag: RAGTool, removals: Removals) -> None:
         self._rag = rag
+        self._removals = removals
 
     def ingest(
         self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
@@ -164,22 +176,34 @@ class _JobIngest:
         `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
             number = len(job.documents)  # the files before this one have results
-            return document_json(_ingest(self._rag, job.task, number, file, password, progress))
+            return document_json(_ingest(self._rag, self._removals, job.task, number, file, password, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # an upload without a job would respond with this error
-            return self.failed(job, name, str(error))
+            code = "conflict" if isinstance(error, Conflict) else "server"
+            return document_json(_failed(job.task, name, str(error), code))
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
-        return document_json(_failed(job.task, name, reason))
+        return document_json(_failed(job.task, name, reason, "server"))
 
 
 def _ingest(
-    rag: RAGTool, task: Task, number: int, file: BinaryIO, password: str | None, progress: Progress | None = None
+    rag: RAGTool,
+    removals: Removals,
+    task: Task,
+    number: int,
+    file: BinaryIO,
+    password: str | None,
+    progress: Progress | None = None,
 ) -> Document:
     """Ingest the file `number` of an upload, and return its document. If an earlier file of the upload has the same
     name, both files are kept. If the file or its name is invalid, the document has the status `failed`."""
     name = task.names[number]
+    conflict: OnConflict | Literal["replace-with-undo"] = task.on_conflict
+    conflict = "keep-both" if name in task.names[:number] else conflict
+    retire: Retire | None = None
+    if conflict == "replace-with-undo":
+        conflict, retire = "replace", partial(removals.replace, seconds=UNDO_SECONDS)
     try:
         if not name:  # else the document would get the name of the job's temporary file
             raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
@@ -191,14 +215,15 @@ def _ingest(
             password=password,
             progress=progress,
             origin=Origin(),
-            on_conflict="keep-both" if name in task.names[:number] else task.on_conflict,
+            on_conflict=conflict,
+            retire=retire,
         )
     except InvalidInput as error:
-        return _failed(task, name, str(error))
+        return _failed(task, name, str(error), "invalid")
 
 
-def _failed(task: Task, name: str, reason: str) -> Document:
-    return Document(name, task.namespace, "failed", reason, metadata=task.metadata or {})
+def _failed(task: Task, name: str, reason: str, code: str) -> Document:
+    return Document(name, task.namespace, "failed", reason, metadata=task.metadata or {}, reason_code=code)
 
 
 def _prefers_job() -> bool:

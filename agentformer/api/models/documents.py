@@ -11,9 +11,10 @@ from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
 from agentformer.tools.removals import MAX_SECONDS
-from agentformer.types import DocumentStatus, PageStatus
+from agentformer.types import DocumentStatus, PageStatus, ReasonCode
 
 _MAX_TOKENS = 4096
+_CODE = "The reason for programs: a word that stays the same in all versions, or an empty text."
 
 
 # Null is refused with the same message as an empty question.
@@ -120,6 +121,10 @@ class Removal(ResponseModel):
     id: str
     name: str
     seconds_left: float = Field(ge=0, description="The seconds until the document is deleted.")
+    replaced_by: str = Field(
+        description="The id of the new version that has replaced this document. The undo deletes this new version. "
+        "The id is an empty text if the document was not replaced."
+    )
 
 
 class Removals(ResponseModel):
@@ -164,8 +169,13 @@ class Document(ResponseModel):
     namespace: str
     status: DocumentStatus
     reason: str
+    reason_code: ReasonCode = Field(description=_CODE)
     id: str = Field(description="The id is empty if the file was not stored, or if the key has no right to read.")
     pages: int
+    unread_pages: int = Field(
+        description="The number of pages that have no usable text and are not blank. A document may be `ready` without "
+        "these pages."
+    )
     chunks: int
     media_type: str
     sha256: str = Field(description="The SHA-256 of the original file in hexadecimal.")
@@ -174,6 +184,9 @@ class Document(ResponseModel):
     replaced: str = Field(
         description="The id of the former version that this upload has replaced, or an empty text. "
         "The id is also empty if the key has no right to read."
+    )
+    former_kept: bool = Field(
+        description="True if the upload has no usable text, and the former version is kept for this reason."
     )
     url: str = Field(description="The address from which the document was fetched, or an empty text.")
     metadata: dict[str, Any]
@@ -223,6 +236,7 @@ class DocumentPage(ResponseModel):
     text: str
     status: PageStatus
     reason: str
+    reason_code: ReasonCode = Field(description=_CODE)
     method: str = Field(description="The method that extracted the text of the page.")
 
 

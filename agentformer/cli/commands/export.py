@@ -21,6 +21,7 @@ from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
+from agentformer.text.places import cited_place
 
 _SHOWN = 20  # at most this many problems are printed
 
@@ -259,7 +260,8 @@ def _print_text(af: AgentFormer, namespace: str, as_json: bool) -> None:
             print_json({"id": document.id, "name": document.name, "pages": values}, indent=None)
             continue
         for page in pages:
-            say(f"=== {document.name}, page {page.number} ({page.label or page.status})")
+            status = "" if page.status == "text" else f", {page.status}"
+            say(f"=== {cited_place(document.name, page.number, page.label)}{status}")
             say(page.text)
 
 

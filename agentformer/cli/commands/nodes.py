@@ -58,11 +58,11 @@ def _follow_jobs(af: AgentFormer, closing: ExitStack) -> None:
     """Continue the upload jobs of all servers until the caller closes `closing`. If the extra `server` is not
     installed, log a warning instead."""
     try:
-        from agentformer.api.endpoints.uploads import upload_jobs
+        from agentformer.api.endpoints.uploads import document_removals, upload_jobs
     except ImportError as error:
         log.warning("this worker does not continue upload jobs, because the extra `server` is not installed: %s", error)
         return
-    closing.callback(upload_jobs(af).close)
+    closing.callback(upload_jobs(af, document_removals(af)).close)
 
 
 def _embed(memory: DistributedMemory, listener: Listener, stopped: threading.Event) -> None:

@@ -17,6 +17,7 @@ export class Problem extends Error {
     super(body.detail || body.title || t("error.status", { status }));
     this.status = status;
     this.body = body;
+    this.kind = (body.type || "").split(":").pop(); // the same in all languages, such as "too-large"
   }
 }
 

@@ -1,12 +1,14 @@
 // Ask: a question, an answer that is streamed, and numbered citations that open their source.
 
 import { events, list, within } from "./api.js";
-import { h, icon, toast } from "./dom.js";
+import { h, icon, slice, toast } from "./dom.js";
 import { date, kindName, percent, t } from "./i18n.js";
 import { closePanel, openSource, placeName } from "./source.js";
 
 const HISTORY = "agentformer.history";
 const MOST = 50;
+const NEAREST = 3; // passages that are shown if nothing answers a question
+const NEAREST_TEXT = 600; // code points of such a passage
 let turns;
 let field;
 let running = null;
@@ -98,7 +100,7 @@ async function ask(question, button) {
         answer.querySelector(".thinking")?.remove();
         if (name === "token") text.append(data.text);
         else if (name === "error") fault = data.detail;
-        else if (name === "answer") { const turn = { question, at: new Date().toISOString(), fault, ...data, hits: [] }; finish(answer, turn); keep(turn); answer.parentElement.scrollIntoView({ block: "start" }); }
+        else if (name === "answer") { const turn = { question, at: new Date().toISOString(), fault, ...data, hits: data.mode === "none" ? data.hits.slice(0, NEAREST).map(passage) : [] }; finish(answer, turn); keep(turn); answer.parentElement.scrollIntoView({ block: "start" }); }
       },
     });
   } catch (error) {
@@ -114,7 +116,14 @@ async function ask(question, button) {
 }
 
 function finish(answer, turn) {
-  answer.replaceChildren(...[state(turn), turn.mode === "none" ? null : body(turn), warnings(turn), sources(turn), actions(turn)].filter(Boolean));
+  answer.replaceChildren(...[state(turn), turn.mode === "none" ? null : body(turn), warnings(turn), sources(turn), nearest(turn), actions(turn)].filter(Boolean));
+}
+
+/** Return a hit as a citation of the part that matches best. */
+function passage(hit) {
+  const [start, end] = hit.span || [0, hit.content.length];
+  const quote = slice(hit.content, start, Math.min(end, start + NEAREST_TEXT));
+  return { document: hit.document, document_id: hit.document_id, page: hit.page, label: hit.label, entry_id: hit.id, kind: hit.kind, start: hit.start + start, end: hit.start + start + Array.from(quote).length, quote };
 }
 
 function state(turn) {
@@ -170,8 +179,7 @@ function reference(citation) {
 
 function name(citation) {
   if (!citation.document_id) return [kindName(citation.kind), citation.speaker, date(citation.at, { dateStyle: "medium" })].filter(Boolean).join(" · ");
-  const place = placeName(citation.label, citation.page);
-  return place ? `${citation.document}, ${place}` : citation.document;
+  return placeName(citation.document, citation.page, citation.label);
 }
 
 function warnings(turn) {
@@ -185,10 +193,19 @@ function warnings(turn) {
 
 function sources(turn) {
   if (!turn.citations.length) return null;
-  return h("section", { class: "sources", "aria-label": t("ask.sources") }, h("ol", { class: "plain" }, turn.citations.map((citation) => h("li", {},
-    h("button", { type: "button", class: "source", onclick: (event) => openSource(citation, event.currentTarget) },
-      h("span", { class: "source-number", "aria-hidden": "true" }, String(citation.number)),
-      h("span", { class: "grow" }, h("span", { class: "source-name" }, h("bdi", {}, name(citation))), citation.headings ? h("span", { class: "source-quote muted" }, citation.headings) : null, h("span", { class: "source-quote" }, citation.quote)))))));
+  return h("section", { class: "sources", "aria-label": t("ask.sources") }, h("ol", { class: "plain" }, turn.citations.map((citation) => h("li", {}, source(citation)))));
+}
+
+function source(citation) {
+  return h("button", { type: "button", class: "source", onclick: (event) => openSource(citation, event.currentTarget) },
+    citation.number ? h("span", { class: "source-number", "aria-hidden": "true" }, String(citation.number)) : null,
+    h("span", { class: "grow" }, h("span", { class: "source-name" }, h("bdi", {}, name(citation))), citation.headings ? h("span", { class: "source-quote source-headings" }, citation.headings) : null, h("span", { class: "source-quote" }, citation.quote)));
+}
+
+/** Return the nearest passages of a question that nothing answers. */
+function nearest(turn) {
+  if (turn.mode !== "none" || !turn.hits?.length) return null;
+  return h("section", { class: "sources nearest" }, h("h3", {}, t("ask.nearest")), h("ul", { class: "plain" }, turn.hits.map((hit) => h("li", {}, source(hit)))));
 }
 
 function actions(turn) {
@@ -202,7 +219,8 @@ const escaped = (text) => text.replace(/[\\`*_[\]<>#|]/g, "\\$&");
 export function markdown(turn) {
   const quoted = (text) => text.split("\n").map((line) => `> ${escaped(line)}`).join("\n");
   const cited = atMarks(turn, turn.answer).map((part) => (/^\[\d+\]$/.test(part) ? part : escaped(part))).join("");
-  const places = turn.citations.map((citation) => `${citation.number}. ${escaped(name(citation))}\n\n${quoted(citation.quote).replace(/^/gm, "   ")}`);
+  const indented = (text) => text.replace(/^/gm, "   ");
+  const places = turn.citations.map((citation) => [`${citation.number}. ${escaped(name(citation))}`, citation.headings ? indented(escaped(citation.headings)) : "", indented(quoted(citation.quote))].filter(Boolean).join("\n\n"));
   return [`## ${escaped(turn.question)}`, cited, places.length ? `### ${t("ask.sources")}` : "", ...places].filter(Boolean).join("\n\n") + "\n";
 }
 

@@ -1,14 +1,15 @@
 // Documents: add files and folders, show their progress, and filter, read and delete documents.
 
 import { Problem, all, events, get, headers, keyMissing, list, mayChange, namespace, remove, root } from "./api.js";
-import { empty, failed, h, icon, iconButton, toast } from "./dom.js";
-import { language, percent, seconds, size, t } from "./i18n.js";
+import { empty, failed, fileName, h, icon, iconButton, toast } from "./dom.js";
+import { percent, seconds, size, t } from "./i18n.js";
+import { missing, why } from "./reasons.js";
 import { closeSource, openSource } from "./source.js";
 
 const AT_ONCE = 2; // uploads and jobs that this page follows at the same time; the server limits both
 const ROWS = 100; // rows of the list that are drawn at a time
 const UNDO = 30; // seconds
-const offered = new Map(); // messages with a button to undo a deletion, by the id of the document
+const offered = new Map(); // messages with a button to undo a deletion or a replacement, by the id of the document
 const files = []; // the rows of files of this tab; they survive a change of the view
 let active = 0;
 let view = null;
@@ -102,12 +103,14 @@ function next() {
 
 async function run(row) {
   try {
-    if (row.file) { row.state = "sending"; render(row); row.job = await upload(row); row.file = null; }
+    if (row.file) { row.state = "sending"; render(row); row.job = await upload(row); row.sent_file = row.file; row.file = row.password = null; }
     row.state = "reading"; row.started = performance.now(); render(row);
     finish(row, await follow(row));
   } catch (error) {
     if (error.status === 429 && row.file) { row.state = "busy"; render(row); await new Promise((done) => setTimeout(done, 3000)); row.state = "waiting"; return; }
-    row.state = "failed"; row.reason = error.message; row.status = error.status; render(row);
+    if (error.status) row.password = null;
+    Object.assign(row, { state: "failed", status: error.status, document: { reason: error.message, problem: error.kind } });
+    render(row);
   }
 }
 
@@ -115,7 +118,7 @@ async function run(row) {
 function upload(row) {
   const form = new FormData();
   if (namespace.get()) form.append("namespace", namespace.get());
-  form.append("on_conflict", row.conflict);
+  form.append("on_conflict", row.conflict === "replace" ? "replace-with-undo" : row.conflict);
   if (row.password) form.append("password", row.password);
   form.append("file", row.file, row.name);
   return new Promise((done, fail) => {
@@ -151,11 +154,14 @@ async function follow(row) {
 }
 
 function finish(row, job) {
-  const [document] = job.documents;
+  const document = job.documents[0] || { reason: job.reason, reason_code: "server" };
   if (job.state === "cancelled") row.state = "cancelled";
-  else if (document?.id && ["ready", "pending"].includes(document.status)) { row.state = "done"; row.document = document; } else { row.state = "failed"; row.kept = Boolean(document?.id); row.reason = document?.reason || job.reason; }
+  else row.state = document.id && ["ready", "pending"].includes(document.status) ? "done" : "failed";
+  row.document = document;
+  if (!wantsPassword(row)) row.sent_file = null;
   render(row);
   load();
+  if (document.replaced) offerEarlier();
 }
 
 async function resume() {
@@ -167,24 +173,6 @@ async function resume() {
     files.push(row); render(row);
   }
   next();
-}
-
-const advice = [[/password/i, "advice.password"], [/OCR|tesseract|scanned|no text/i, "advice.scan"], [/type|cannot be read|not a /i, "advice.type"], [/damaged|crash/i, "advice.damaged"], [/large|limit|bytes/i, "advice.large"]];
-
-const REFUSALS = [400, 413, 415, 422]; // status codes that report a problem of the file itself
-
-/** Return the reason why a file was not read, as sentences. Advice to give a password is left out, because the page has no field for it. */
-function why(reason) {
-  const said = /password|encrypted/i.test(reason || "") ? t("reason.encrypted") : reason || "";
-  return said && !/[.!?]$/.test(said) ? `${said}.` : said;
-}
-
-function explain({ reason, status }) {
-  if (status !== undefined && !REFUSALS.includes(status)) return ""; // not a problem of the file
-  if (/encrypted/i.test(reason || "")) return t("advice.password");
-  if (language === "en" && /; \w/.test(reason || "")) return ""; // the reason contains advice of the server
-  const found = advice.find(([pattern]) => pattern.test(reason || ""));
-  return found ? t(found[1]) : t("advice.other");
 }
 
 function share(row) {
@@ -201,8 +189,23 @@ function told(row) {
     const left = done && done < windows ? ((performance.now() - row.started) / 1000 / done) * (windows - done) : 0;
     return read + t("state.embedding", { done, windows }) + (left > 1 ? ` · ${t("state.left", { time: seconds(left) })}` : "");
   }
-  if (row.state === "done") return [t(row.document.unchanged ? "state.unchanged" : row.document.replaced ? "state.replaced" : "state.done"), t("pages", { n: row.document.pages }), t("chunks", { n: row.document.chunks })].join(" · ");
-  return t(row.kept ? "state.unread" : `state.${row.state}`);
+  if (row.state === "done") return [t(row.document.unchanged ? "state.unchanged" : row.document.replaced && !row.asked ? "state.replaced" : "state.done"), t("pages", { n: row.document.pages }), t("chunks", { n: row.document.chunks })].join(" · ");
+  return t(row.state === "failed" && row.document.id ? "state.unread" : `state.${row.state}`);
+}
+
+const wantsPassword = (row) => row.state === "failed" && ["password_needed", "password_wrong"].includes(row.document.reason_code) && row.sent_file;
+
+/** Return a form that sends the file once more with a password. The password is in no variable after it was sent. */
+function passwordForm(row) {
+  const field = h("input", { type: "password", autocomplete: "off", required: true, maxlength: "1000" });
+  const send = (event) => {
+    event.preventDefault();
+    Object.assign(row, { password: field.value, file: row.sent_file, sent_file: null, sent: 0, progress: null, job: null, asked: true, refocus: true, state: "waiting" });
+    field.value = "";
+    render(row);
+    next();
+  };
+  return h("form", { class: "row password", onsubmit: send }, h("label", { class: "grow" }, t("password.of", { name: row.name }), field), h("button", { type: "submit" }, t("again")));
 }
 
 function render(row) {
@@ -211,15 +214,19 @@ function render(row) {
   const busy = !ended(row);
   const element = h("li", { class: `file ${row.state}` },
     h("div", { class: "row" }, row.state === "done" ? icon("check") : row.state === "failed" ? icon("warning") : null,
-      h("bdi", { class: "file-name" }, row.name), h("span", { class: "grow muted small file-state" }, told(row)),
+      fileName(row.name, { class: "file-name" }), h("span", { class: "grow muted small file-state" }, told(row)),
       busy && row.job ? iconButton("close", t("documents.cancel", { name: row.name }), () => remove(`/api/jobs/${row.job}`).catch(() => {})) : null,
       !busy ? iconButton("close", t("documents.dismiss", { name: row.name }), () => { files.splice(files.indexOf(row), 1); row.element.remove(); }) : null),
     busy ? h("progress", { max: "1", "aria-label": row.name, ...(part === null ? {} : { value: part }) }) : null,
-    row.state === "failed" ? h("p", { class: "error-text" }, why(row.reason), " ", h("strong", {}, explain(row)),
-      row.status === 0 && (row.file || row.job) ? h("button", { type: "button", class: "link", onclick: () => { row.state = "waiting"; delete row.status; render(row); next(); } }, t("again")) : null) : null);
+    row.state === "failed" ? h("p", { class: "error-text", role: "alert" }, row.status === 0 ? row.document.reason : why(row.document), " ",
+      row.status === 0 && (row.file || row.job) ? h("button", { type: "button", class: "link", onclick: () => { row.state = "waiting"; delete row.status; render(row); next(); } }, t("again")) : null) : null,
+    row.state === "done" && missing(row.document) ? h("p", { class: "warn-text" }, missing(row.document), " ", why(row.document)) : null,
+    wantsPassword(row) ? passwordForm(row) : null,
+    row.undo ? h("p", { class: "small" }, h("button", { type: "button", class: "link", "aria-label": `${t("undo")}: ${row.name}`, onclick: row.undo }, t("undo.replaced"))) : null);
   if (row.element?.isConnected) row.element.replaceWith(element);
   else view.progress.append(element);
   row.element = element;
+  if (row.refocus && ended(row)) { row.refocus = false; element.querySelector("input")?.focus(); }
   view.clear.hidden = files.filter((item) => item.state === "done").length < 2;
 }
 
@@ -249,13 +256,13 @@ function draw() {
 }
 
 function line(item) {
-  const good = item.status === "ready";
+  const [good, part] = [item.status === "ready", missing(item)];
   const facts = [item.pages ? t("pages", { n: item.pages }) : "", item.chunks ? t("chunks", { n: item.chunks }) : "", size(item.bytes)].filter(Boolean).join(" · ");
   return h("li", { class: "row line" },
     h("button", { type: "button", class: "line-main", onclick: (event) => openSource({ document_id: item.id, document: item.name, page: null, start: 0, end: 0 }, event.currentTarget) },
-      h("bdi", { class: "line-name" }, item.name), h("span", { class: "muted small" }, facts),
-      good ? null : h("span", { class: `badge ${item.status}` }, t(`status.${item.status}`)),
-      item.reason && !good ? h("span", { class: "small reason" }, why(item.reason)) : null),
+      fileName(item.name, { class: "line-name" }), h("span", { class: "muted small" }, facts),
+      good ? null : h("span", { class: `badge ${item.status}` }, t(`status.${item.status}`)), part,
+      part || !good ? h("span", { class: "small reason" }, why(item)) : null),
     view.changes && iconButton("trash", t("documents.delete", { name: item.name }), () => erase(item)));
 }
 
@@ -272,20 +279,29 @@ async function erase(item) {
   }
 }
 
-/** Show a button that undoes a deletion, until the server deletes the document. */
-function offer({ id, name, seconds_left: left }) {
+/** Show a button that undoes a deletion or a replacement, until the server deletes the document: in the row of the file that has replaced it, or else in a message. */
+function offer({ id, name, seconds_left: left, replaced_by: successor }) {
   offered.get(id)?.close();
+  const row = successor && files.find((item) => item.document?.id === successor);
   const undo = async () => {
-    offered.delete(id);
-    try { await remove(`/api/rag/removals/${id}`); toast(t("undone", { name })); } catch (error) { toast(error.message, { error: true }); }
+    shown.close();
+    close();
+    try {
+      await remove(`/api/rag/removals/${id}`);
+      if (row) row.state = "undone";
+      toast(t(successor ? "undone.replaced" : "undone", { name }));
+    } catch (error) { toast({ 404: t("undo.late", { name }), 409: t("undo.newer", { name }) }[error.status] || error.message, { error: true }); }
+    if (row) render(row);
     load();
   };
-  const shown = toast(t("deleted", { name }), { action: t("undo"), label: `${t("undo")}: ${name}`, seconds: left, onaction: undo });
+  const close = () => { if (offered.get(id) === shown) offered.delete(id); if (row?.undo === undo) { row.undo = null; if (files.includes(row)) render(row); } };
+  const shown = row ? { close } : toast(t(successor ? "replaced" : "deleted", { name }), { action: t("undo"), label: `${t("undo")}: ${name}`, seconds: left, onaction: undo });
+  if (row) { row.undo = undo; render(row); }
   offered.set(id, shown);
-  setTimeout(() => { if (offered.get(id) === shown) offered.delete(id); }, left * 1000);
+  setTimeout(close, left * 1000);
 }
 
-/** Show buttons that undo deletions from before this page was loaded. */
+/** Show buttons that undo deletions and replacements from before this page was loaded, or of the files of this page. */
 async function offerEarlier() {
   const { removals } = await list("/api/rag/removals").catch(() => ({ removals: [] }));
   for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1) offer(removal);

@@ -80,6 +80,11 @@ export function toast(message, { action, label, onaction, seconds = 6, error = f
   return { close, element };
 }
 
+/** Return the name of a file, which may be broken into lines after its separators. */
+export function fileName(name, properties) {
+  return h("bdi", properties, name.split(/(?<=[-_./\\])/).map((part, place) => [place ? h("wbr") : null, part]));
+}
+
 /** Return the text between two positions of the server, which counts code points. */
 export function slice(text, start, end) {
   return Array.from(text).slice(start, end).join("");

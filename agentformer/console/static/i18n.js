@@ -1,11 +1,9 @@
 // The language of the page: the texts, and the formats of numbers, dates and sizes.
 
-import en from "./en.js";
-
 export const LANGUAGES = { en: "English", fi: "Suomi" };
 const stored = localStorage.getItem("agentformer.language");
 export const language = LANGUAGES[stored] ? stored : (navigator.languages.find((name) => LANGUAGES[name.slice(0, 2)]) || "en").slice(0, 2);
-const texts = language === "en" ? en : { ...en, ...(await import(`./${language}.js`)).default };
+const texts = (await import(`./${language}.js`)).default; // only this language is loaded; a test compares the keys of all
 
 document.documentElement.lang = language;
 

@@ -3,6 +3,7 @@
 import { get, send } from "./api.js";
 import { h, iconButton, parted, toast } from "./dom.js";
 import { date, kindName, t } from "./i18n.js";
+import { why } from "./reasons.js";
 
 const panel = document.getElementById("panel");
 let opener = null;
@@ -37,18 +38,25 @@ export async function openSource(citation, from) {
   else await openMemory(citation);
 }
 
-/** Return the name of a place in a document: the printed page number, or the heading of a section. */
-export function placeName(label, page) {
-  if (label && /^[\divxlcm.-]{1,8}$/i.test(label)) return t("page.short", { page: label });
-  return label ? label.split(" > ").pop() : page ? t("page.short", { page: String(page) }) : "";
+/** Return what a page has besides its number: its printed number if that is another, or its name. The form is that of `text/places.py`. */
+function besides(page, label) {
+  if (!label || label === String(page)) return "";
+  return ` (${/^[0-9ivxlcdm.-]{1,8}$/i.test(label) ? t("page.printed", { label }) : label})`;
 }
 
-function frame(title, subtitle, tools, body, quote) {
+/** Return a place in a document: "rules.pdf, page 5 (printed iii)", or "a.py (lines 3-9)". */
+export function placeName(document, page, label) {
+  const lines = /^([^]*?)lines (\d+)-(\d+)$/.exec(label || "");
+  if (lines) return `${document} (${lines[1]}${t("page.lines", { first: lines[2], last: lines[3] })})`;
+  return [document, page ? t("page.number", { page: String(page) }) + besides(page, label) : label].filter(Boolean).join(", ");
+}
+
+function frame(title, subtitle, tools, body, { quote, headings } = {}) {
   const heading = h("h2", { tabindex: "-1" }, title);
   panel.replaceChildren(
     h("header", { class: "panel-head" }, h("div", { class: "grow" }, heading, h("p", { class: "muted" }, subtitle)), tools,
       iconButton("close", t("close"), closePanel)),
-    ...(quote ? [h("blockquote", { class: "quote" }, quote)] : []), body);
+    ...(headings ? [h("p", { class: "headings muted small" }, headings)] : []), ...(quote ? [h("blockquote", { class: "quote" }, quote)] : []), body);
   if (!panel.contains(document.activeElement)) heading.focus({ preventScroll: true });
   return heading;
 }
@@ -61,7 +69,7 @@ export function showPanel(title, subtitle, from, ...content) {
   panel.setAttribute("aria-label", title);
   source = null;
   shown += 1;
-  frame(title, subtitle, null, h("div", { class: "panel-body" }, content), "");
+  frame(title, subtitle, null, h("div", { class: "panel-body" }, content));
 }
 
 async function openPage(citation, place) {
@@ -70,22 +78,24 @@ async function openPage(citation, place) {
   const range = cited ? { start: citation.start, end: citation.end } : { start: 0, end: 0 };
   const there = `/api/rag/documents/${encodeURIComponent(citation.document_id)}`;
   const body = h("div", { class: "page", "aria-busy": "true" }, h("p", { class: "muted" }, t("loading")));
-  frame(citation.document, "", null, body, cited ? citation.quote : "");
+  frame(citation.document, "", null, body, cited ? citation : {});
   try {
     const [info, { pages }] = await Promise.all([get(there), get(`${there}/pages`, { limit: 1, page: place.number })]);
     if (mine !== shown) return;
     const stored = pages[0];
-    const label = stored?.label && stored.label !== String(place.number) ? ` (${stored.label})` : "";
     const pdf = info.media_type === "application/pdf";
-    const where = pdf ? t("page.of", { page: place.number, pages: info.pages }) + label : stored?.label || "";
+    const where = pdf || info.pages > 1 ? t("page.of", { page: String(place.number), pages: info.pages }) + besides(place.number, stored?.label) : "";
+    const asImage = pdf && !place.text;
     const move = (step) => openPage(citation, { ...place, number: place.number + step });
-    const tools = h("div", { class: "row tight" },
+    const tools = h("div", { class: "row tight tools-of-page" },
+      asImage ? [iconButton("minus", t("page.smaller"), () => zoom(body, -1)), iconButton("plus", t("page.larger"), () => zoom(body, 1))] : null,
       info.pages > 1 ? iconButton("previous", t("page.previous"), () => move(-1), { disabled: place.number <= 1 }) : null,
       info.pages > 1 ? iconButton("next", t("page.next"), () => move(1), { disabled: place.number >= info.pages }) : null,
       iconButton("download", t("download"), () => download(there, info.name)));
-    frame(citation.document, where, tools, body, cited ? citation.quote : "");
-    const words = () => body.replaceChildren(marked(stored?.text ?? "", range.start, range.end));
-    if (!pdf || place.text) words();
+    frame(citation.document, where, tools, body, cited ? citation : {});
+    const unread = stored && stored.status !== "text" ? [h("p", { class: "note" }, why(stored))] : [];
+    const words = () => body.replaceChildren(...unread, marked(stored?.text ?? "", range.start, range.end));
+    if (!asImage) words();
     else await image(body, there, place.number, range, words, () => mine === shown);
     if (mine !== shown) return;
     body.removeAttribute("aria-busy");
@@ -103,7 +113,8 @@ async function image(body, there, page, range, words, current) {
   try { answer = await get(`${there}/image`, { page, ...range }); } catch (error) {
     if (!current()) return;
     words();
-    body.prepend(h("p", { class: "note" }, error.message));
+    const locked = error.body?.reason_code === "password_needed";
+    body.prepend(h("p", { class: "note" }, locked ? t("page.locked") : error.kind === "unreadable-document" ? [t("page.no.image"), " ", ...why({ reason: error.message, ...error.body })] : error.message));
     return;
   }
   if (!current()) return;
@@ -120,9 +131,23 @@ async function image(body, there, page, range, words, current) {
     svg.append(box);
   }
   const img = h("img", { src: picture, width: answer.width, height: answer.height, alt: t("page.alt", { page }) });
-  body.replaceChildren(h("figure", { class: "sheet" }, img, svg),
+  body.replaceChildren(h("div", { class: "sheet-frame", tabindex: "0", role: "region", "aria-label": t("source") }, h("figure", { class: "sheet" }, img, svg)),
     ...(range.end > range.start && !answer.boxes.length ? [h("p", { class: "note" }, t("page.unmarked"))] : []));
   await img.decode().catch(() => {});
+}
+
+const ZOOMS = [1, 1.5, 2, 3, 4];
+
+/** Make the image of the page larger (`step` is 1) or smaller (-1). The marked words, or else the middle, stay in view. */
+function zoom(body, step) {
+  const sheet = body.querySelector(".sheet");
+  if (!sheet) return;
+  const place = Math.min(ZOOMS.length - 1, Math.max(0, Number(sheet.dataset.zoom || 0) + step));
+  sheet.dataset.zoom = place;
+  sheet.style.setProperty("inline-size", `${100 * ZOOMS[place]}%`);
+  const [scroller, box] = [sheet.parentElement, sheet.querySelector(".box")];
+  if (box) box.scrollIntoView({ block: "center", inline: "center" });
+  else scroller.scrollLeft = (scroller.scrollWidth - scroller.clientWidth) / 2;
 }
 
 /** Return a text with one part highlighted. */
@@ -136,7 +161,7 @@ async function openMemory(citation) {
   const body = h("div", { class: "page", "aria-busy": "true" }, h("p", { class: "muted" }, t("loading")));
   const title = citation.title || kindName(citation.kind);
   const about = [citation.speaker, date(citation.at)].filter(Boolean).join(" · ");
-  frame(title, about, null, body, citation.quote);
+  frame(title, about, null, body, citation);
   try {
     const entry = await get(`/api/memory/${encodeURIComponent(citation.entry_id)}`);
     if (mine !== shown) return;

@@ -32,7 +32,7 @@ def slide_page(number: int, title: str, lines: Iterable[str], method: str) -> Pa
     """Return the page of a slide: its title, which is also its heading, and the texts below it."""
     text = clean("\n\n".join(filter(None, (title, *lines)))).strip()
     if not text:
-        return Page(number, "", status="no_text", reason=_IMAGES, method=method)
+        return Page(number, "", status="no_text", reason=_IMAGES, method=method, reason_code="slide_images")
     return page_of(number, text, title, (Heading(title, 1, 0),) if title else (), method, tables_of(text))
 
 

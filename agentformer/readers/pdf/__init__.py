@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.ocr import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable
+from agentformer.readers.ocr import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable, without_text
 from agentformer.readers.pdf.layout import Title, bodies, page_headings, with_titles
 from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located
@@ -115,7 +115,7 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
                 break
     slow = PypdfDocument(data, passwords)
     if slow.encrypted or (locked and not len(slow)):
-        raise EncryptedDocument(_WRONG if options.password else _NEEDED)
+        raise EncryptedDocument(*((_WRONG, "password_wrong") if options.password else (_NEEDED, "password_needed")))
     if not len(slow):
         raise EncryptedDocument(_CERTIFICATE) if _FOR_CERTIFICATES.search(data) else CorruptDocument(_DAMAGED)
     if locked and (plain := slow.decrypted()):
@@ -215,9 +215,8 @@ def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOp
     pages = [_page(number, draft, texts[number], spans[number], fast, options) for number, draft in enumerate(drafts)]
     outline = list(fast.outline()) if fast is not None else []
     pages = page_headings(pages, with_titles(outline, [draft.titles for draft in drafts]))
-    status, reason = outcome_of(pages)
     title = fast.title() if fast is not None else ""
-    return DocumentText(options.media_type, tuple(pages), title, status, reason)
+    return DocumentText(options.media_type, tuple(pages), title, *outcome_of(pages))
 
 
 def _page(
@@ -227,8 +226,9 @@ def _page(
     if values := _form_text(number, text, fast):
         body = Span(body.start, len(text) + len(values)) if body else None
         text = f"{text}{values}" if text else values.lstrip("\n")
-    status, reason = _page_status(draft, text, _recognition_advice(draft, options))
-    page = Page(number + 1, text, label or str(number + 1), status, reason, draft.method if text else "", body)
+    status, reason, code = _page_status(draft, text, without_text(options.ocr, recognised=draft.recognised))
+    method = draft.method if text else ""
+    page = Page(number + 1, text, label or str(number + 1), status, reason, method, body, reason_code=code)
     return replace(page, tables=located(draft.tables, page)) if draft.tables else page
 
 
@@ -241,24 +241,18 @@ def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
     return "\n\n" + normalize_pages(["\n".join(rows)])[0] if rows else ""
 
 
-def _recognition_advice(draft: _Draft, options: ReadOptions) -> str:
-    if not options.ocr:
-        return "text recognition (OCR) is switched off"
-    if draft.recognised:
-        return "text recognition (OCR) found no text"
-    return ocr_unavailable() or "there was no time for OCR; split the file or raise the setting read_seconds"
-
-
-def _page_status(draft: _Draft, text: str, advice: str) -> tuple[PageStatus, str]:
+def _page_status(draft: _Draft, text: str, unrecognised: tuple[str, str]) -> tuple[PageStatus, str, str]:
+    """Return the status of a page, its reason, and the code of the reason."""
+    code, advice = unrecognised
     if text.strip():
-        return "text", ""
+        return "text", "", ""
     if draft.failed:
-        return "failed", "the page is damaged and cannot be read"
+        return "failed", "the page is damaged and cannot be read", "page_damaged"
     if draft.quality.verdict == "garbled":
-        return "garbled", f"the text of the page is unusable ({draft.quality.reason}); {advice}"
+        return "garbled", f"the text of the page is unusable ({draft.quality.reason}); {advice}", "garbled"
     if draft.blank:
-        return "no_text", "the page is blank"
-    return "no_text", f"the page is an image; {advice}"
+        return "no_text", "the page is blank", "blank"
+    return "no_text", f"the page is an image; {advice}", code
 
 
 def recognise(document: PdfiumDocument, number: int) -> str:

@@ -69,7 +69,8 @@ def page_image(data: bytes, options: ReadOptions) -> PageImage:
         return PageImage(width, height, tuple(boxes), png(pixels))
     except PasswordNeeded:
         raise EncryptedDocument(
-            "the PDF is encrypted, and its password is not stored, so its pages cannot be shown; read the stored text"
+            "the PDF is encrypted, and its password is not stored, so its pages cannot be shown; read the stored text",
+            "password_needed",
         ) from None
     except (Unreadable, pdfium.PdfiumError, ValueError) as error:
         raise CorruptDocument(_DAMAGED) from error

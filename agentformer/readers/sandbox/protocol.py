@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, get_args
 
 from agentformer.errors import CorruptDocument, DocumentError
 from agentformer.readers.formats import ReadLimits, ReadOptions
-from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, PageTable, Span
+from agentformer.types import DocumentStatus, DocumentText, Heading, Page, PageStatus, PageTable, ReasonCode, Span
 
 _ERRORS = {kind.__name__: kind for kind in DocumentError.__subclasses__()} | {"DocumentError": DocumentError}
 _FRAME = struct.Struct(">cQ")
@@ -138,7 +138,7 @@ def _document(data: bytes, limits: ReadLimits) -> DocumentText:
         pages.append(_page(line, data[start:at].decode("utf-8", "surrogatepass")))
     status = _one_of(about["status"], get_args(DocumentStatus))
     title, reason = _name(about["title"]), _name(about["reason"])[:_LONGEST_REASON]
-    return DocumentText(_name(about["media_type"]), tuple(pages), title, status, reason)
+    return DocumentText(_name(about["media_type"]), tuple(pages), title, status, reason, _code(about))
 
 
 def _page(line: dict[str, Any], text: str) -> Page:
@@ -159,6 +159,7 @@ def _page(line: dict[str, Any], text: str) -> Page:
         tables=tables,
         line=max(0, int(line.get("line", 0))),
         code=_name(line.get("code", "")),
+        reason_code=_code(line),
     )
 
 
@@ -226,15 +227,20 @@ def _one_of(value: Any, choices: tuple[Any, ...]) -> Any:
     return value
 
 
+def _code(value: dict[str, Any]) -> str:
+    return str(_one_of(value.get("reason_code", ""), get_args(ReasonCode)))
+
+
 def error_frame(error: DocumentError) -> bytes:
-    return _frame(_ERROR, to_line({"error": type(error).__name__, "message": str(error)}))
+    about = {"error": type(error).__name__, "message": str(error), "reason_code": error.code}
+    return _frame(_ERROR, to_line(about))
 
 
 def error_from_bytes(data: bytes) -> DocumentError:
     """Return the error from the content of an error frame. If the content is invalid, return a `CorruptDocument`."""
     try:
         value, _ = _line(data, 0)
-        return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON])
+        return _ERRORS[value["error"]](_name(value["message"])[:_LONGEST_REASON], _code(value))
     except (ValueError, TypeError, LookupError, RecursionError):
         return CorruptDocument(_INVALID)
 
