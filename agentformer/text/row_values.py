@@ -24,7 +24,7 @@ _LENGTHS = ("quarter", "months", "full_year")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|(?<=[a-z]|\d)20\d\d(?!\d)")  # "2022", "fy2022", "q22023"
 _PLAIN_YEAR = re.compile(r"(?:19|20)\d\d")
 _CHANGE = re.compile(r"%|chang|growth", re.IGNORECASE)  # in the header of a column
-_NUMBER = re.compile(r"\d[\d.,'’\u00a0]*")
+_NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?:[.,]\d+)?(?!\d)|\d[\d.,'’\u00a0]*")
 _THOUSANDS = re.compile(r"[.,'’\u00a0](?=\d{3}(?!\d))")
 _NEGATIVE = re.compile(r"\s*(?:[-−–]|[$€£¥]?\(|\([$€£¥]?)")
 _FUNCTION = 0.3  # weight of a function word in a label ("Other assets")
@@ -69,7 +69,8 @@ class AskedValue:
     year to the next, and `relative` if it asks for percentages. `lengths` has the length of the shortest period that
     the question names: "quarter", "months" (several months) or "full_year". It is empty if the question names none.
     `years` are the years that the question names. `limit` is the limit that it names, or None. `selects` is true if it
-    asks for some of several things, and `negated` if it asks for those for which something does not hold."""
+    asks for some of several things, and `negated` if it asks for those for which something does not hold. `words` are the
+    words of the question, casefolded."""
 
     direction: int
     changes: bool
@@ -79,6 +80,7 @@ class AskedValue:
     limit: Limit | None = None
     selects: bool = False
     negated: bool = False
+    words: frozenset[str] = frozenset()
 
 
 def asked_value(question: Question, folded: str, language: str) -> AskedValue:
@@ -97,9 +99,10 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
         has_words("asks_share", folded, code) or "%" in folded,
         frozenset(sorted(lengths, key=_LENGTHS.index)[:1]),
         tuple(_YEAR.findall(folded)),
-        _limit(folded, code),
+        _limit(folded, code) if question.type in _SELECTING and not question.measures else None,
         question.type in _SELECTING,
         facts_of(folded, code).negated,
+        frozenset(_WORD.findall(folded)),
     )
 
 
@@ -153,6 +156,8 @@ def selected_rows(
 def _within(limit: Limit, rows: Sequence[TableRow], language: str, said: Collection[str]) -> list[bool | None]:
     """Return for each row whether its value is within the limit. If several columns can be compared, the header of one
     of them must share most words with the question; otherwise, no row is judged."""
+    if limit.number is not None and any(limit.number == number_of(row.label) for row in rows):
+        return []  # a part of a name, such as "up to 5 t"
     columns: list[tuple[float, list[bool | None]]] = []
     for header, cells in _columns(rows):
         judged = [limit.holds(cell, language) for cell in cells]
@@ -256,7 +261,7 @@ def label_share(row: TableRow, stems: Collection[str], language: str, name: str,
 def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
     """Return a dictionary: span of each row with a value -> the value (or its change) that the question asks for."""
     headers = next((row.headers for row in rows if row.headers), ())
-    column = _column(asked, headers, language)
+    column = _column(asked, headers, rows, language)
     above = rows[0].above  # without the headers: the title of the table, and the group
     for header in headers:
         above = above.replace(header, " ")
@@ -265,7 +270,9 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     found: dict[Span, float] = {}
     for row in rows:
         cell = row.values[column] if column < len(row.values) else ""
+        days = _days(cell, language) if find_dates(cell) else None
         value = number_of(cell) if "%" in cell or asked.changes or not asked.relative else None
+        value = float(days[0].toordinal()) if days else value
         former = number_of(row.values[before]) if before is not None else 0.0
         if value is None or former is None:
             continue
@@ -274,16 +281,20 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     return found
 
 
-def _column(asked: AskedValue, headers: Sequence[str], language: str) -> int:
-    """Return the number of the column whose header fits best to the year, the length and the kind of value that the
-    question names. Return 0 if there are no headers."""
+def _column(asked: AskedValue, headers: Sequence[str], rows: Sequence[TableRow], language: str) -> int:
+    """Return the number of the column whose header fits best to the year, the length, the kind of value and the words
+    that the question names. A column with few values that can be compared is the last choice. Return 0 if there are no
+    headers."""
 
-    def fit(header: str) -> float:
+    def fit(number: int, header: str) -> float:
         year = 2.0 * any(year in header for year in asked.years)
         change = 3.0 if bool(_CHANGE.search(header)) == asked.changes else 0.0
-        return year + change + period_fit(asked, header, language)
+        named = 3.0 * (not asked.words.isdisjoint(_WORD.findall(header.casefold())))
+        cells = [row.values[number] for row in rows if number < len(row.values)]
+        few = sum(number_of(cell) is not None for cell in cells) < _JUDGED * len(cells)
+        return year + change + named + period_fit(asked, header, language) - 10.0 * few
 
-    scores = [fit(header) for header in headers]
+    scores = [fit(number, header) for number, header in enumerate(headers)]
     return scores.index(max(scores)) if scores else 0
 
 
@@ -299,7 +310,8 @@ def number_of(value: str) -> float | None:
     """Return the number of a cell, negative if it is in brackets or has a minus, or None if the cell has no number."""
     if not (found := _NUMBER.search(value)):
         return None
-    digits = _THOUSANDS.sub("", found[0].rstrip(".,'’\u00a0")).replace(",", ".").replace("’", "").replace("'", "")
+    bare = found[0].rstrip(".,'’\u00a0").replace(" ", "").replace("\u202f", "")
+    digits = _THOUSANDS.sub("", bare).replace(",", ".").replace("’", "").replace("'", "")
     try:
         number = float(digits)
     except ValueError:  # a number with several points, such as a date

@@ -26,7 +26,7 @@ FEE = "The fee for a berth is {} euros."
     [
         (("prices 2023.txt", ""), ("prices 2025.txt", "")),
         (("prices-2025-01-31.txt", ""), ("prices-2025-06-30.txt", "")),
-        (("a.txt", "Version of 3 May 2022.\n\n"), ("b.txt", "Version of 4 June 2024.\n\n")),
+        (("fees v1.txt", "Version of 3 May 2022.\n\n"), ("fees v2.txt", "Version of 4 June 2024.\n\n")),
     ],
 )
 def test_the_newer_version_is_first_by_the_dates_in_names_or_texts(old: tuple[str, str], new: tuple[str, str]) -> None:
@@ -40,6 +40,8 @@ def test_a_question_about_a_year_and_another_statement_keep_the_order() -> None:
     hits = hit("prices 2023.txt", FEE.format(10), 1.0), hit("prices 2025.txt", FEE.format(12), 0.9)
     assert first("What was the fee for a berth in 2023?", *hits) == "prices 2023.txt"
 
+    person = hit("fees of Aino 2025.txt", FEE.format(12), 0.9)
+    assert first("What is the fee for a berth?", hits[0], person) == "prices 2023.txt"
     other = hit("news 2025.txt", "The fee for a sauna evening with coffee is 12 euros, paid in cash.", 0.9)
     assert first("What is the fee for a berth?", hits[0], other) == "prices 2023.txt"
     undated = hit("prices.txt", FEE.format(12), 0.9)

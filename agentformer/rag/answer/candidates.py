@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from itertools import dropwhile, takewhile
 
 from agentformer.text.analysis import text_terms
 from agentformer.text.dates import find_dates, months, weekdays
@@ -142,16 +143,18 @@ def has_other_polarity(question: str, text: str, language: str) -> float:
 
 
 def role_of(question: str, language: str) -> set[str]:
-    """Return the stems of the role in a question that asks who has it: {"president"} for "Who is the president of
-    Harbour Oy?". These are the words in small letters after the copula. Return an empty set for another question."""
+    """Return the stems of the role or the property in a question that asks who has it or what it is: {"president"} for
+    "Who is the president of Harbour Oy?". These are the words in small letters after the copula, up to a function word. Return an empty set for
+    another question."""
     asked = classify(question, language)
     words = _WORD.findall(question)
     at = next((n for n, word in enumerate(words[:4]) if word.casefold() in COPULAS), None)
-    if asked.type != "who" or at is None or language in _CAPITAL_NOUNS or language in _CASELESS:
+    if asked.type not in ("who", "what") or at is None or language in _CAPITAL_NOUNS or language in _CASELESS:
         return set()
     ignored = FUNCTION_WORDS.get(language, frozenset()) | asked.asking
-    common = [word for word in words[at + 1 :] if word.islower() and word not in ignored]
-    return set(text_terms(" ".join(common), language).stems)
+    behind = dropwhile(lambda word: word.casefold() in ignored or not word.islower(), words[at + 1 :])
+    role = takewhile(lambda word: word.islower() and word not in ignored, behind)
+    return set(text_terms(" ".join(role), language).stems)
 
 
 def _spoken(text: str) -> set[str]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 from agentformer.rag.answer.candidates import asks_number, defines, has_candidate, has_other_polarity
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
+from agentformer.text.facts.claims import CAPITAL_NOUNS
 from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
@@ -22,12 +23,14 @@ from agentformer.text.row_values import asked_value, label_share, period_fit, se
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
+_CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_a-zåäöæøüß][^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
 _NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
 _AROUND = 2  # sentences on each side
 _FADING = 0.9  # of the terms of a sentence, this share counts for the next sentence
 _SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
+_NAMES_ONLY = 0.7  # value of the field `other`
 _UNKNOWN = 0.5  # value of the field if `has_candidate` returns None
 _FIELD = {"who": "person", "where": "place", "when": "time", "why": "reason", "how": "means"}
 
@@ -53,7 +56,7 @@ class Features(NamedTuple):
     label are in the question, and whether the row is one of those for which the question asks (-1 if it is not).
     `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other` is 1 if
     the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth 12, or if
-    the question and the sentence differ in a negation.
+    the question and the sentence differ in a negation; it is less if the sentence has only names of the question.
 
     The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`. All five are 0
     until the sentence is embedded."""
@@ -114,6 +117,7 @@ class SentenceFeatures:
         pieces = {part for language in languages for part in query.terms([language]).parts}
         self._pieces = WeightedTerms(pieces, [sentence.terms.parts for sentence in sentences])
         self._words = _words(query.text)
+        self._names = _name_stems(query.text, languages)
         self._pairs = set(pairwise(self._words))
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
         self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
@@ -151,6 +155,7 @@ class SentenceFeatures:
         other = float(names_another(self._things, said, sentence.passage.language))
         if not sentence.row:
             other = max(other, has_other_polarity(self._text, said, sentence.passage.language))
+            other = max(other, _NAMES_ONLY if self._has_names_only(sentence) else 0.0)
         features = features._replace(defines=defines(self.question, said), other=other)
         field = "number" if asks_number(self.question) else _FIELD.get(self.question.type)
         if field is None:
@@ -158,6 +163,15 @@ class SentenceFeatures:
         text = sentence.row.text if sentence.row and field == "number" else said
         found = has_candidate(self.question, text, sentence.passage.language, self._words)
         return features._replace(**{field: _UNKNOWN if found is None else found})
+
+    def _has_names_only(self, sentence: Sentence) -> bool:
+        """Return whether a quote of the sentence has names of the question and none of its other words: "Mira Hakala,
+        born in 1991" for "What is Mira Hakala's salary?"."""
+        if not self._names or not self._stems.known - self._names:
+            return False
+        held = self._held_by[id(sentence)]
+        held |= self._held_by[id(sentence.naming)] if sentence.leads and sentence.naming else frozenset()
+        return bool(held) and held <= self._names and not self._stems.similar_share(sentence.stems)
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
         own = self._held[n]
@@ -258,6 +272,15 @@ class SentenceFeatures:
         own, former = self._held_by[id(sentence)], self._held_by[id(before)]
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
+
+
+def _name_stems(question: str, languages: Iterable[str]) -> frozenset[str]:
+    """Return the stems of the words with a capital letter inside a question. Return an empty set for languages in which
+    capitals do not show names."""
+    names = " ".join(word for word in _CAPITAL_WORD.findall(question.partition(" ")[2]))
+    if not names or any(language in CAPITAL_NOUNS for language in languages):
+        return frozenset()
+    return frozenset(stem for language in languages for stem in text_terms(names, language).stems)
 
 
 @cache

@@ -183,12 +183,13 @@ class AnswerRequest:
             len(self.quotes),
             first.cosine,
             not self._is_within_limit
-            and (self._is_about_something_else(first, passage) or self._names_another() or self._lacks_role()),
+            and (self._is_about_something_else(first, passage) or self._names_another() or self._lacks_role),
             self._has_other_period(),
             first.features.telling if first.features else 0.0,
             about.missing,
             lacks_candidate(self.question, first.text, passage.language)
             or bool(self._names[1])
+            or self._role < 1.0
             or may_be_about_another(self.question, first.text, self._language),
         )
 
@@ -253,17 +254,23 @@ class AnswerRequest:
             names, "", self._passage.content, self._language
         )
 
+    @property
     def _lacks_role(self) -> bool:
-        """Return whether the question asks who has a role, such as "Who is the president of Harbour Oy?", and neither
-        the paragraph of the first quote nor the headings above it name the role in any form."""
+        """True if the question asks who has a role that the paragraph of the first quote does not name in any form."""
+        return self._role == 0.0 and classify(self.question, self._language).type == "who"
+
+    @cached_property
+    def _role(self) -> float:
+        """The share (0..1) of the words of the role or the property that the question asks for ("Who is the deputy
+        chair of the board?") in the paragraph of the first quote and the headings above it. 1 for other questions."""
         role = role_of(self.question, self._language)
         if not role:
-            return False
+            return 1.0
         passage, quote = self._passage, self.quotes[0]
         begin = passage.content.rfind("\n\n", 0, quote.span.start - passage.offset) + 1
         end = passage.content.find("\n\n", quote.span.end - passage.offset)
         paragraph = passage.quoting(passage.content[begin : end if end >= 0 else None])
-        return held_share(role, paragraph.stems.union(passage.context_terms.stems)) == 0.0
+        return held_share(role, paragraph.stems.union(passage.context_terms.stems))
 
     @property
     def confidence(self) -> float | None:

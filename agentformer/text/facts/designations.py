@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
+from itertools import takewhile
 
 from agentformer.text.facts.claims import CAPITAL_NOUNS
 from agentformer.text.languages import FUNCTION_WORDS, stem
@@ -22,10 +23,11 @@ _OPPOSITES = (
     ("born", "dies"),
     ("grows", "falls"),
 )
-_CODE = re.compile(r"\b(?!(?:FY|CY|HY|Q|H)\d)[A-ZÅÄÖÆØÜ]{1,5}[-/]?\d{2,}[\w/-]*")
+_CODE = re.compile(r"\b(?!(?:FY|CY|HY|Q|H)\d)[A-ZÅÄÖÆØÜ]{1,5}[-/]?\d{2,}[A-Za-z\d/_-]*")
 _CAPITALISED = re.compile(r"(?P<one>[^\W\d_a-z][^\W\d_]+(?:[-'’][^\W\d_]+)*) (?P<two>[^\W\d_a-z][^\W\d_]+)")
 _WORD = re.compile(r"[^\W_]+")
 _PERIOD = re.compile(r"\d\s*(?:[-–—]|to|until|till?|bis|og|och|and|und|ja)\s*\d", re.IGNORECASE)
+_COMMON, _SHARE = 4, 0.66  # letters, and share of the letters, that two forms of a name have in common
 _ENDING = 4  # letters of an ending that a name may have
 _SHORT = 10  # most words of a short question
 _SIMILAR = 0.8  # share of letters that two spellings of a name have in common
@@ -70,6 +72,8 @@ def _names_another(name: str, text: str, language: str) -> bool:
     stated = _WORD.findall(text) if first else []
     if not _has(first, stated) or _has(last, stated) or get_close_matches(last, stated, 1, _SIMILAR):
         return False
+    if any(_shared(last, each) >= max(_COMMON, _SHARE * len(each)) for each in stated):
+        return False  # an inflected name: "Siriuksessa" for "Sirius"
     ignored = FUNCTION_WORDS.get(language, frozenset())
     return any(_is_form(first, one) and two.casefold() not in ignored for one, two in _neighbors(text))
 
@@ -93,6 +97,13 @@ def _neighbors(text: str) -> Iterator[tuple[str, str]]:
 
 def _has(word: str, words: Collection[str]) -> bool:
     return any(_is_form(word, other) for other in words)
+
+
+def _shared(word: str, other: str) -> int:
+    """Return the number of letters with which both words begin."""
+    return sum(
+        1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(word.casefold(), other.casefold(), strict=False))
+    )
 
 
 def _is_form(word: str, other: str) -> bool:
