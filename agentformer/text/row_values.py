@@ -69,8 +69,8 @@ class AskedValue:
     year to the next, and `relative` if it asks for percentages. `lengths` has the length of the shortest period that
     the question names: "quarter", "months" (several months) or "full_year". It is empty if the question names none.
     `years` are the years that the question names. `limit` is the limit that it names, or None. `selects` is true if it
-    asks for some of several things, and `negated` if it asks for those for which something does not hold. `words` are the
-    words of the question, casefolded."""
+    asks for some of several things, and `negated` if it asks for those for which something does not hold. `words` are
+    the casefolded words of the question."""
 
     direction: int
     changes: bool
@@ -99,7 +99,7 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
         has_words("asks_share", folded, code) or "%" in folded,
         frozenset(sorted(lengths, key=_LENGTHS.index)[:1]),
         tuple(_YEAR.findall(folded)),
-        _limit(folded, code) if question.type in _SELECTING and not question.measures else None,
+        _limit(folded, code),
         question.type in _SELECTING,
         facts_of(folded, code).negated,
         frozenset(_WORD.findall(folded)),
@@ -156,8 +156,9 @@ def selected_rows(
 def _within(limit: Limit, rows: Sequence[TableRow], language: str, said: Collection[str]) -> list[bool | None]:
     """Return for each row whether its value is within the limit. If several columns can be compared, the header of one
     of them must share most words with the question; otherwise, no row is judged."""
-    if limit.number is not None and any(limit.number == number_of(row.label) for row in rows):
-        return []  # a part of a name, such as "up to 5 t"
+    texts = (cell for row in rows for cell in (row.label, *row.values) if _WORD.search(cell))
+    if limit.number is not None and any(limit.number == number_of(text) for text in texts):
+        return []  # a part of a name, such as "crane up to 5 t"
     columns: list[tuple[float, list[bool | None]]] = []
     for header, cells in _columns(rows):
         judged = [limit.holds(cell, language) for cell in cells]

@@ -303,3 +303,20 @@ def test_no_word_is_broken_and_nothing_scrolls_sideways_on_a_phone(
         page.wait_for_selector("#main h1")
         page.wait_for_load_state("networkidle")
         assert (page.evaluate(wide), page.evaluate(BROKEN)) == (375, []), view
+
+
+def test_many_replacements_have_their_undo_in_their_rows_and_after_a_reload_in_one_list(see: Any, server: Any) -> None:
+    page = see("/#/documents", viewport=PHONE).page
+    names = [f"folder_{number}-\u202e{number}fdp.exe.txt" for number in range(8)]
+    for version in (1, 2):
+        files = [{"name": name, "mimeType": "text/plain", "buffer": f"{name} {version}".encode()} for name in names]
+        page.set_input_files("input[type=file] >> nth=0", files)
+        expect(page.locator(".file.done")).to_have_count(8 * version)
+    expect(page.locator(".file .link")).to_have_count(8)
+    messages = page.locator(".toast", has_text="folder_")  # other tests have messages of their own
+    assert messages.count() == 0
+    assert "\u202e" not in page.locator(".progress-list").inner_text()
+    page.reload()
+    expect(messages).to_have_count(8)
+    shown = page.locator(".toasts").bounding_box()
+    assert shown["y"] > 100 and shown["height"] <= 0.46 * PHONE["height"]

@@ -161,7 +161,7 @@ function finish(row, job) {
   if (!wantsPassword(row)) row.sent_file = null;
   render(row);
   load();
-  if (document.replaced) offerEarlier();
+  if (document.replaced || files.every(ended)) offerEarlier();
 }
 
 async function resume() {
@@ -304,7 +304,8 @@ function offer({ id, name, seconds_left: left, replaced_by: successor }) {
 /** Show buttons that undo deletions and replacements from before this page was loaded, or of the files of this page. */
 async function offerEarlier() {
   const { removals } = await list("/api/rag/removals").catch(() => ({ removals: [] }));
-  for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1) offer(removal);
+  const soon = ({ replaced_by: id }) => id && !files.every(ended) && !files.some((row) => row.document?.id === id); // its row does not have the result yet
+  for (const removal of removals) if (!offered.has(removal.id) && removal.seconds_left > 1 && !soon(removal)) offer(removal);
 }
 
 for (const name of ["focus", "agentformer:gone"]) addEventListener(name, () => { if (!keyMissing()) load(); });

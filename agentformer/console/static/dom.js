@@ -80,9 +80,9 @@ export function toast(message, { action, label, onaction, seconds = 6, error = f
   return { close, element };
 }
 
-/** Return the name of a file, which may be broken into lines after its separators. */
+/** Return the name of a file, which may be broken into lines after its separators. Characters that reverse the direction, so that a name looks like another one, are left out. */
 export function fileName(name, properties) {
-  return h("bdi", properties, name.split(/(?<=[-_./\\])/).map((part, place) => [place ? h("wbr") : null, part]));
+  return h("bdi", properties, name.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, "").split(/(?<=[-_./\\])/).map((part, place) => [place ? h("wbr") : null, part]));
 }
 
 /** Return the text between two positions of the server, which counts code points. */

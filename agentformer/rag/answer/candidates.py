@@ -144,8 +144,8 @@ def has_other_polarity(question: str, text: str, language: str) -> float:
 
 def role_of(question: str, language: str) -> set[str]:
     """Return the stems of the role or the property in a question that asks who has it or what it is: {"president"} for
-    "Who is the president of Harbour Oy?". These are the words in small letters after the copula, up to a function word. Return an empty set for
-    another question."""
+    "Who is the president of Harbour Oy?". These are the words in small letters after the copula, up to a function word.
+    Return an empty set for another question."""
     asked = classify(question, language)
     words = _WORD.findall(question)
     at = next((n for n, word in enumerate(words[:4]) if word.casefold() in COPULAS), None)
