@@ -9,9 +9,7 @@ from dataclasses import replace
 from datetime import date
 
 from agentformer.rag.answer.quotes import RankedSentence
-from agentformer.rag.chunks import CARRIED
 from agentformer.text.dates.expressions import find_date_ranges
-from agentformer.text.places import SEPARATOR
 from agentformer.types import Hit
 
 _COMPARED = 5  # best sentences that are compared with the first
@@ -41,21 +39,20 @@ def newer_first(question: str, ranked: list[RankedSentence], hits: Sequence[Hit]
 
 def _is_version(one: RankedSentence, other: RankedSentence) -> bool:
     """Return whether two sentences have nearly the same words, but not the same text, in different documents with the
-    same name or title, apart from numbers."""
+    same name, apart from numbers."""
     sources = one.hit.entry.source, other.hit.entry.source
     if not sources[0] or not sources[1] or sources[0].document_id == sources[1].document_id:
         return False
-    if _names(one.hit).isdisjoint(_names(other.hit)):
+    if _name(one.hit) != _name(other.hit):
         return False  # documents about two things, such as the contracts of two people
     words = set(_WORD.findall(one.text.casefold())), set(_WORD.findall(other.text.casefold()))
     alike = len(words[0] & words[1]) >= _SAME * max(1, len(words[0] | words[1]))
     return alike and " ".join(one.text.split()) != " ".join(other.text.split())
 
 
-def _names(hit: Hit) -> set[str]:
-    """Return the name and the title of the document of a hit, without numbers, in a form that can be compared."""
-    names = hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[:2]
-    return {letters for name in names if (letters := "".join(_WORD.findall(name.casefold())))}
+def _name(hit: Hit) -> str:
+    """Return the letters of the name of the document of a hit, in a form that can be compared."""
+    return "".join(_WORD.findall(hit.entry.source.name.casefold())) if hit.entry.source else ""
 
 
 def _date_of(hit: Hit, hits: Sequence[Hit]) -> date | None:
