@@ -31,6 +31,7 @@ from agentformer.errors import (
     StoreDamaged,
     StoreError,
     Unauthenticated,
+    is_passing,
     store_failure,
 )
 from agentformer.records import fields
@@ -350,6 +351,8 @@ class KeyFile:
         except FileNotFoundError:
             return None
         except OSError as error:
+            if is_passing(error):  # such as too many open files
+                raise store_failure(f"{self._path} cannot be read", error, "") from None
             reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
             raise StoreError(f"{self._path} {reason}") from None
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
-from agentformer.errors import AgentFormerError
+from agentformer.errors import AgentFormerError, is_passing, store_failure
 from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 from agentformer.tools.result_json import event_json
 from agentformer.types import AnswerEvent
@@ -96,6 +96,8 @@ def _http(error: HTTPException) -> Response:
 
 
 def _unexpected(error: Exception) -> Response:
+    if is_passing(error):  # such as too many open files, from any library
+        return _expected(store_failure("the request was not completed", error, ""))
     log.exception("%s %s", request.method, request.path)
     return problem(500, "internal")
 

@@ -90,11 +90,17 @@ class Jobs:
 
     def start(self) -> None:
         """Continue the jobs that earlier processes did not complete. Delete jobs that ended long ago, and files that no
-        job needs. If the jobs cannot be read, log an error and continue without them."""
+        job needs. Recent files without a job are kept: the database of the jobs may have been lost. If the jobs cannot
+        be read, log an error and continue without them."""
         try:
             self._store.delete_older(self._retention)
-            for job_id in self._files.ids():
-                self._files.remove_unneeded(job_id, self._store.active)
+            present = self._files.ids()
+            known = self._store.ids() if present else set[str]()
+            for job_id in present:
+                if job_id in known or not self._files.is_newer(job_id, self._retention):
+                    self._files.remove_unneeded(job_id, self._store.active)
+                else:
+                    log.warning("uploaded files without a job are kept for some days: %s/%s", FOLDER, job_id)
             if self._store.shared or self._store.active():
                 self._worker.wake()
         except (StoreError, OSError) as error:
@@ -375,6 +381,13 @@ class _JobFiles:
     def ids(self) -> list[str]:
         """Return the ids of all jobs that have a folder, in order."""
         return sorted(path.name for path in self._folder.iterdir() if path.is_dir()) if self._folder.is_dir() else []
+
+    def is_newer(self, job_id: str, age: timedelta) -> bool:
+        """Return whether the files of a job were uploaded less than `age` ago."""
+        try:
+            return time.time() - self._of(job_id).stat().st_mtime < age.total_seconds()
+        except OSError:
+            return True
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
         """Delete the files of a job, unless the job is active or a process is still creating it. `active` returns the

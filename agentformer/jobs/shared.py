@@ -7,6 +7,7 @@ import io
 import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
+from datetime import timedelta
 from typing import BinaryIO
 
 from agentformer.errors import StoreError
@@ -95,6 +96,10 @@ class SharedJobFiles:
     def ids(self) -> list[str]:
         """Return the ids of all jobs that have files, in order."""
         return sorted({name.split("/")[1] for name in self._files.sizes(_JOB)})
+
+    def is_newer(self, job_id: str, age: timedelta) -> bool:
+        """Return False: the files and the jobs are in one database, so files without a job are left over."""
+        return False
 
     def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
         """Delete the files of a job, unless the job is active or a process is still creating it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Literal, get_args
 from agentformer.errors import Busy, Conflict, NotFound, StoreDamaged, StoreError
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
+from agentformer.records.integrity.write_ahead_log import correct_log
 from agentformer.types import FINDABLE
 
 Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
@@ -25,6 +27,13 @@ _ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
 _VERSION = 3
+_ADVICE = (
+    "stop the servers, move this file and its -wal file to another folder, and upload the files of unfinished jobs "
+    "again; copies of them are in the folder .jobs of the upload folder"
+)
+_OPENING = threading.Lock()
+# needed because a file lock does not show that the same process uses the file
+_OPEN: weakref.WeakSet[GuardedConnection] = weakref.WeakSet()
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS jobs (
         id TEXT PRIMARY KEY,
@@ -158,7 +167,7 @@ class JobStore:
         """Close the SQLite file. The next transaction opens the file again."""
         with self._lock:
             if self._connection is not None:
-                self._connection.close()
+                _close(self._connection)
                 self._connection = None
 
     @property
@@ -169,15 +178,13 @@ class JobStore:
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
         with (
             self._lock,
-            translate_errors(
-                self._path, "stop the servers, delete this file, and upload the files of unfinished jobs again"
-            ),
+            translate_errors(self._path, _ADVICE),
         ):
             connection = self._connection = self._connection or self._open()
             try:
                 connection.check_file()
             except StoreError:
-                connection.close()
+                _close(connection)
                 self._connection = None
                 raise
             with transaction(connection, begin):
@@ -185,12 +192,15 @@ class JobStore:
                 yield connection
 
     def _open(self) -> GuardedConnection:
-        connection = open_database(self._path, _BUSY_SECONDS, ["jobs"])
+        check_log(self._path)
+        with _OPENING:
+            connection = open_database(self._path, _BUSY_SECONDS, ["jobs"])
+            _OPEN.add(connection)
         try:
             if _check_newer(connection, self._path) < _VERSION:
                 _migrate(connection)
         except BaseException:
-            connection.close()
+            _close(connection)
             raise
         return connection
 
@@ -237,6 +247,10 @@ class JobStore:
     def active(self) -> list[str]:
         """Return the ids of the jobs that are queued or running, oldest first."""
         return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
+
+    def ids(self) -> set[str]:
+        """Return the ids of all jobs."""
+        return {row["id"] for row in self._rows("SELECT id FROM jobs")}
 
     def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
         """Return the rows of a query. If the SQLite file does not exist, return no rows, and do not create the file."""
@@ -303,6 +317,19 @@ class JobStore:
             return
         with self.writing() as connection:
             connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
+
+
+def check_log(path: Path) -> None:
+    """Correct a damaged byte in the write-ahead log of the jobs `path`, whose process was killed. If this process has
+    the jobs open, do nothing. Raises `StoreDamaged` if jobs are behind damage that cannot be corrected."""
+    with _OPENING:
+        if not any(other.path == path for other in _OPEN):
+            correct_log(path, _ADVICE)
+
+
+def _close(connection: GuardedConnection) -> None:
+    connection.close()
+    _OPEN.discard(connection)
 
 
 def _check_newer(connection: sqlite3.Connection, path: Path) -> int:

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-MAX_BYTES = 1_000_000  # bytes of an ignore file that are read
+MAX_BYTES = 250_000  # bytes of an ignore file that are read; each needs about 70 bytes of memory
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _CONTENT = re.compile(rb"(?:[^\\ ]|\\.| ++(?!\Z))*+", re.DOTALL)  # a line without the spaces at its end
 _SLASH = ord("/")
-_NONE = frozenset[int]()
-_ALL = frozenset(range(256))
-_IN_SEGMENT = _ALL - {_SLASH}
-_SINGLE = [frozenset({byte}) for byte in range(256)]
+# A set of bytes is a number with a bit for each of them. A Python set would need hundreds of times the memory.
+_ALL = (1 << 256) - 1
+_SINGLE = [1 << byte for byte in range(256)]
+_IN_SEGMENT = _ALL ^ _SINGLE[_SLASH]
 _CLASSES = {
-    name: frozenset(byte for byte in range(128) if re.match(characters, chr(byte)))
+    name: sum(_SINGLE[byte] for byte in range(128) if re.match(characters, chr(byte)))
     for name, characters in (
         *(("alnum", r"[0-9A-Za-z]"), ("alpha", r"[A-Za-z]"), ("blank", r"[ \t]"), ("cntrl", r"[\0-\x1f\x7f]")),
         *(("digit", r"[0-9]"), ("graph", r"[!-~]"), ("lower", r"[a-z]"), ("print", r"[ -~]")),
@@ -76,7 +76,7 @@ class _Token(NamedTuple):
     """A part of a pattern. It matches one byte of `accepts`. If `many`, it matches any number of them. If `folders`, it
     matches any number of folders, each with its slash."""
 
-    accepts: frozenset[int]
+    accepts: int
     many: bool = False
     folders: bool = False
 
@@ -86,8 +86,8 @@ class _Automaton:
     and for each byte that it matches. A set of states is a number with a bit for each of them."""
 
     def __init__(self) -> None:
-        self._steps: list[frozenset[int]] = []  # by state: the bytes that lead to the next state
-        self._stays: list[frozenset[int]] = []  # by state: the bytes that do not change it
+        self._steps: list[int] = []  # by state: the bytes that lead to the next state
+        self._stays: list[int] = []  # by state: the bytes that do not change it
         self._ends: dict[int, _Rule] = {}  # last state of each pattern
         self._starts: set[int] = set()  # first states
         self._skips: set[int] = set()  # states from which the next two may be skipped
@@ -95,18 +95,18 @@ class _Automaton:
 
     def add(self, tokens: Iterable[_Token], rule: _Rule) -> None:
         first = len(self._steps)
-        steps, stays, skips = list[frozenset[int]](), [_NONE], set[int]()
+        steps, stays, skips = list[int](), [0], set[int]()
         for token in tokens:
             if token.folders:
                 skips.add(first + len(steps))
                 steps += [_ALL, _SINGLE[_SLASH]]
-                stays += [_ALL, _NONE]
+                stays += [_ALL, 0]
             elif token.many:
                 stays[-1] = stays[-1] | token.accepts if stays[-1] else token.accepts
             else:
                 steps.append(token.accepts)
-                stays.append(_NONE)
-        self._steps += [*steps, _NONE]
+                stays.append(0)
+        self._steps += [*steps, 0]
         self._stays += stays
         self._starts.add(first)
         self._skips |= skips
@@ -119,8 +119,8 @@ class _Automaton:
         for byte in text:
             if byte not in self._tables:
                 self._tables[byte] = (
-                    _states(byte in each for each in self._steps),
-                    _states(byte in each for each in self._stays),
+                    _states(each >> byte & 1 for each in self._steps),
+                    _states(each >> byte & 1 for each in self._stays),
                 )
             steps, stays = self._tables[byte]
             states = (states & steps) << 1 | states & stays
@@ -138,8 +138,8 @@ class _Automaton:
         return starts, skips, of_files, ends
 
 
-def _states(chosen: Iterable[bool]) -> int:
-    """Return a number whose bits are the given values, the lowest bit first."""
+def _states(chosen: Iterable[int]) -> int:
+    """Return a number whose bits are the given values (0 or 1), the lowest bit first."""
     return int(bytes(b"01"[each] for each in chosen)[::-1] or b"0", 2)
 
 
@@ -175,22 +175,22 @@ def _tokens(pattern: bytes) -> Iterator[_Token]:
             at += 1
 
 
-def _bracket(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
+def _bracket(pattern: bytes, at: int) -> tuple[int, int]:
     """Return the bytes that a set such as `[a-z]` accepts, and the offset after it. The set begins at `at`, after its
     bracket."""
     negated = pattern[at : at + 1] in (b"!", b"^")
     at += negated
-    accepted: set[int] = set()
+    accepted = 0
     former, first = 0, at
     while at == first or pattern[at : at + 1] != b"]":
         byte = pattern[at : at + 1]
         if byte == b"\\":
             at += 1
             byte = pattern[at : at + 1]
-            accepted.update(byte)
+            accepted |= sum(_SINGLE[each] for each in byte)
         elif byte == b"-" and former and pattern[at + 1 : at + 2] not in (b"", b"]"):
             at += 1 + (pattern[at + 1 : at + 2] == b"\\")
-            accepted.update(range(former, (pattern[at : at + 1] or b"\0")[0] + 1))
+            accepted |= sum(_SINGLE[former : (pattern[at : at + 1] or b"\0")[0] + 1])
             byte = pattern[at : at + 1] and b"\0"
         elif byte == b"[" and pattern[at + 1 : at + 2] == b":":
             end = pattern.find(b"]", at + 2)
@@ -202,11 +202,11 @@ def _bracket(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
                 accepted |= _CLASSES[name]
                 at, byte = end, b"\0"
             else:
-                accepted.update(byte)
+                accepted |= sum(_SINGLE[each] for each in byte)
         else:
-            accepted.update(byte)
+            accepted |= sum(_SINGLE[each] for each in byte)
         if not byte:
             raise _Malformed
         former = byte[0]
         at += 1
-    return (_ALL - accepted if negated else frozenset(accepted)) - {_SLASH}, at + 1
+    return (_ALL ^ accepted if negated else accepted) & _IN_SEGMENT, at + 1

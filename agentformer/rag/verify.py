@@ -120,7 +120,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
     findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
-    findings += [_verify_embedded(store.backend, repair=repair), verify_jobs(store.index_dir)]
+    findings += [_verify_embedded(store.backend, repair=repair), verify_jobs(store.index_dir, store.originals.folder)]
     findings += verify_keys(store.index_dir) + verify_access(*store.private)
     return [*checks, *(each.to_check() for each in findings)]
 

@@ -11,26 +11,39 @@ from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreError
 from agentformer.jobs import FILE as JOBS_FILE
-from agentformer.jobs.store import damaged_rows
-from agentformer.records.integrity import Findings
+from agentformer.jobs import FOLDER as JOBS_FOLDER
+from agentformer.jobs.store import JobStore, check_log, damaged_rows
+from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.file_guard import is_passing_failure
 from agentformer.settings.access import readable_by_others
 
 _BUSY_SECONDS = 60
 
 
-def verify_jobs(index_dir: Path) -> Findings:
-    """Check that the database of background uploads, if it exists, and each job in it can be read."""
-    advice = "stop the servers, delete this database, and send the waiting uploads again"
+def verify_jobs(index_dir: Path, upload_dir: Path) -> Findings:
+    """Check that the database of background uploads, if it exists, and each job in it can be read. Report files of
+    uploads that have no job."""
+    advice = "stop the servers, move this database to another folder, and send the waiting uploads again"
     findings = Findings("jobs", "each background upload can be read", advice)
     path = index_dir / JOBS_FILE
-    if not path.exists():
-        return findings
+    if path.exists():
+        _verify_jobs(path, findings)
+    if not findings.found:
+        _note_files_without_job(JobStore(path), upload_dir / JOBS_FOLDER, findings)
+    return findings
+
+
+def _verify_jobs(path: Path, findings: Findings) -> None:
+    try:
+        check_log(path)
+    except StoreError as error:
+        findings.add(str(error))
+        return
     uri = f"file:{quote(str(path))}?mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True, timeout=_BUSY_SECONDS)) as connection:
             if not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-                return findings  # its process was killed before it made the table; the next upload makes it
+                return  # its process was killed before it made the table; the next upload makes it
             findings.looked_at = int(connection.execute("SELECT count(*) FROM jobs").fetchone()[0])
             messages = [str(row[0]) for row in connection.execute("PRAGMA integrity_check(20)")]
             findings.add_all((f"{path.name}: {message}", message) for message in messages if message != "ok")
@@ -39,7 +52,24 @@ def verify_jobs(index_dir: Path) -> Findings:
         if is_passing_failure(error):  # it says nothing about the database
             findings.advice = "try again"
         findings.add(f"{path.name}: {error}")
-    return findings
+
+
+def _note_files_without_job(jobs: JobStore, folder: Path, findings: Findings) -> None:
+    """Note the folders of uploaded files that no job names. A process was killed before it had added the job, or the
+    database of the jobs was lost."""
+    try:
+        folders = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
+        known = jobs.ids() if folders else set[str]()
+    except (OSError, StoreError) as error:
+        findings.note(f"the files of waiting uploads were not checked: {error}")
+        return
+    finally:
+        jobs.close()
+    if unknown := sorted(str(each) for each in folders if each.name not in known):
+        findings.note(
+            f"the files of {len(unknown)} background uploads have no job: {', '.join(unknown[:MAX_REPORTED])}; if they "
+            "were not stored, send them again; a server deletes them after the days for which jobs are kept"
+        )
 
 
 def verify_keys(index_dir: Path) -> list[Findings]:

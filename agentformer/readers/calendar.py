@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from agentformer.readers.formats import ReadOptions
@@ -62,6 +62,9 @@ def _shown(name: str, parameters: str, value: str, kind: str) -> str:
     if name == "FREEBUSY":
         return f"Busy: {_TIME.sub(lambda found: _time(found[0], ''), text)}"
     if name in _TIMES and text:
+        whole_day = name == "DTEND" and re.fullmatch(r"\d{8}", text)  # the day after the last one (RFC 5545, 3.6.1)
+        with suppress(ValueError, OverflowError):
+            text = f"{datetime.strptime(text, '%Y%m%d') - timedelta(days=1):%Y%m%d}" if whole_day else text
         return f"{_TIMES[name]}: {_time(text, given.get('TZID', ''))}"
     if name in ("ORGANIZER", "ATTENDEE"):
         address = re.sub("(?i)^mailto:", "", text)

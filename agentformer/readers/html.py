@@ -12,7 +12,7 @@ from lxml import html as lxml_html
 from agentformer.errors import CorruptDocument
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import Cell, table_lines
-from agentformer.readers.numerals import numeral
+from agentformer.readers.numerals import numeral, superscript
 from agentformer.readers.office.equations import annotation, equation_text
 from agentformer.readers.plain import decode
 from agentformer.readers.sections import OutlineBuilder, document_of
@@ -84,6 +84,8 @@ def outline_of(text: str, *, whole: bool = False) -> tuple[OutlineBuilder, str]:
     if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log):  # the parser drops the rest
         raise CorruptDocument("the HTML has too many nested elements; open it in a browser and save it as text")
     if root is not None:
+        for raised in root.iter("sup"):
+            raised.text = superscript(raised.text or "")
         _walk(root if whole else _main_part(root), builder, 0, False)
         title = " ".join((root.findtext(".//title") or "").split())
     return builder, title

@@ -23,3 +23,12 @@ def numeral(number: int, kind: str) -> str:
     else:
         return f"{number:02}" if kind == "01" else str(number)
     return text.upper() if kind.isupper() else text
+
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def superscript(text: str) -> str:
+    """Return a raised number in superscript digits, so that it does not join the number before it: "10⁵" and not "105".
+    Return another text unchanged."""
+    return text.translate(_SUPERSCRIPTS) if text.strip().isdecimal() and text.isascii() else text

@@ -306,6 +306,8 @@ def _cell_tables(text: str, context: str) -> Iterator[TextTable]:
         continues = inside and number == 0
         head = list(_continued(context, len(run[0].cells))) if continues else run[0].cells
         rows = [row for row in (run if continues else run[1:]) if not row.is_rule]
+        if len(run[0].cells) > 2:  # a row with one cell says nothing: a group, or an empty total
+            rows = [row for row in rows if sum(map(bool, row.cells)) > 1]
         if not rows:
             continue
         above, headers = " ".join(head) or context, tuple(head[1:])

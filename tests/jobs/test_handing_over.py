@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import Any
 
 import pytest
 
+from agentformer.errors import StoreDamaged
+from agentformer.jobs.store import JobStore
+from agentformer.rag.verify_files import verify_jobs
 from tests import forked
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
@@ -118,16 +122,44 @@ def test_a_running_job_whose_process_died_can_be_cancelled(tmp_path: Path, inges
     assert remaining_folders(tmp_path) == []
 
 
-def test_files_of_unfinished_submissions_are_deleted_at_start(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+def test_files_without_a_job_are_kept_for_some_days(tmp_path: Path, ingestor: RecordingIngestor) -> None:
     stopped = open_jobs(tmp_path, ingestor)
     stopped.stop()
     kept = stopped.submit(task("a"), files(b"1"))
-    (tmp_path / "u/.jobs/never-noted").mkdir()
-    (tmp_path / "u/.jobs/never-noted/0").write_bytes(b"x")
+    for name in ("long-ago", "recent"):
+        (tmp_path / f"u/.jobs/{name}").mkdir()
+        (tmp_path / f"u/.jobs/{name}/0").write_bytes(b"x")
+    os.utime(tmp_path / "u/.jobs/long-ago", (0, 0))
     other = open_jobs(tmp_path, ingestor)
     other.stop()
     other.start()
-    assert [path.name for path in (tmp_path / "u/.jobs").iterdir() if path.is_dir()] == [kept.id]
+    assert {path.name for path in (tmp_path / "u/.jobs").iterdir() if path.is_dir()} == {kept.id, "recent"}
+    check = verify_jobs(tmp_path / "i", tmp_path / "u").to_check()
+    assert not check.found and any("recent" in note for note in check.findings)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows locks the open file")
+def test_a_damaged_byte_in_the_log_of_the_jobs_loses_no_job(tmp_path: Path, ingestor: RecordingIngestor) -> None:
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    accepted = [stopped.submit(task(str(number)), files(b"1")).id for number in range(4)]
+    copied = [tmp_path / "i" / f"jobs.sqlite{end}" for end in ("", "-wal")]
+    data = [path.read_bytes() for path in copied]
+    stopped.close()
+    for number, at in enumerate(range(60, len(data[1]), len(data[1]) // 12)):
+        damaged = bytearray(data[1])
+        damaged[at] ^= 4
+        folder = tmp_path / f"copy{number}"
+        folder.mkdir()
+        for path, content in zip(copied, (data[0], damaged), strict=True):
+            (folder / path.name).write_bytes(content)
+        found = verify_jobs(folder, tmp_path / "u").found
+        try:
+            store = JobStore(folder / "jobs.sqlite")
+            assert sorted(store.active()) == accepted and not found
+            store.close()
+        except StoreDamaged:
+            assert found
 
 
 def test_a_start_keeps_the_files_of_a_job_that_is_queued_in_the_meantime(

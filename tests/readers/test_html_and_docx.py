@@ -27,6 +27,18 @@ def test_html_gives_headings_tables_and_no_scripts() -> None:
     assert all(text[h.start :].startswith(h.text) for h in document.pages[0].headings)
 
 
+def test_raised_digits_do_not_join_the_number_before_them() -> None:
+    run = f'<w:r xmlns:w="{W}"><w:rPr><w:vertAlign w:val="superscript"/></w:rPr><w:t>5</w:t></w:r>'
+    files = {
+        "a.html": b"<p>At most 10<sup>5</sup> cells, the 3<sup>rd</sup> time.</p>",
+        "a.docx": make_docx(
+            f"<w:p><w:r><w:t>At most 10</w:t></w:r>{run}<w:r><w:t> cells, the 3rd time.</w:t></w:r></w:p>"
+        ),
+    }
+    for name, data in files.items():
+        assert read(data, name).pages[0].text == "At most 10⁵ cells, the 3rd time."
+
+
 def test_html_says_its_own_encoding() -> None:
     source = '<html><head><meta charset="iso-8859-1"></head><body><p>Smörgås på ängen</p></body></html>'
 

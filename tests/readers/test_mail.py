@@ -171,7 +171,7 @@ END:VCALENDAR
 def test_a_calendar_entry_is_text_with_its_time(start: str, shown: str) -> None:
     calendar = EVENT.format(start).encode()
     expected = (
-        f"Event: Budget round, spring\nStart: {shown}\nEnd: 2026-05-20\nLocation: Room Kajava\n"
+        f"Event: Budget round, spring\nStart: {shown}\nEnd: 2026-05-19\nLocation: Room Kajava\n"
         "Organizer: Moe, Liv <liv@example.org>\nDescription: One\nTwo; three"
     )
     part = b"Content-Type: text/calendar; charset=utf-8; method=REQUEST\n\n" + calendar

@@ -13,6 +13,7 @@ from agentformer.errors import CorruptDocument
 from agentformer.readers.docx.numbering import Numbering, numbering_of
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import Cell, table_lines
+from agentformer.readers.numerals import superscript
 from agentformer.readers.office.equations import M, equation_text
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.readers.zip_parts import MAX_UNPACKED, DocumentKind, ZipParts
@@ -180,7 +181,9 @@ def _text(paragraph: etree._Element, boxes: list[etree._Element]) -> str:
         node = todo.pop()
         tag = node.tag
         if tag == f"{_W}t":
-            pieces.append(node.text or "")
+            raised = node.getparent().find(f"{_W}rPr/{_W}vertAlign")
+            is_raised = raised is not None and raised.get(f"{_W}val") == "superscript"
+            pieces.append(superscript(node.text or "") if is_raised else node.text or "")
         elif tag == f"{_W}txbxContent":
             boxes.append(node)
         elif tag in (f"{M}oMath", f"{M}oMathPara"):

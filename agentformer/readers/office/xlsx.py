@@ -41,7 +41,7 @@ _BUILT_IN = {
     9: "0%",
     10: "0.00%",
 }
-_NO_VALUE = "{} formulas have no stored value; open the file in a spreadsheet program and save it again"
+_NO_VALUE = "formulas without a stored value: {}; open the file in a spreadsheet program and save it again"
 
 
 class _Book(NamedTuple):
@@ -200,7 +200,10 @@ def _number(stored: str, kind: str, epoch: datetime) -> str:
     try:
         value = float(stored)
         if kind.startswith("%"):
-            return f"{value:.{len(kind) - 1}%}"
+            rounded, exact = f"{value:.{len(kind) - 1}%}", f"{value * 100:.6g}%"
+            return (
+                rounded if float(rounded[:-1]) == float(exact[:-1]) else exact
+            )  # no digit of the stored value is lost
         if "d" in kind:
             moment = epoch + timedelta(days=value)
             shown = moment + timedelta(milliseconds=500)

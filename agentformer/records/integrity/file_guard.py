@@ -300,7 +300,7 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
         if is_damage(error):
             reason = str(error).partition(" with text ")[0]  # the text may contain private data
             raise StoreDamaged(f"{path} is damaged ({reason}); {advice}") from error
-        if is_passing_failure(error):
+        if is_passing_failure(error) or ("unable to open" in text and _may_be_opened(path)):
             raise StoreBusy(
                 f"{path} cannot be used now ({error}): a file cannot be read, or too many files are open; nothing was "
                 "changed; try again, and check the disk if this repeats"
@@ -312,6 +312,12 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
         if "locked" in text or "busy" in text:
             raise StoreBusy(f"another writer has locked {path} for too long; try again, or stop that writer") from error
         raise StoreError(f"{path}: {error}") from error
+
+
+def _may_be_opened(path: Path) -> bool:
+    """Return whether a file exists and its permissions let this process change it. If SQLite cannot open such a file,
+    too many files were open at that moment."""
+    return os.access(path, os.R_OK | os.W_OK) and os.access(path.parent, os.W_OK | os.X_OK)
 
 
 def _stat(path: Path) -> os.stat_result | None:

@@ -35,6 +35,7 @@ _FORMER_WAL = "former_log"
 _HEADER_BYTES = 32  # these bytes contain 64 random bits that change whenever the log is restarted
 _ATTEMPTS = 3  # repeated, because another process may be copying its log into the file right now
 _PAUSE_SECONDS = 0.05
+_ADVICE = "run `agentformer doctor --repair`, which recovers each readable entry"
 # SQLite's messages for a file with the log of another database
 _MIXED_WORDS = ("malformed", "no such", "not a database", "corrupt")
 
@@ -49,9 +50,10 @@ def kept_name(path: Path) -> Path:
     return copy
 
 
-def correct_log(path: Path) -> None:
+def correct_log(path: Path, advice: str = _ADVICE) -> None:
     """Correct a damaged byte in the log of a process that was killed. A copy of the damaged log is kept. Raises
-    `StoreDamaged`, and changes nothing, if committed changes are behind damage that cannot be corrected.
+    `StoreDamaged`, and changes nothing, if committed changes are behind damage that cannot be corrected. The message
+    ends with `advice`.
 
     While another process has the database open, nothing is checked, because the log is in use then. This process must
     not have the database open (see `exclusive`)."""
@@ -68,7 +70,7 @@ def correct_log(path: Path) -> None:
     if content.behind and not wal_left_by_repair(path):
         raise StoreDamaged(
             f"{wal} is damaged: {content.behind} committed changes are behind the damage, and SQLite would drop them; "
-            "nothing was changed; run `agentformer doctor --repair`, which recovers each readable entry"
+            f"nothing was changed; {advice}"
         )
 
 

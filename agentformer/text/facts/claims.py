@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
+from agentformer.text.dates.relative import phrase_tables
 from agentformer.text.facts import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.numbers import whole_numbers, whole_values
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
@@ -309,6 +310,13 @@ def inner_names(text: str, language: str, known: Vocabulary | None = None) -> It
             yield name.text
 
 
+@cache
+def _time_units(language: str) -> frozenset[str]:
+    """Return the words for days, weeks, months and years in `language`, in lower case."""
+    words = phrase_tables().get(language)
+    return frozenset(words.units) if words else frozenset()
+
+
 def _candidates(text: str, known: Vocabulary, language: str) -> Iterator[re.Match[str]]:
     starts = {span.start for span in sentence_spans(text)}
     lowercase = Vocabulary([text], language).lowercase | known.lowercase
@@ -324,6 +332,8 @@ def _is_ordinary(word: str, opens: bool, lowercase: Collection[str], language: s
     """Return whether a capitalized word is an ordinary word and not a name. `opens` is True if the word begins a
     sentence. `lowercase` are words that also occur without a capital letter."""
     folded = _folded(word)
+    if folded in _time_units(language):  # "im Jahr 2026"
+        return True
     if (folded in _ABBREVIATIONS or folded in _FOLDED_FUNCTIONS.get(language, ())) and not word.isupper():
         return True
     if not opens:
