@@ -23,6 +23,7 @@ from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_se
 from agentformer.rag.answer.request import AnswerRequest
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
+from agentformer.text.facts.claims import Vocabulary, inner_names
 from agentformer.types import Analyzed, Hit, Hits, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector
 from tests.rag.models import HITS, hit
 
@@ -474,3 +475,15 @@ def test_headers_of_a_table_count_as_words_of_the_passage() -> None:
     table = "| Ship | Passengers | Cars |\n|---|---|---|\n| Borealis | 1,900 | 350 |\n| Aurora | 800 | 90 |"
     (passage,) = read_passages([hit(table, 1)], "en")
     assert {"en~passeng", "en~car"} <= passage.stems
+
+
+def test_a_sentence_with_only_the_names_of_the_question_comes_later() -> None:
+    text = "Mira Hakala was born in Turku. The pay of each skipper is 3,900 euros a month. The boats are blue."
+    first, *_ = ranked("What is the monthly pay of Mira Hakala?", hit(text, "1"))
+    assert first.shown.text(text).startswith("The pay")
+
+
+def test_a_word_for_a_unit_of_time_is_no_name_in_german() -> None:
+    known = Vocabulary(["Der Strom ist teuer."], "de")
+    assert [*inner_names("Was kostete der Strom seit Jahr 2026?", "de", known)] == []
+    assert [*inner_names("Was kostete der Strom in Turku?", "de", known)] == ["Turku"]

@@ -52,6 +52,27 @@ def test_a_column_of_changes_is_read_as_it_is() -> None:
     assert labels("Which region grew the most?", GROWTH) == {"Island": 1.0}
 
 
+FLEET = """boat | launched | length | price
+Aino | 2021-05-01 | 7 | 900
+Bris | 2019-06-30 | 12 | 700
+Cecil | 2024-01-15 | 9 | 1 800
+"""
+
+
+@pytest.mark.parametrize(
+    ("question", "label"),
+    [
+        ("Which boat was launched earliest?", "Bris"),
+        ("Which boat was launched latest?", "Cecil"),
+        ("Which boat has the greatest length?", "Bris"),
+        ("Which boat has the lowest price?", "Bris"),
+        ("Which boat has the highest price?", "Cecil"),
+    ],
+)
+def test_the_column_that_the_question_names_is_compared(question: str, label: str) -> None:
+    assert labels(question, FLEET) == {label: 1.0}
+
+
 def test_a_question_without_a_superlative_compares_nothing() -> None:
     assert labels("What were the sales of the island in 2023?", SALES) == {}
 
@@ -134,6 +155,12 @@ def chosen(question: str, text: str = BOATS, language: str = "en") -> str:
 )
 def test_a_limit_or_a_negation_selects_rows(question: str, rows: str) -> None:
     assert chosen(question) == rows
+
+
+def test_a_limit_that_is_part_of_a_name_selects_no_row() -> None:
+    cranes = "size | weight | fee\nup to 5 t | 4 | 40\nabove 5 t | 9 | 70\n"
+    assert chosen("Which cranes have a weight below 5 t?", cranes) == ""
+    assert chosen("Which cranes have a weight below 6 t?", cranes) == "u"
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,11 @@ def test_cells_between_bars_have_the_headers_of_the_first_line() -> None:
     assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Sails | 2018: 7 | 2017: 8"]
 
 
+def test_a_row_with_one_cell_is_no_row() -> None:
+    text = "| cost | 2018 | 2017 |\n|---|---|---|\n| Boats | 5 | 6 |\n| Oars | 7 |  |\n| Total |  |  |\n"
+    assert rows(text) == ["cost: Boats | 2018: 5 | 2017: 6", "cost: Oars | 2018: 7"]
+
+
 def test_a_bar_in_a_cell_is_shown_without_its_escape() -> None:
     text = "| cost | 2018 |\n|---|---|\n| Boats \\| sails | 5 |\n| Oars | 7 |\n"
     assert rows(text) == ["cost: Boats | sails | 2018: 5", "cost: Oars | 2018: 7"]
