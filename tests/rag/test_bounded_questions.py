@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 import agentformer
+from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.recent import RecentVectors
 from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.context import PassageBuilder
 from agentformer.rag.answer.layout import layout_of
 from agentformer.rag.answer.request import AnswerRequest
 from agentformer.text.facts import numbers
@@ -141,3 +143,22 @@ def test_other_forms_of_at_most_fifty_terms_are_searched_in_linear_work() -> Non
     weighted = WeightedTerms(terms, texts, similar_forms)
     assert len(similar_forms(terms, frozenset().union(*texts))) == 50
     assert weighted.similar_share(texts[0]) > 0
+
+
+def test_a_context_reads_a_part_of_each_long_entry(tmp_path: Any) -> None:
+    read: list[int] = []
+
+    class Counting(HashingEmbedder):
+        def token_spans(self, text: str) -> list[Span]:
+            read.append(len(text))
+            return super().token_spans(text)
+
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        for n in range(5):
+            af.memory.store(f"The boat {n} is blue. " * 10_000)
+            af.memory.add_message("s", "user", f"The boat {n} is blue, is it? " * 10_000)
+        hits = af.memory.search("Which boat is blue?", limit=30)
+        builder = PassageBuilder(af.backend, Counting().token_spans)
+        context = builder.build("Which boat is blue?", builder.usable(hits, "Which boat is blue?", None), 2_000)
+    assert "The boat" in context.text
+    assert sum(read) < 30 * 20_000  # of more than a million code points

@@ -33,6 +33,8 @@ _NEAR = 0.5  # share of the best score
 _MOST = 6
 _FRAME = 30  # tokens of the number and the source of a passage (estimated)
 _SMALLEST = 8  # tokens of the smallest useful part
+_READ = 20_000  # code points of a hit that are read at first; no chunk of a document has more
+_LONG_TOKEN = 20  # code points; a text with more per token of the budget is not counted, because it does not fit
 _PAGE = 1000  # entries read at a time
 _CHUNK, _MESSAGE = "chunk", "message"
 _ASKS = ("?", "？", "؟")  # at the end of a question
@@ -125,11 +127,12 @@ class PassageBuilder:
 def best_part(hit: Hit, query: QueryTerms, token_spans: Callable[[str], list[Span]], limit: int) -> Span:
     """Return the part of the hit's content with at most `limit` tokens that matches the query best. This is the whole
     content if it is short enough, or else the part that the vector search found. If this part is also too long, return
-    the piece of it with the rarest terms of the query."""
+    the piece of it with the rarest terms of the query. At most `_READ` code points are read."""
     content = hit.entry.content
-    if len(token_spans(content)) <= limit:
+    if len(content) <= _READ and len(token_spans(content)) <= limit:
         return Span(0, len(content))
     found = hit.span or Span(0, len(content))
+    found = Span(found.start, min(found.end, found.start + _READ))
     text = content[found.start : found.end]
     pieces = windows(text, token_spans, limit)
     if len(pieces) < 2:
@@ -317,7 +320,8 @@ class _Draft:
             joined = dataclasses.replace(joined, hit=touched[0].hit if touched else new.hit)
             parts = [part for part in parts if part not in touched]
             parts.insert(at, joined)
-        fits = self._size(parts) <= self.budget
+        length = sum(part.span.end - part.span.start for part in parts)
+        fits = length <= _LONG_TOKEN * self.budget and self._size(parts) <= self.budget
         if fits:
             self.parts = parts
         return fits
@@ -353,7 +357,7 @@ class _Draft:
 
 def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
     entry = hit.entry
-    if entry.kind != _MESSAGE:
+    if entry.kind != _MESSAGE or len(entry.content) > _READ:
         return True
     own = session_id is not None and entry.session_id == session_id
     return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
