@@ -30,7 +30,15 @@ from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
 from agentformer.http.json_limits import check_values
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.http.slow_clients import MCP, TimeBudget
-from agentformer.mcp_server import GRANT, MAX_MESSAGE, LazyMemory, MemoryServer, exit_timer, message_error
+from agentformer.mcp_server import (
+    GRANT,
+    MAX_MESSAGE,
+    LazyMemory,
+    MemoryServer,
+    end_abandoned,
+    exit_timer,
+    message_error,
+)
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -93,6 +101,7 @@ def _serve(settings: Settings, caller: Caller, keys: KeyStore, started: Callable
         listener.close()
         memory.close()
         timer.cancel()
+    end_abandoned()
 
 
 def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore) -> ASGIApp:

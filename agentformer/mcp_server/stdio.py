@@ -30,6 +30,7 @@ from agentformer.mcp_server import (
     MAX_MESSAGE,
     LazyMemory,
     MemoryServer,
+    end_abandoned,
     exit_timer,
     message_error,
     rpc_error,
@@ -60,6 +61,7 @@ def serve(settings: Settings, caller: Caller) -> None:
     finally:
         memory.close()
         timer.cancel()
+    end_abandoned()
 
 
 def line_error(line: str) -> types.JSONRPCError | None:

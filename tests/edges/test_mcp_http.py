@@ -312,32 +312,52 @@ def hang_up(server: HttpServer, talker: Talker) -> None:
     assert names(post(server, LIST))
 
 
-def test_a_call_that_does_not_return_is_left_behind(start: Start, talker: Talker) -> None:
+HASTY = "import agentformer.mcp_server.http as http; http._FINISH_SECONDS, http._EXIT_SECONDS = 1, 1.5"
+STUCK = """import pathlib, time
+from agentformer.memory.memory_manager import MemoryManager
+MemoryManager.store = lambda *args, **values: (pathlib.Path({!r}).touch(), time.sleep(600))
+"""
+
+
+def test_a_question_that_does_not_return_is_abandoned(start: Start, talker: Talker) -> None:
     go_on = threading.Event()
     talker.script = after(go_on, "At noon [1].")
-    hasty = "import agentformer.mcp_server.http as http; http._FINISH_SECONDS, http._EXIT_SECONDS = 1, 1.5"
-    server = start(before=hasty, environment=talker.settings)
+    server = start(before=HASTY, environment=talker.settings)
 
     async def run() -> None:
         async with server.client() as client:
             await client.call_tool("rag_upload", {"name": "tide.txt", "text": "The tide is high at noon."})
 
     bounded(run)
-    asking = threading.Thread(target=ask_in_vain, args=(server,))
+    asking = threading.Thread(target=call_in_vain, args=(server, "rag_query", {"question": "When is the tide high?"}))
     asking.start()
     try:
         wait_until(lambda: bool(talker.seen))
-        code, errors = server.end()
+        assert server.end()[0] == 0
     finally:
         go_on.set()
         asking.join()
+
+
+def test_a_change_that_does_not_return_is_left_behind(start: Start, tmp_path: Path) -> None:
+    reached = tmp_path / "reached"
+    server = start(before=f"{HASTY}\n" + STUCK.format(str(reached)))
+    storing = threading.Thread(
+        target=call_in_vain, args=(server, "memory_add", {"content": "The tide is high at noon."})
+    )
+    storing.start()
+    try:
+        wait_until(reached.exists)
+        code, errors = server.end()
+    finally:
+        storing.join()
     assert code == 1
     assert "a call did not finish within 1.5 seconds; the server exits and does not wait for the call\n" in errors
 
 
-def ask_in_vain(server: HttpServer) -> None:
+def call_in_vain(server: HttpServer, tool: str, values: dict[str, str]) -> None:
     with suppress(httpx2.HTTPError):
-        post(server, call("rag_query", question="When is the tide high?"))
+        post(server, call(tool, **values))
 
 
 async def is_listening(server: HttpServer) -> bool:

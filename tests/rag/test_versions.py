@@ -55,6 +55,8 @@ def test_a_question_about_a_year_and_another_statement_keep_the_order() -> None:
         ("Which plants are not toxic?", "The lily is toxic.", "en", 1.0),
         ("Which plants are not toxic?", "The fern is non-toxic.", "en", 0.0),
         ("Which plants are toxic?", "The fern is not toxic.", "en", 0.4),
+        ("Which plants are toxic?", "They need not be watered. The lily is toxic.", "en", 0.0),
+        ("Vilka växter är giftiga?", "Ormbunken är inte giftig, inte ens för katter.", "sv", 0.0),  # another form
         ("Is the lily toxic?", "The lily is not toxic.", "en", 0.0),
         ("Why is the fern not toxic?", "The fern has no sap.", "en", 0.0),
         ("Mitkä kasvit eivät ole myrkyllisiä?", "Lilja on myrkyllinen.", "fi", 1.0),

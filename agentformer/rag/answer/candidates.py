@@ -12,7 +12,7 @@ from agentformer.text.analysis import text_terms
 from agentformer.text.dates import find_dates, months, weekdays
 from agentformer.text.facts import facts_of
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
-from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,
@@ -51,6 +51,7 @@ _SELECTING = frozenset(
     {"which", "what", "who", "where", "many"}
 )  # types of questions that ask for some of several things
 _NEGATING = "non|un|in|im|dis|u|o|epä|nicht|icke|ikke"  # the beginning of a word that negates the rest
+_BEHIND = 2  # words after a negation that it may negate
 _NEGATED = 0.4  # a text with a negation may still answer a question without one
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
@@ -131,7 +132,8 @@ def repeats_question(question: str, text: str, language: str) -> bool:
 def has_other_polarity(question: str, text: str, language: str) -> float:
     """Return how surely a question and a text differ in a negation, from 0 to 1. "Which plants are not toxic?" asks for
     a text with a negation, which may be a part of a word ("non-toxic"). "Which plants are toxic?" more likely asks for
-    a text without one. For other questions, such as "Is it toxic?" and "Why", the text may have both."""
+    a text that does not negate one of its words. For other questions, such as "Is it toxic?" and "Why", the text may
+    have both."""
     asked = classify(question, language)
     if asked.type not in _SELECTING:
         return 0.0
@@ -139,7 +141,12 @@ def has_other_polarity(question: str, text: str, language: str) -> float:
     if wanted:
         words = "|".join(re.escape(word) for word in _spoken(question) if len(word) > 2)
         return float(not stated and re.search(rf"\b(?:{_NEGATING})-?(?:{words})\b", text, re.IGNORECASE) is None)
-    return _NEGATED if stated and asked.type == "which" else 0.0
+    if not stated or asked.type != "which":
+        return 0.0
+    code = language or asked.language
+    said, negations = [word.casefold() for word in _SPOKEN.findall(text)], NEGATIONS.get(code, frozenset())
+    behind = {word for at, word in enumerate(said) if not negations.isdisjoint(said[max(0, at - _BEHIND) : at])}
+    return 0.0 if behind.isdisjoint(_spoken(question) - FUNCTION_WORDS.get(code, frozenset())) else _NEGATED
 
 
 def role_of(question: str, language: str) -> set[str]:
