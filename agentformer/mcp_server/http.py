@@ -7,7 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
@@ -53,6 +53,7 @@ _BACKLOG = 128  # connections that wait to be accepted
 _LOCAL = ("127.0.0.1", "localhost", "[::1]")
 _MAX_CONNECTIONS = 512  # at once; most machines allow 1,024 file descriptors
 _MAX_REFUSED = 128  # further connections that get an error at the same time; all others are closed at once
+_OTHER_ORIGIN = "web pages of this origin are not allowed; add the origin to the setting cors_origins"
 _SAFE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 _TOO_SLOW = problem_json(
     408,
@@ -116,7 +117,7 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
         max_request_body_size=max_bytes,
         transport_security=_transport_security(settings),
     )
-    return AccessMiddleware(app, keys, max_bytes=max_bytes)
+    return AccessMiddleware(app, keys, max_bytes=max_bytes, origins=_listed(settings.cors_origins))
 
 
 class AccessMiddleware:
@@ -124,10 +125,12 @@ class AccessMiddleware:
     body, and the memory for all bodies, are limited. The `Grant` of the request is stored in the ASGI scope. Errors are
     answered with problem documents."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int, origins: Collection[str]) -> None:
+        """`origins` are the origins of web pages, in lower case, that may use a server without keys."""
         self._app = app
         self._keys = keys
         self._max_bytes = max_bytes
+        self._origins = origins
         self._bytes_in_memory = 0  # bodies of all requests without a response
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,6 +151,9 @@ class AccessMiddleware:
         """Handle one request. An error of access, of the store or of a limit is raised before the response begins."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
+        foreign = problem is None and _is_from_other_origin(headers, self._origins)
+        if foreign and not await anyio.to_thread.run_sync(lambda: self._keys.ever_made):
+            problem = Problem(403, problem_json(403, "forbidden", _OTHER_ORIGIN, title="Forbidden"))
         if problem is None:
             peer = (scope.get("client") or (None,))[0]
             scope[GRANT] = await anyio.to_thread.run_sync(authenticate, self._keys, headers, peer)
@@ -341,14 +347,28 @@ def _transport_security(settings: Settings) -> TransportSecuritySettings:
     """Return the allowed values of the headers Host and Origin. With these values, the SDK prevents DNS rebinding: a
     foreign host name that points to this server. If other machines can reach the server, requests need a key, which a
     foreign web page does not have. Then the headers are checked only if the setting `allowed_hosts` is not empty."""
-    names = settings.allowed_hosts.lower().replace(",", " ").split()
+    names = _listed(settings.allowed_hosts)
     hosts = [*(_LOCAL if names or is_local(settings.host) else ()), *names]
-    origins = [f"http://{name}" for name in _LOCAL] + settings.cors_origins.lower().replace(",", " ").split()
+    origins = [f"http://{name}" for name in _LOCAL] + _listed(settings.cors_origins)
     return TransportSecuritySettings(
         enable_dns_rebinding_protection=bool(hosts),
         allowed_hosts=[pattern for name in hosts for pattern in (name, f"{name}:*")],
         allowed_origins=[pattern for origin in origins for pattern in (origin, f"{origin}:*")],
     )
+
+
+def _listed(names: str) -> list[str]:
+    return names.lower().replace(",", " ").split()
+
+
+def _is_from_other_origin(headers: Headers, allowed: Collection[str]) -> bool:
+    """Return whether a web page of another origin sent a request, such as a page of another port of this machine, and
+    `allowed` does not contain this origin."""
+    if (origin := headers.get("origin", "").lower()) in allowed and origin:
+        return False
+    if origin:
+        return origin_host(origin) != headers.get("host", "").lower().removesuffix(":")
+    return headers.get("sec-fetch-site") in ("cross-site", "same-site")
 
 
 def _header_problem(headers: Headers) -> Problem | None:

@@ -123,7 +123,10 @@ def test_without_keys_this_machine_is_served_and_a_wrong_key_is_refused(open_ser
         ({"Origin": "null"}, 403),
         ({"X_Forwarded_For": "127.0.0.1"}, 401),
         ({"Forwarded": "for=127.0.0.1"}, 401),
-        ({"Origin": "http://localhost:5173"}, 200),
+        ({"Origin": "http://localhost:5173"}, 403),  # a page of another port is a page of another program
+        ({"Origin": "http://localhost:5173", "Host": "localhost:5173"}, 200),
+        ({"Sec_Fetch_Site": "cross-site"}, 403),
+        ({"Sec_Fetch_Site": "none"}, 200),
         ({"Host": "localhost"}, 200),
         ({"Host": "memory.example.org"}, 200),
         ({"Host": "memory.example.org:443"}, 200),
