@@ -173,13 +173,14 @@ class Described(click.Command):
             self.format_commands(ctx, formatter)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments. An option with one value that is given twice is an error: without this check, the last
-        value would silently replace the others."""
+        """Parse the arguments. An option of this command with one value that is given twice is an error: without this
+        check, the last value would silently replace the others. Of the options of every command, which may be in an
+        alias of the shell, the last value counts."""
         if not ctx.resilient_parsing:
             *_, given = self.make_parser(ctx).parse_args(args=list(args))
             for parameter, count in Counter(given).items():
                 single = isinstance(parameter, click.Option) and not (parameter.multiple or parameter.is_flag)
-                if single and count > 1:
+                if single and count > 1 and not _rank(parameter):
                     raise click.UsageError(f"{parameter.opts[0]} is given {count} times; give it once", ctx)
         return super().parse_args(ctx, args)
 

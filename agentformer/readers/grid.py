@@ -12,7 +12,7 @@ MAX_CARRIED = 300  # code points of a merged cell that are repeated in its other
 _MAX_CELLS = 2_000_000  # cells of a table in which merged cells are repeated
 _WIDE = 50  # columns of a table whose empty columns are left out
 _MAX_HEADS = 4  # rows of headers that become one row
-_AMOUNT = re.compile(r"(?!(?:19|20)\d\d$)[\d\s.,:%€$£+-]*\d[\d\s.,:%€$£+-]*")
+_AMOUNT = re.compile(r"(?!(?:19|20)\d\d$)[\s.,:%€$£+-]*+\d[\d\s.,:%€$£+-]*+")
 
 
 class Cell(NamedTuple):

@@ -87,7 +87,9 @@ def observe(index: Path, uploads: Path) -> dict[str, Any]:
         ],
         "counts": {name: status[name] for name in ("entries", "windows", "vectors", "pending", "kinds")},
         "entries": sorted(map(_shape, entries(index))),
-        "originals": {str(path.relative_to(uploads)): path.stat().st_size for path in _files(uploads)},
+        "originals": {  # without the folder, which is named after the memory
+            "/".join(path.relative_to(uploads).parts[1:]): path.stat().st_size for path in _files(uploads)
+        },
         "files": sorted(str(path.relative_to(index)) for path in _files(index) if path.parent.name != "words"),
     }
 
