@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import NamedTuple
 
-MAX_BYTES = 250_000  # bytes of an ignore file that are read; each needs about 70 bytes of memory
+MAX_BYTES = 1_000_000  # bytes of an ignore file that are read
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _CONTENT = re.compile(rb"(?:[^\\ ]|\\.| ++(?!\Z))*+", re.DOTALL)  # a line without the spaces at its end
 _SLASH = ord("/")
