@@ -8,13 +8,13 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
-from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, install_command
 from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_hosts
 from agentformer.index.embedding.active import ActiveEmbedder
@@ -370,22 +370,29 @@ def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
 def _automatic(settings: Settings) -> Embedder:
     """Return the embedder for the setting `auto`. This is the embedder of the stored vectors. If there are no vectors,
     but entries wait to be embedded, it is the embedder that was requested for these entries. For a new store, it is the
-    multilingual model if this model is available, and the packaged model otherwise."""
-    from agentformer.embedders.sbert.runtime import why_unavailable
-
+    first of these that can be loaded without the network: the multilingual model of the settings if it is on this
+    machine, the packaged multilingual model, the packaged English model, and else hashing."""
     if space := _stored_space(settings):
         return _stored(space.spec, settings)
     if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
         log.warning("this memory uses the embedder %s, because stored entries still need its vectors", wanted)
         return _stored(wanted, settings)
-    name = settings.multilingual_model
-    reason = why_unavailable(name)
-    if not reason:
-        log.warning("embedder of this new memory: sbert:%s (multilingual), which is cached or can be downloaded", name)
-        return _stored(f"sbert:{name}", settings)
-    embedder = _stored("minilm", settings)
-    log.warning("embedder of this new memory: minilm (packaged, English), because %s cannot be used: %s", name, reason)
-    return embedder
+    from agentformer.embedders.sbert.runtime import local_folder
+
+    choices = [
+        ("multilingual", "packaged, multilingual; another one: agentformer reembed --to NAME"),
+        ("minilm", "packaged, English alone; for other languages: %s, then agentformer reembed --to multilingual"),
+        ("hashing", "letters alone, not meaning; for more: %s, then agentformer reembed --to multilingual"),
+    ]
+    if local_folder(name := settings.multilingual_model):
+        choices.insert(0, (f"sbert:{name}", "multilingual, found on this machine"))
+    for spec, described in choices:
+        with suppress(EmbedderUnavailable):
+            embedder = _stored(spec, settings)
+            hint = described % install_command("multilingual") if "%s" in described else described
+            log.warning("embedder of this new memory: %s (%s)", spec, hint)
+            return embedder
+    raise AssertionError("hashing can always be used")
 
 
 def _stored(spec: str, settings: Settings) -> Embedder:

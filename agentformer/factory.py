@@ -388,10 +388,8 @@ def load_shared_modules(settings: Settings) -> None:
         import tantivy  # noqa: F401
 
         from agentformer.memory.backends.faiss import indexes  # noqa: F401
-    if settings.embedder.partition(":")[0] in ("auto", "minilm", "sbert"):
+    if settings.embedder.partition(":")[0] in ("auto", "minilm", "multilingual", "sbert"):
         with suppress(Exception):
-            import tokenizers  # noqa: F401
-
             from agentformer.embedders.sbert.openvino import import_openvino
 
             if settings.runtime != "torch":

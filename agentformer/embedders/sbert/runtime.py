@@ -8,12 +8,12 @@ import importlib.util
 import math
 import os
 import platform
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
 # Vectors of two runtimes may be in one index if their mean cosine over the probe texts is at least this.
 SAME_SPACE = 0.9999
-ADVICE = "check the connection to the model hub, or use --embedder minilm"
+ADVICE = "check the connection to the model hub, or use --embedder multilingual"
 _NO_ANSWER = "it is not cached, and the model hub does not answer"
+_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _HUB_SECONDS = 3.0  # a hub that is reachable answers sooner; the start must not wait long for a hub that is not
 _FLAGS = Path("/proc/cpuinfo")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # version 2: "200000 100000", or "max 100000"
@@ -213,36 +214,23 @@ def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | 
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder.resolve()
-    try:
-        from huggingface_hub import try_to_load_from_cache
-    except ImportError:
-        return None
     repository = name if "/" in name else f"{publisher}/{name}"
-    for file in ("modules.json", "config.json"):  # a model of plain transformers has only the second file
-        try:
-            cached = try_to_load_from_cache(repository, file)
-        except ValueError:  # no repository can have this name
-            return None
-        if isinstance(cached, str):
-            return Path(cached).parent
-    return None
-
-
-def why_unavailable(name: str) -> str:
-    """Return the reason why a model of the model hub can neither be loaded from the local cache nor be downloaded now.
-    Return "" if the model can be loaded or downloaded. A short request is sent to the hub, unless the model is cached
-    or `HF_HUB_OFFLINE` is set."""
+    if not _REPOSITORY.fullmatch(repository):
+        return None
+    cached = _hub_cache() / f"models--{repository.replace('/', '--')}"
     try:
-        from huggingface_hub import hf_hub_url, try_to_load_from_cache
-        from huggingface_hub.constants import HF_HUB_OFFLINE
-    except ImportError:
-        return "sentence-transformers is not installed"
-    repository = name if "/" in name else f"sentence-transformers/{name}"
-    if isinstance(try_to_load_from_cache(repository, "modules.json"), str):
-        return ""
-    if HF_HUB_OFFLINE:
-        return "it is not cached, and HF_HUB_OFFLINE is set"
-    return "" if _hub_status(hf_hub_url(repository, "modules.json")) == HTTPStatus.OK else _NO_ANSWER
+        revision = (cached / "refs" / "main").read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    snapshot = cached / "snapshots" / revision
+    return snapshot if revision and (snapshot / "config.json").exists() else None
+
+
+def _hub_cache() -> Path:
+    """Return the folder in which the client of the model hub keeps its files, as its environment variables say."""
+    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
+    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
 
 
 def _why_not_downloaded(name: str) -> str:
@@ -262,24 +250,23 @@ def _why_not_downloaded(name: str) -> str:
         url = hf_hub_url(repository, "config.json")
     except ValueError:  # no repository can have this name
         return ""
-    return _NO_ANSWER if _hub_status(url) is None else ""
+    return "" if _hub_answers(url) else _NO_ANSWER
 
 
-def _hub_status(url: str) -> int | None:
-    """Return the HTTP status of a request to the model hub. Return None if the hub does not answer. Return 0 if the
-    hub's certificate is not accepted. The request is not sent with the hub's client, because this client retries for
-    minutes."""
+def _hub_answers(url: str) -> bool:
+    """Return True if the model hub answers a request, whatever it says. The request is not sent with the hub's client,
+    because this client retries for minutes."""
     import ssl
     import urllib.error
     import urllib.request
 
     try:
-        with urllib.request.urlopen(url, timeout=_HUB_SECONDS) as response:  # noqa: S310
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        return error.code
+        urllib.request.urlopen(url, timeout=_HUB_SECONDS).close()  # noqa: S310
+    except urllib.error.HTTPError:
+        return True
     except (OSError, ValueError) as error:
-        return 0 if isinstance(getattr(error, "reason", None), ssl.SSLError) else None
+        return isinstance(getattr(error, "reason", None), ssl.SSLError)
+    return True
 
 
 def replace_surrogates(text: str) -> str:
