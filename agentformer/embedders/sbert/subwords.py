@@ -76,7 +76,7 @@ class WordPiece:
         self.vocabulary = len(vocabulary)
         self._longest = max(map(len, vocabulary))
         # A pattern with a group: `split` returns the texts and, at each odd index, the literal between two of them.
-        self._literals = re.compile(f"({'|'.join(map(re.escape, literals)) or '(?!)'})")
+        self._literals = re.compile(f"({'|'.join(map(re.escape, sorted(literals, key=len, reverse=True))) or '(?!)'})")
         self._characters = _Characters({}, _bert_character)
         self._words = _Words(self._split)
 
@@ -360,4 +360,4 @@ def _longest_by_beginning(pieces: Iterable[str]) -> dict[str, int]:
 
 
 def _with_special(begin: int, ids: list[int], offsets: Offsets, end: int) -> Encoding:
-    return Encoding([begin, *ids, end], [(0, 0), *offsets, (0, 0)], [1, *(0 for _ in ids), 1])
+    return Encoding([begin, *ids, end], [(0, 0), *offsets, (0, 0)], [1, *([0] * len(ids)), 1])

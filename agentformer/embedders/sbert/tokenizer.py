@@ -86,52 +86,57 @@ class PackageTokenizer:
 def read_tokenizer(file: Path, pad_id: int) -> Tokenizer:
     """Read the tokenizer of a model from its file `tokenizer.json`. A WordPiece tokenizer as that of BERT for texts
     without case is read without the package `tokenizers`. Raises as `PackageTokenizer` does for any other."""
-    content = json.loads(file.read_text(encoding="utf-8"))
-    return _word_piece(content, pad_id) or PackageTokenizer(file, pad_id)
+    content = file.read_bytes()
+    known = _word_piece(json.loads(content), pad_id) if b'"WordPiece"' in content else None
+    return known or PackageTokenizer(file, pad_id)
 
 
 def _word_piece(content: Mapping[str, Any], pad_id: int) -> WordPiece | None:
     """Return the tokenizer that `content` describes, or None if this is not exactly BERT's for texts without case."""
-    model, normalizer = content["model"], content["normalizer"] or {}
-    added: list[dict[str, Any]] = content["added_tokens"]
+    model, normalizer = content["model"], content.get("normalizer") or {}
+    added: list[dict[str, Any]] = content.get("added_tokens") or []
     vocabulary = model["vocab"]
-    around = _around(content["post_processor"] or {})
+    around = _around(content.get("post_processor") or {})
     known = (
         model.get("type") == "WordPiece"
         and _WORD_PIECE.items() <= model.items()
         and _BERT.items() <= normalizer.items()
         and normalizer.get("strip_accents") in (None, True)
-        and content["pre_tokenizer"] == {"type": "BertPreTokenizer"}
+        and content.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
         and around is not None
+        and len(around) == WordPiece.special_tokens
         and all(
             _LITERAL.items() <= token.items() and vocabulary.get(token["content"]) == token["id"] for token in added
         )
         and sorted(vocabulary.values()) == list(range(len(vocabulary)))
-        and {*(around or ()), model["unk_token"]} <= vocabulary.keys()
+        and {*around.items(), (model["unk_token"], vocabulary.get(model["unk_token"]))} <= vocabulary.items()
         and 0 <= pad_id < len(vocabulary)
     )
     if not known or around is None:
         return None
     pieces = sorted(vocabulary, key=vocabulary.__getitem__)
+    begin, end = around
     return WordPiece(
         pieces,
-        begin=around[0],
-        end=around[1],
+        begin=begin,
+        end=end,
         pad=pieces[pad_id],
         unknown=model["unk_token"],
         literals=[token["content"] for token in added],
     )
 
 
-def _around(processor: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the special token before each text and the one after it. Return None for any other template."""
+def _around(processor: Mapping[str, Any]) -> dict[str, int] | None:
+    """Return the special token before each text and the one after it, with their ids. Return None for any other
+    template."""
     if processor.get("type") == "BertProcessing":
-        return processor["cls"][0], processor["sep"][0]
+        return dict([processor["cls"], processor["sep"]])
     match processor.get("single"):
         case [
             {"SpecialToken": {"id": str(begin), "type_id": 0}},
             {"Sequence": {"id": "A", "type_id": 0}},
             {"SpecialToken": {"id": str(end), "type_id": 0}},
         ]:
-            return begin, end
+            special = processor["special_tokens"]
+            return {token: special[token]["ids"][0] for token in (begin, end)}
     return None
