@@ -44,7 +44,7 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 log = logging.getLogger("agentformer")
 
 _INT8 = "int8"
-# WordPiece replaces a word of over 100 characters with one [UNK]. With shorter pieces, counts and cuts are exact.
+# WordPiece replaces a word of over 100 characters with one unknown token. With shorter pieces, counts and cuts are exact.
 _PIECE = 64
 _LONG_WORD = re.compile(rf"\S{{{_PIECE + 1}}}")
 # Multilingual vocabularies have at least 100,000 entries (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
@@ -131,10 +131,10 @@ class SbertEmbedder:
         """Return the number of tokens of each text, which is the number of spans that `token_spans` returns. All texts
         are split in one call, which takes less than half the time of `token_spans` for each text."""
         special = self._runtime.facts.special_tokens
-        lengths = (item.length - special for item in self._runtime.tokenize(texts)) if texts else ()
+        items = self._runtime.tokenize(texts) if texts else ()
         return [
-            len(self.token_spans(text)) if _LONG_WORD.search(text) else length
-            for text, length in zip(texts, lengths, strict=True)
+            len(self.token_spans(text)) if self._has_long_word(text, item) else item.length - special
+            for text, item in zip(texts, items, strict=True)
         ]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
@@ -157,7 +157,7 @@ class SbertEmbedder:
         for place, text in enumerate(texts):
             (item,) = self._runtime.tokenize([self._space.query_prefix + text])
             width = self._runtime.padded(item.length)
-            if not width or item.length > self._runtime.facts.max_tokens or _LONG_WORD.search(text):
+            if not width or item.length > self._runtime.facts.max_tokens or self._has_long_word(text, item):
                 rows[place] = self.embed_query(text)
             else:
                 batches.setdefault(width, []).append((place, item))
@@ -185,7 +185,7 @@ class SbertEmbedder:
         prefix = self._space.query_prefix
         (whole,) = self._runtime.tokenize([prefix + text])
         fits = whole.length <= self._runtime.facts.max_tokens
-        parts = [text] if fits and not _LONG_WORD.search(text) else self._query_parts(text, fits)
+        parts = [text] if fits and not self._has_long_word(text, whole) else self._query_parts(text, fits)
         items = [whole] if len(parts) == 1 else self._tokenize([prefix + part for part in parts])
         if len(items) == 1:
             rows = self._encode(items)
@@ -196,6 +196,10 @@ class SbertEmbedder:
             rows = rows.mean(axis=0, keepdims=True)
         row: Vector = unit(rows)[0]
         return row
+
+    def _has_long_word(self, text: str, item: Tokenized) -> bool:
+        """Return True if one of the tokens `item` of the text may stand for a long word."""
+        return _LONG_WORD.search(text) is not None and self._runtime.has_unknown(item)
 
     def _query_parts(self, text: str, fits: bool) -> list[str]:
         spans = self.token_spans(text)

@@ -154,6 +154,11 @@ class OpenVinoRuntime:
         """Return the start and the end of each token in the text. Special tokens are left out."""
         return self._tokenizer.offsets(text)
 
+    def has_unknown(self, item: Tokenized) -> bool:
+        """Return True if a token of the text is unknown, or if the tokenizer does not tell which token this is."""
+        unknown = self._tokenizer.unknown_id
+        return unknown is None or unknown in item.content
+
     def arrays(self, batch: Sequence[Tokenized], width: int = 0) -> dict[str, NDArray[np.int64]]:
         """Return the inputs of the model for a batch, each with its name: arrays with one row for each text. A row has
         the length of the longest text, or `width` if this is larger; shorter texts are padded at the end."""

@@ -134,6 +134,10 @@ class TorchRuntime:
             for n, each in enumerate(read)
         ]
 
+    def has_unknown(self, item: Tokenized) -> bool:
+        """Return True: whether a text has unknown tokens is not looked up on torch."""
+        return True
+
     def padded(self, length: int) -> int:
         """Return 0 (no padded length): on torch, padding cannot give a text the same vector in a batch as alone."""
         return 0

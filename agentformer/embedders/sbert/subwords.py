@@ -71,7 +71,7 @@ class WordPiece:
         literals: Collection[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     ) -> None:
         self._ids = {piece: n for n, piece in enumerate(vocabulary)}
-        self._begin, self._end, self._unknown = self._ids[begin], self._ids[end], self._ids[unknown]
+        self._begin, self._end, self.unknown_id = self._ids[begin], self._ids[end], self._ids[unknown]
         self.pad_id = self._ids[pad]
         self.vocabulary = len(vocabulary)
         self._longest = max(map(len, vocabulary))
@@ -116,7 +116,7 @@ class WordPiece:
 
     def _split(self, word: str) -> Pieces:
         if len(word) > _LONGEST_WORD:
-            return (self._unknown,), (len(word),)
+            return (self.unknown_id,), (len(word),)
         ids: list[int] = []
         ends: list[int] = []
         start = 0
@@ -126,7 +126,7 @@ class WordPiece:
                 if (piece := self._ids.get(mark + word[start:end])) is not None:
                     break
             else:
-                return (self._unknown,), (len(word),)
+                return (self.unknown_id,), (len(word),)
             ids.append(piece)
             ends.append(end)
             start = end
@@ -155,7 +155,7 @@ class Unigram:
     ) -> None:
         self.pad_id = pad
         self.vocabulary = len(pieces)
-        self._begin, self._end, self._unknown = begin, end, unknown
+        self._begin, self._end, self.unknown_id = begin, end, unknown
         logs = np.asarray(scores, np.float64)
         self._scores = array("d", logs.tobytes())
         self._unknown_score = float(logs.min()) - _UNKNOWN_PENALTY
@@ -229,8 +229,8 @@ class Unigram:
         end = len(word)
         while end:
             start = start_of_last[end]
-            piece = self._ids.get(word[start:end], self._unknown)
-            if not (piece == self._unknown and ids and ids[-1] == piece):
+            piece = self._ids.get(word[start:end], self.unknown_id)
+            if not (piece == self.unknown_id and ids and ids[-1] == piece):
                 ids.append(piece)
                 ends.append(end)
             end = start

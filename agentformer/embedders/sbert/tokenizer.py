@@ -25,6 +25,10 @@ class Tokenizer(Protocol):
         """The id of the padding token."""
 
     @property
+    def unknown_id(self) -> int | None:
+        """The id of the unknown token, or None if it is not known."""
+
+    @property
     def special_tokens(self) -> int:
         """The number of tokens that are added to every text."""
 
@@ -59,6 +63,7 @@ class PackageTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self.pad_id = pad_id
+        self.unknown_id: int | None = None
         self.special_tokens = int(self._tokenizer.num_special_tokens_to_add(is_pair=False))
         self.vocabulary = int(self._tokenizer.get_vocab_size())
 
