@@ -44,7 +44,7 @@ from agentformer.types import EmbeddingSpace, Matrix, Span, TokenVectors, Vector
 log = logging.getLogger("agentformer")
 
 _INT8 = "int8"
-# WordPiece replaces a word of over 100 characters with one unknown token. With shorter pieces, counts and cuts are exact.
+# WordPiece replaces a word of over 100 characters with one unknown token. With shorter pieces, counts are exact.
 _PIECE = 64
 _LONG_WORD = re.compile(rf"\S{{{_PIECE + 1}}}")
 # Multilingual vocabularies have at least 100,000 entries (mBERT 119k, XLM-R 250k); English ones 30k to 50k.
