@@ -10,7 +10,8 @@ all-MiniLM-L6-v2 itself do not change.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,15 +22,26 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, TokenEmbedder
 
 Cosines = NDArray[np.floating[Any]]
 
-# The language, the topic, the kind (question or passage) and the text of each sample. Texts of two languages are often
-# further apart, so texts are compared only within a language.
-_LINES = Path(__file__).with_name("related_texts.txt").read_text("utf-8").splitlines()
-_SAMPLES = [line.split(" ", 3) for line in _LINES if line and not line.startswith("#")]
 _ALL = ""  # the key of the mean anchors, for texts in a language without samples
 _SPELLING = "hashing"  # an embedder that compares spelling; its cosines are as low as those of MiniLM
 _LEAST_GAP = 0.005  # minimum distance of the two anchors; vectors that are all equal have a smaller one
 _LEAST_DEVIATIONS = 2.0  # and minimum in standard deviations of unrelated texts; random vectors have a smaller one
 _LEAST_OF_LANGUAGE = 0.5  # minimum gap of a language, relative to the mean; a smaller one would amplify noise
+_CALLS = 8  # questions that are embedded at the same time
+
+
+class _Sample(NamedTuple):
+    """A line of `related_texts.txt`. Texts of two languages are often further apart, so texts are compared only within
+    a language."""
+
+    language: str
+    topic: str
+    kind: str
+    text: str
+
+
+_LINES = Path(__file__).with_name("related_texts.txt").read_text("utf-8").splitlines()
+_SAMPLES = [_Sample(*line.split(" ", 3)) for line in _LINES if line and not line.startswith("#")]
 
 
 class Anchors(NamedTuple):
@@ -124,31 +136,27 @@ def measure(embedder: Embedder) -> Calibration:
     space = embedder.space
     if space.provider == _SPELLING:
         return Calibration()
-    texts, tokens = dict[str, _Cosines](), dict[str, _Cosines]()
-    for code, questions, passages in _samples(space):
-        of_texts, of_tokens = _compared(embedder, list(questions.values()), list(passages.values()))
-        related = np.array([[topic == other for other in passages] for topic in questions], dtype=np.bool_)
-        texts[code] = _Cosines(of_texts[~related], of_texts[related])
-        if of_tokens is not None:
-            tokens[code] = _Cosines(of_tokens[~related], of_tokens[related])
-    return Calibration(_scale(texts, _TEXTS), _scale(tokens, _TOKENS))
+    samples = _samples(space)
+    questions = [sample for sample in samples if sample.kind == "question"]
+    passages = [sample for sample in samples if sample.kind == "passage"]
+    of_texts, of_tokens = _compared(embedder, [each.text for each in questions], [each.text for each in passages])
+    same_topic = np.array([[one.topic == other.topic for other in passages] for one in questions])
+    inside = {
+        code: np.array([[one.language == code == other.language for other in passages] for one in questions])
+        for code in dict.fromkeys(sample.language for sample in samples)
+    }
+
+    def scale(cosines: Matrix, reference: Anchors) -> Scale | None:
+        pairs = {code: (cosines[mask & ~same_topic], cosines[mask & same_topic]) for code, mask in inside.items()}
+        return _scale(pairs, reference)
+
+    return Calibration(scale(of_texts, _TEXTS), None if of_tokens is None else scale(of_tokens, _TOKENS))
 
 
-class _Cosines(NamedTuple):
-    """The cosines of the samples of one language."""
-
-    unrelated: Cosines
-    related: Cosines
-
-
-def _samples(space: EmbeddingSpace) -> Iterator[tuple[str, dict[str, str], dict[str, str]]]:
-    """Yield each language of the space with its questions and its passages, as dictionaries: topic -> text. If there
-    are no samples in these languages, yield the English samples."""
-    known = dict.fromkeys(code for code, *_ in _SAMPLES)
-    for code in [code for code in known if space.languages == "*" or code in space.languages.split()] or ["en"]:
-        own = [(kind, topic, text) for language, topic, kind, text in _SAMPLES if language == code]
-        questions = {topic: text for kind, topic, text in own if kind == "question"}
-        yield code, questions, {topic: text for kind, topic, text in own if kind == "passage"}
+def _samples(space: EmbeddingSpace) -> list[_Sample]:
+    """Return the samples in the languages of the space. If there are none, return the English samples."""
+    known = [each for each in _SAMPLES if space.languages == "*" or each.language in space.languages.split()]
+    return known or [each for each in _SAMPLES if each.language == "en"]
 
 
 def _compared(embedder: Embedder, questions: list[str], passages: list[str]) -> tuple[Matrix, Matrix | None]:
@@ -160,17 +168,17 @@ def _compared(embedder: Embedder, questions: list[str], passages: list[str]) -> 
             texts = np.stack([each.vector for each in asked]) @ np.stack([each.vector for each in read]).T
             nearest = [[float((one.rows @ other.rows.T).max(axis=1).mean()) for other in read] for one in asked]
             return texts, np.array(nearest, dtype=np.float32)
-    return np.stack([embedder.embed_query(each) for each in questions]) @ embedder.embed_documents(passages).T, None
+    with ThreadPoolExecutor(_CALLS) as pool:  # an embedder over HTTP sends a request for each question
+        rows = list(pool.map(embedder.embed_query, questions))
+    return np.stack(rows) @ embedder.embed_documents(passages).T, None
 
 
-def _scale(cosines: Mapping[str, _Cosines], reference: Anchors) -> Scale | None:
-    """Return the scale for the cosines of each language. Return None if there are no cosines, or if they do not
-    separate related from unrelated texts."""
-    if not cosines:
-        return None
-    means = {code: Anchors(float(low.mean()), float(high.mean())) for code, (low, high) in cosines.items()}
+def _scale(pairs: Mapping[str, tuple[Cosines, Cosines]], reference: Anchors) -> Scale | None:
+    """Return the scale of a space. `pairs` is a dictionary: language code -> the cosines of unrelated texts, and of
+    related texts. Return None if the cosines do not separate related from unrelated texts."""
+    means = {code: Anchors(float(low.mean()), float(high.mean())) for code, (low, high) in pairs.items()}
     mean = Anchors(*(float(np.mean(each)) for each in zip(*means.values(), strict=True)))
-    deviation = float(np.sqrt(np.mean([each.unrelated.var() for each in cosines.values()])))
+    deviation = float(np.sqrt(np.mean([unrelated.var() for unrelated, _ in pairs.values()])))
     gap = mean.related - mean.unrelated
     if not gap >= max(_LEAST_GAP, _LEAST_DEVIATIONS * deviation):
         return None
