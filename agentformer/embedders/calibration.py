@@ -4,7 +4,8 @@ The cosines of unrelated texts are about 0 with all-MiniLM-L6-v2, and about .78 
 `measure` embeds a few questions and passages (`related_texts.txt`) and finds two anchors in each language that the
 model knows: the mean cosine of unrelated texts and the mean cosine of related texts. A `Scale` maps these anchors to
 those of all-MiniLM-L6-v2, because the constants of this package were chosen on its cosines. The cosines of
-all-MiniLM-L6-v2 itself do not change.
+all-MiniLM-L6-v2 itself do not change. Texts of two languages are often further apart, so such pairs have anchors of
+their own.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from agentformer.types import Embedder, EmbeddingSpace, Matrix, TokenEmbedder
 Cosines = NDArray[np.floating[Any]]
 
 _ALL = ""  # the key of the mean anchors, for texts in a language without samples
+FOREIGN = "foreign"  # the key of the anchors of a question and a passage in two languages
 _SPELLING = "hashing"  # an embedder that compares spelling; its cosines are as low as those of MiniLM
 _LEAST_GAP = 0.005  # minimum distance of the two anchors; vectors that are all equal have a smaller one
 _LEAST_DEVIATIONS = 2.0  # and minimum in standard deviations of unrelated texts; random vectors have a smaller one
@@ -31,8 +33,7 @@ _CALLS = 8  # questions that are embedded at the same time
 
 
 class _Sample(NamedTuple):
-    """A line of `related_texts.txt`. Texts of two languages are often further apart, so texts are compared only within
-    a language."""
+    """A line of `related_texts.txt`. Texts with the same topic are related, in any language."""
 
     language: str
     topic: str
@@ -58,8 +59,9 @@ _TOKENS = Anchors(0.1510, 0.6754)
 
 class Scale(NamedTuple):
     """Maps cosines of one embedding space to the cosines that all-MiniLM-L6-v2 gives to texts of the same similarity.
-    `anchors` is a dictionary: language code -> the anchors of the space; "" -> their means, for other languages.
-    `reference` are the anchors of all-MiniLM-L6-v2."""
+    `anchors` is a dictionary: language code -> the anchors of the space; "" -> their means, for other languages;
+    `FOREIGN` -> the anchors of texts in two languages, if the model knows several. `reference` are the
+    anchors of all-MiniLM-L6-v2."""
 
     anchors: Mapping[str, Anchors]
     reference: Anchors
@@ -146,6 +148,10 @@ def measure(embedder: Embedder) -> Calibration:
         for code in dict.fromkeys(sample.language for sample in samples)
     }
 
+    foreign = ~np.any(list(inside.values()), axis=0)
+    if (foreign & same_topic).any():
+        inside[FOREIGN] = foreign
+
     def scale(cosines: Matrix, reference: Anchors) -> Scale | None:
         pairs = {code: (cosines[mask & ~same_topic], cosines[mask & same_topic]) for code, mask in inside.items()}
         return _scale(pairs, reference)
@@ -177,8 +183,9 @@ def _scale(pairs: Mapping[str, tuple[Cosines, Cosines]], reference: Anchors) -> 
     """Return the scale of a space. `pairs` is a dictionary: language code -> the cosines of unrelated texts, and of
     related texts. Return None if the cosines do not separate related from unrelated texts."""
     means = {code: Anchors(float(low.mean()), float(high.mean())) for code, (low, high) in pairs.items()}
-    mean = Anchors(*(float(np.mean(each)) for each in zip(*means.values(), strict=True)))
-    deviation = float(np.sqrt(np.mean([unrelated.var() for unrelated, _ in pairs.values()])))
+    languages = [code for code in pairs if code != FOREIGN]
+    mean = Anchors(*(float(np.mean([means[code][n] for code in languages])) for n in range(2)))
+    deviation = float(np.sqrt(np.mean([pairs[code][0].var() for code in languages])))
     gap = mean.related - mean.unrelated
     if not gap >= max(_LEAST_GAP, _LEAST_DEVIATIONS * deviation):
         return None

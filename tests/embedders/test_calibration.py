@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from agentformer.embedders.calibration import (
+    FOREIGN,
     IDENTITY,
     Anchors,
     Calibration,
@@ -79,7 +81,8 @@ def test_the_anchors_become_those_of_minilm_and_its_own_cosines_do_not_change() 
 def test_a_space_whose_cosines_are_all_high_has_the_scale_of_one_whose_are_not(languages: str) -> None:
     plain, squeezed = measure(Spelling(languages)).texts, measure(Squeezed(languages)).texts
     assert plain is not None and squeezed is not None and plain.anchors.keys() == squeezed.anchors.keys()
-    for language in ("en", "fi", "xx"):
+    assert all(math.isfinite(number) for pair in plain.anchors.values() for number in pair)
+    for language in ("en", "fi", "xx", FOREIGN):
         for cosine in (-0.3, 0.0, 0.2, 0.35, 0.5, 0.8, 1.0):
             assert squeezed.of(0.7 + 0.3 * cosine, language) == pytest.approx(plain.of(cosine, language), abs=1e-4)
 
@@ -118,6 +121,22 @@ def test_a_language_that_the_model_hardly_knows_does_not_turn_noise_into_nearnes
     assert scale is not None
     unrelated, related = scale.anchors["zh"]
     assert unrelated == pytest.approx(1.0) and related - unrelated > 0.05
+
+
+def test_texts_of_two_languages_are_compared_with_such_texts() -> None:
+    class Apart(Spelling):
+        """Gives the texts in ASCII another direction than all other texts."""
+
+        def embed_query(self, text: str) -> Vector:
+            row = np.append(super().embed_query(text), 2.0 if text.isascii() else -2.0)
+            return (row / np.linalg.norm(row)).astype(np.float32)
+
+    scale = measure(Apart("en ja")).texts
+    assert scale is not None and scale.anchors[FOREIGN].unrelated < 0 < scale.anchors["en"].unrelated
+    assert scale.of(0.0, FOREIGN) > scale.of(0.0, "en")
+    assert scale.anchors[""].unrelated > 0, "the mean is that of single languages"
+    english = measure(Apart("en")).texts
+    assert english is not None and FOREIGN not in english.anchors
 
 
 def test_tokens_have_a_scale_of_their_own() -> None:

@@ -15,11 +15,11 @@ be compared only within one list of hits.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agentformer.embedders.calibration import IDENTITY, Scale
+from agentformer.embedders.calibration import FOREIGN, IDENTITY, Scale
 from agentformer.rag.answer.features import asked_stems
 from agentformer.rag.answer.passages import Passage
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
@@ -136,11 +136,20 @@ def confidence_features(
     of the embedding space of the hits. If `scale` is None, the cosines of the hits are not used. No text is
     embedded."""
     share = max(_share(query, passage) for passage in passages)
+    foreign = is_foreign(query.language, passages)
     ranked = [(each.hit.dense_score, each.language) for each in passages if each.hit.dense_rank is not None]
-    cosines = [scale.of(cosine, language) for cosine, language in ranked if scale and cosine is not None]
-    languages = [passage.language for passage in passages]
-    foreign = bool(query.language) and any(languages) and query.language not in languages
+    cosines = [
+        scale.of(cosine, FOREIGN if foreign else language)
+        for cosine, language in ranked
+        if scale and cosine is not None
+    ]
     return ConfidenceFeatures(share, max(cosines, default=None), foreign, _missing_share(query, passages))
+
+
+def is_foreign(language: str, passages: Iterable[Passage]) -> bool:
+    """Return whether the language of a question is known, and is not the language of any passage."""
+    languages = {passage.language for passage in passages}
+    return bool(language) and any(languages) and language not in languages
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:

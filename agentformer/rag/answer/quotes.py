@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentformer.embedders.calibration import IDENTITY, Calibration
+from agentformer.embedders.calibration import FOREIGN, IDENTITY, Calibration
 from agentformer.embedders.late_interaction import AskedTokens, least_alike, likeness, word_tokens
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
+from agentformer.rag.answer.confidence import is_foreign
 from agentformer.rag.answer.features import Features, SentenceFeatures
 from agentformer.rag.answer.passages import Passage, Sentence, read_sentences
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
@@ -115,7 +116,8 @@ def rank_sentences(
     weights, cosines = _WEIGHTS, dict[int, float]()
     if embedder:
         asking, kept = computed.question.asking, vectors or RecentVectors()
-        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, calibration)
+        foreign = is_foreign(query.language, passages)
+        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, calibration, foreign)
         features, weights, cosines = compared.with_vectors(features)
     texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, weights, texts)
@@ -241,6 +243,7 @@ class _Compared:
     embedder: Embedder
     vectors: RecentVectors
     calibration: Calibration
+    foreign: bool  # the question is in another language than the passages
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
         """Return three values: the features with the fields from vectors, the weights for these features, and a
@@ -272,7 +275,7 @@ class _Compared:
             for n, part in window.parts.items():
                 inside = {k: span for k, span in words.items() if part.start <= span.start and span.end <= part.end}
                 if inside:
-                    language = self.sentences[n].passage.language
+                    language = self._language(n)
                     tokens_near, asked_near = asked.nearest(window.text, each, inside)
                     nearest[n] = scale.map(tokens_near, language), asked_near and scale.of(asked_near, language)
                     cosines[n] = float(each.vector @ asked.vector)
@@ -300,7 +303,10 @@ class _Compared:
         scale = self.calibration.texts
         if scale is None:
             return {}
-        return {n: max(0.0, scale.of(each, self.sentences[n].passage.language)) for n, each in cosines.items()}
+        return {n: max(0.0, scale.of(each, self._language(n))) for n, each in cosines.items()}
+
+    def _language(self, n: int) -> str:
+        return FOREIGN if self.foreign else self.sentences[n].passage.language
 
 
 class _Window(NamedTuple):
