@@ -237,12 +237,12 @@ def build_memory(
     def context_builder() -> ContextBuilder:
         from agentformer.memory.context.builder import ContextBuilder
 
-        return ContextBuilder(backend, count_tokens, max_tokens=settings.context_tokens)
+        return ContextBuilder(backend, count_tokens, embedder, max_tokens=settings.context_tokens)
 
     def recall() -> Recall:
         from agentformer.memory.recall import Recall
 
-        return Recall(backend, noise_floor=settings.noise_floor)
+        return Recall(backend, embedder, noise_floor=settings.noise_floor)
 
     def audit_report(**scope: Any) -> AuditReport:
         from agentformer.memory.audit import audit

@@ -27,9 +27,10 @@ from pathlib import Path
 import numpy as np
 
 import agentformer
+from agentformer.embedders.calibration import CALIBRATIONS
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.confidence import BASELINES, ConfidenceFeatures, confidence_features
+from agentformer.rag.answer.confidence import ConfidenceFeatures, confidence_features
 from agentformer.rag.answer.passages import read_passages
 from agentformer.settings import Settings, load_settings
 from agentformer.text.analysis import analyze_query
@@ -243,9 +244,8 @@ class _Asking:
             return Asked(kind, half, ConfidenceFeatures(0.0), 0.0, True)
         silenced = self._model.answer(row.text, hits).mode == "none"
         sure = self._quoting.answer(row.text, hits).confidence or 0.0
-        ground = confidence_features(
-            analyze_query(row.text), read_passages(hits), baseline=BASELINES.of(self._af.embedder)
-        )
+        scale = CALIBRATIONS.of(self._af.embedder).texts
+        ground = confidence_features(analyze_query(row.text), read_passages(hits), scale=scale)
         return Asked(kind, half, ground, sure, silenced)
 
 

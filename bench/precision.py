@@ -32,7 +32,7 @@ from statistics import fmean
 from typing import Any
 
 import agentformer
-from agentformer.search.relevance import relevant_hits
+from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Hits
 from bench.data import DATA, DataSet, Row, load
@@ -336,7 +336,7 @@ def _kept(data: DataSet, queries: Sequence[Row], way: Way) -> str:
         )
         for query in queries:
             hits = af.memory.search(query.text, namespace=_namespace(query), limit=10, mode=way.mode)
-            kept = {hit.entry.id for hit in relevant_hits(query.text, hits)}
+            kept = {hit.entry.id for hit in relevant_hits(query.text, hits, Nearness(hits, af.embedder))}
             for hit in hits:
                 counts[hit.entry.metadata["row"] in query.relevant, hit.entry.id in kept] += 1
     shares = (counts[right, True] / max(1, counts[right, True] + counts[right, False]) for right in (True, False))

@@ -320,10 +320,11 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
     """Repeat a search of `recall`, to find out why it found nothing. With `every`, also return hits that are not
     relevant. The search does not count as a use of the entries."""
     from agentformer.memory.recall import above_noise
-    from agentformer.search.relevance import relevant_hits
+    from agentformer.search.relevance import Nearness, relevant_hits
 
     hits = af.backend.search(Query(query, scope, _SEARCHED))
-    return above_noise(hits, af.settings.noise_floor) if every else relevant_hits(query, hits)
+    nearness = Nearness(hits, af.embedder)
+    return above_noise(hits, af.settings.noise_floor, nearness) if every else relevant_hits(query, hits, nearness)
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:

@@ -142,9 +142,10 @@ class MemoryManager(BatchOperations):
         `created_at` if an entry has no `occurred_at`. Each is a time, or a day in UTC, such as "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
-        no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`), unless words or
-        vectors are unavailable. With `relevant_only`, only hits that answer `text` are returned, in every mode.
-        Salience has a small influence on the ranking. Of facts that contradict each other, the newest is ranked first.
+        no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`) on the scale of
+        `embedders.calibration`, unless words or vectors are unavailable. With `relevant_only`, only hits that answer
+        `text` are returned, in every mode. Salience has a small influence on the ranking. Of facts that contradict each
+        other, the newest is ranked first.
         A relative date in `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises
         `InvalidInput` with the name of the wrong argument, and `NotFound` if there is no document `document_id`."""
         query = _query(text, self._scope(scope), limit, min_score, mode, at)

@@ -7,9 +7,9 @@ import dataclasses
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.search.newest_facts import latest_first
-from agentformer.search.relevance import EntryLanguages, relevant_hits
+from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
-from agentformer.types import Decay, Hit, Hits, MemoryBackend, Query
+from agentformer.types import Decay, Embedder, Hit, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
 _ARCHIVED = 30  # maximum hits, with archived entries, among which the reason for an empty result is searched
@@ -28,21 +28,22 @@ def weigh_by_salience(hits: Hits, decay: Decay) -> Hits:
     return hits.with_hits(sorted(map(weighed, hits), key=lambda hit: (-hit.score, hit.entry.id)))
 
 
-def above_noise(hits: Hits, floor: float) -> Hits:
-    """Return the hits that contain a term of the query, or that have a cosine similarity of at least `floor`. If the
-    search could use only words or only vectors, return all hits, because it is unknown which of them contain a term."""
+def above_noise(hits: Hits, floor: float, nearness: Nearness) -> Hits:
+    """Return the hits that contain a term of the query, or whose `nearness` is at least `floor` (-1..1). If the search
+    could use only words or only vectors, return all hits, because it is unknown which of them contain a term."""
     if hits.one_sided:
         return hits
-    return hits.with_hits(hit for hit in hits if hit.lexical_rank is not None or (hit.dense_score or 0.0) >= floor)
+    return hits.with_hits(hit for hit in hits if hit.lexical_rank is not None or nearness.of(hit) >= floor)
 
 
 class Recall:
     """Searches a backend, and ranks the hits by score and salience (importance). Among facts that contradict each
     other, the newest one is ranked first. In a hybrid search by words and vectors, `noise_floor` is the lowest cosine
-    of a hit that contains no term of the query."""
+    of a hit that contains no term of the query, on the scale of `embedders.calibration`."""
 
-    def __init__(self, backend: MemoryBackend, *, noise_floor: float) -> None:
+    def __init__(self, backend: MemoryBackend, embedder: Embedder, *, noise_floor: float) -> None:
         self._backend = backend
+        self._embedder = embedder
         self._noise_floor = noise_floor
 
     def search(self, query: Query, *, relevant_only: bool = False, noise_floor: float | None = None) -> Hits:
@@ -53,13 +54,13 @@ class Recall:
         count = min(max(query.limit + EXTRA_HITS, _COMPARED if relevant_only else 0), fields.MAX_LIMIT)
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)
-        languages = EntryLanguages(hits.analyzed)
+        nearness = Nearness(hits, self._embedder)
         ranked = weigh_by_salience(hits, query.scope.decay)
         if relevant_only:
-            ranked = relevant_hits(query.text, ranked, languages)  # tolerates misspelt words
+            ranked = relevant_hits(query.text, ranked, nearness)  # tolerates misspelt words
         elif query.mode == "hybrid":
-            ranked = above_noise(ranked, self._noise_floor if noise_floor is None else noise_floor)
-        best = latest_first([hit for hit in ranked if hit.score >= query.min_score], languages)[: query.limit]
+            ranked = above_noise(ranked, self._noise_floor if noise_floor is None else noise_floor, nearness)
+        best = latest_first([hit for hit in ranked if hit.score >= query.min_score], nearness.languages)[: query.limit]
         best = name_originals(best, query.text, self._backend.get)
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 
@@ -74,6 +75,7 @@ class Recall:
         if scope.include_archived:
             return ()
         hits = self._backend.search(dataclasses.replace(query, scope=everything, limit=_ARCHIVED))
-        if summarized := sum(hit.entry.archived_by is not None for hit in relevant_hits(query.text, hits)):
+        relevant = relevant_hits(query.text, hits, Nearness(hits, self._embedder))
+        if summarized := sum(hit.entry.archived_by is not None for hit in relevant):
             return (f"archived originals of summaries match ({summarized}); set include_archived to find them",)
         return ()

@@ -4,7 +4,8 @@ answer the query.
 A hit is relevant for one of three reasons. First, the query names the hit: the query contains all words of the title or
 of an alias of the entry (`metadata["aliases"]`). Second, the hit contains enough terms of the query. A term that is
 rare among the hits counts more (inverse document frequency, Spärck Jones 1972). Third, the vector of the hit is near
-the query: the cosine is high, and it is not much lower than the best cosine.
+the query: the cosine is high, and it is not much lower than the best cosine. Cosines are compared on the scale of
+`embedders.calibration`.
 
 If the query names a hit, every other hit must contain terms of the query that the named hit does not contain. So "What
 is Redis for?" returns the entry with the title Redis, and not all entries that mention Redis. Terms are normalized
@@ -17,12 +18,16 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from types import MappingProxyType
 
+from agentformer.embedders.calibration import CALIBRATIONS, IDENTITY, Scale
+from agentformer.errors import EmbedderError
+from agentformer.index.embedding.active import current_embedder
 from agentformer.index.entry_properties import entry_language
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, analyze_query, text_terms
-from agentformer.types import Analyzed, Hit, Hits, MemoryEntry
+from agentformer.types import Analyzed, Embedder, Hit, Hits, MemoryEntry
 
 # Chosen on nine development sets in six languages, where they keep 96% or more of the right passages among the first
 # ten hits; nearby values give about the same (docs/BENCHMARKS.md).
@@ -68,18 +73,45 @@ class EntryLanguages:
         return self._languages[entry.id]
 
 
-def relevant_hits(query: str, hits: Hits, languages: EntryLanguages | None = None) -> Hits:
+class Nearness:
+    """The cosines of hits on the scale of `embedders.calibration`, and the languages of their entries, for one search
+    request. `embedder` is the embedder of the store; it is calibrated when the first cosine is needed. Without an
+    embedder, the cosines stay the same."""
+
+    def __init__(self, hits: Hits, embedder: Embedder | None = None) -> None:
+        self.languages = EntryLanguages(hits.analyzed)
+        self._embedder = embedder
+
+    def of(self, hit: Hit) -> float:
+        """Return the mapped cosine (-1..1) of a hit. Return 0 if no cosine was computed, or if the cosines of the
+        embedder cannot be used."""
+        if hit.dense_score is None or self._scale is None:
+            return 0.0
+        return self._scale.of(hit.dense_score, self.languages.of(hit.entry))
+
+    @cached_property
+    def _scale(self) -> Scale | None:
+        if self._embedder is None:
+            return IDENTITY
+        try:
+            return CALIBRATIONS.of(current_embedder(self._embedder)).texts
+        except EmbedderError:
+            return None
+
+
+def relevant_hits(query: str, hits: Hits, nearness: Nearness | None = None) -> Hits:
     """Return the hits that answer the query, in the same order. The result has the same warnings as `hits`. Return no
     hits for a blank query. Each hit is judged by comparison with the other hits. Therefore pass about 30 hits, and
-    apply a smaller limit to the result."""
+    apply a smaller limit to the result. Without `nearness`, the cosines of the hits are compared as they are."""
     if not query.strip() or not hits:
         return hits.with_hits(())
-    matches = _matches(analyze_query(query.replace("_", " ")), hits, languages or EntryLanguages())
+    nearness = nearness or Nearness(hits)
+    matches = _matches(analyze_query(query.replace("_", " ")), hits, nearness)
     owners = Counter(match.name for match in matches if match.name)
     most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
     named = {id(match) for match in matches if match.name and owners[match.name] <= most}
     judge = _Judge(matches, named)
-    relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m.hit) or judge.holds_enough(m)]
+    relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m) or judge.holds_enough(m)]
     return hits.with_hits(relevant)
 
 
@@ -103,19 +135,22 @@ class _Match:
     joined: str  # all stems, each after a space, to search for parts and beginnings of stems
     words: frozenset[str]
     names: list[tuple[frozenset[str], tuple[str, ...]]]  # the terms of each name of the entry, and its words
+    cosine: float = 0.0  # on the common scale; 0 if the vectors had no influence on the ranking
     # term of the query -> certainty that the hit contains it, 0..1
     terms: dict[str, float] = field(default_factory=dict)
     name: frozenset[str] | None = None  # the terms of a name that the query contains completely
 
 
-def _matches(query: QueryTerms, hits: Sequence[Hit], languages: EntryLanguages) -> list[_Match]:
+def _matches(query: QueryTerms, hits: Sequence[Hit], nearness: Nearness) -> list[_Match]:
     queries: dict[str, _LanguageQuery] = {}
     matches = []
     for hit in hits:
-        language = languages.of(hit.entry)
+        language = nearness.languages.of(hit.entry)
         if language not in queries:
             queries[language] = _in_language(query, language)
-        matches.append(_read(hit, queries[language], min(_MAX_TEXT, _MAX_TEXTS // len(hits))))
+        match = _read(hit, queries[language], min(_MAX_TEXT, _MAX_TEXTS // len(hits)))
+        match.cosine = nearness.of(hit) if hit.dense_rank is not None else 0.0
+        matches.append(match)
     for one in queries.values():
         one.corrections = _corrections(one, [match for match in matches if match.query is one])
     for match in matches:
@@ -141,8 +176,8 @@ def _content_terms(query: QueryTerms, language: str) -> tuple[str, ...]:
 
 def _read(hit: Hit, query: _LanguageQuery, most: int) -> _Match:
     """Return a `_Match` with the terms of a hit. The first `most` code points of the content, the best-matching part
-    and the names of the hit are read. The caller later sets the fields `terms` and `name`, which compare the hit with
-    the query."""
+    and the names of the hit are read. The caller later sets the fields `cosine`, `terms` and `name`, which compare the
+    hit with the query."""
     entry, language = hit.entry, query.language
     beyond = entry.content[max(hit.span.start, most) : hit.span.end] if hit.span else ""
     text = "\n".join((entry.title, entry.context, entry.content[:most], beyond))
@@ -253,10 +288,10 @@ class _Judge:
         self._in_named = {term for match in matches if id(match) in named for term in match.terms}
         self._best_share = max(self._share(match, match.terms) for match in matches)
         self._best_bm25 = max(_bm25(match.hit) for match in matches)
-        self._best_cosine = max(_cosine(match.hit) for match in matches)
+        self._best_cosine = max(match.cosine for match in matches)
 
-    def is_near(self, hit: Hit) -> bool:
-        return _cosine(hit) >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
+    def is_near(self, match: _Match) -> bool:
+        return match.cosine >= max(_NEAR, _NEAR_OF_BEST * self._best_cosine)
 
     def holds_enough(self, match: _Match) -> bool:
         """Return whether a hit contains enough terms of the query. If the query names another hit (by its title or an
@@ -277,7 +312,7 @@ class _Judge:
             return True  # no other hit contains the term, so it is rare, even if there are few hits
         if len(match.terms) == 1 and self._of_best_bm25(match) >= _RARE_OF_BEST and _bm25(match.hit) >= _RARE:
             return True
-        confirmed = _cosine(match.hit) >= max(_CONFIRMING_COSINE, _NEAR_OF_BEST * self._best_cosine)
+        confirmed = match.cosine >= max(_CONFIRMING_COSINE, _NEAR_OF_BEST * self._best_cosine)
         return confirmed and share >= _SHARE
 
     def _of_best_bm25(self, match: _Match) -> float:
@@ -293,9 +328,3 @@ class _Judge:
 
 def _bm25(hit: Hit) -> float:
     return hit.lexical_score or 0.0
-
-
-def _cosine(hit: Hit) -> float:
-    """Return the cosine of a hit, for the test whether the hit is near the query. Return 0 if no cosine was computed,
-    or if the vectors had no influence on the ranking."""
-    return hit.dense_score if hit.dense_score is not None and hit.dense_rank is not None else 0.0

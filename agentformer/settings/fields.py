@@ -66,7 +66,7 @@ class Settings:
     core_block_tokens: int = 500  # limit of one core block; four blocks are half of a small model's context
     working_messages: int = 10  # messages of a session: five of the user and five of the assistant
     context_tokens: int = 4000  # default of `build_context`
-    noise_floor: float = 0.2  # least cosine of a hit without a query term; -1: no limit
+    noise_floor: float = 0.2  # least cosine, on a scale for all models, of a hit without a query term; -1: no limit
     decay_rates: Mapping[str, float] = field(  # share of the salience that remains after a day without use, by category
         default_factory=lambda: {"decisions": 1.0, "summaries": 0.99, "context": 0.90}
     )

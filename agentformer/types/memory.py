@@ -245,7 +245,7 @@ class Hit:
 
     entry: MemoryEntry
     score: float
-    dense_score: float | None = None  # cosine of the best window, -1..1
+    dense_score: float | None = None  # cosine of the best window, -1..1, as the model computes it
     lexical_score: float | None = None  # BM25, unbounded
     dense_rank: int | None = None
     lexical_rank: int | None = None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from agentformer.embedders.calibration import CALIBRATIONS, Calibration
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong, TextTooLong
 from agentformer.rag.answer.answerer import Answerer
@@ -209,6 +210,7 @@ def test_a_model_is_not_asked_where_nothing_bears_on_the_question() -> None:
         ("Does the caretaker like Mongolia's capital?", 0.0, True),
     ]:
         model = Scripted("Yes [1].")
+        CALIBRATIONS.add(Judge(nearness).space, Calibration())
         answer = Answerer(model, Judge(nearness)).answer(question, DENSE)
         assert (bool(model.asked), answer.mode) == (asked, "llm" if asked else "none")
         assert answer.hits == tuple(DENSE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,14 @@ import pytest
 
 from agentformer import connect
 from agentformer.cli.output import print_answer
+from agentformer.embedders.calibration import CALIBRATIONS, Calibration, Scale
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.confidence import (
-    REFERENCE,
     ConfidenceFeatures,
-    CosineBaselines,
     QuoteFeatures,
     confidence_features,
-    normalized_cosine,
 )
 from agentformer.rag.answer.passages import dates_of, read_passages
 from agentformer.rag.answer.prompts import nothing_found, nothing_found_in
@@ -35,7 +32,7 @@ from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Vector, 
 from tests.rag.models import HITS, KEYS, Scripted, hit
 
 
-def features(question: str, hits: list[Hit], **options: float | None) -> ConfidenceFeatures:
+def features(question: str, hits: list[Hit], **options: Scale | None) -> ConfidenceFeatures:
     return confidence_features(analyze_query(question), read_passages(hits), **options)
 
 
@@ -180,25 +177,8 @@ def test_what_has_nothing_to_do_with_the_question_is_declined_though_its_cosine_
     assert model.asked == []
 
 
-def test_a_cosine_of_minilm_stays_what_it_is_and_one_of_a_space_without_distances_does_not_count() -> None:
-    assert normalized_cosine(0.37, REFERENCE) == pytest.approx(0.37)
-    assert (normalized_cosine(1.0, 0.8), normalized_cosine(0.8, 0.8)) == (pytest.approx(1.0), pytest.approx(REFERENCE))
-    assert normalized_cosine(-1.0, 0.8) == -1.0
-    assert (
-        normalized_cosine(0.99, 0.99) is normalized_cosine(0.99, None) is normalized_cosine(0.99, float("nan")) is None
-    )
-    assert features("Who keeps the keys?", near(0.9, *HITS), baseline=None) == features("Who keeps the keys?", HITS)
-
-
-def test_a_space_is_asked_once_whoever_asks_and_in_the_languages_that_it_knows() -> None:
-    baselines = CosineBaselines()
-    readers = {languages: Reader("one", languages) for languages in ("", "fi sv", "*")}
-    with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(lambda n: baselines.of(readers["*" if n % 2 else ""]), range(40)))
-    assert len(set(told)) == 2 and all(value is not None and -0.2 < value < 0.5 for value in told)
-    assert baselines.of(readers["fi sv"]) is not None
-    assert [len(reader.read) for reader in readers.values()] == [4, 4, 16]
-    assert {*readers["fi sv"].read} < {*readers["*"].read} > {*readers[""].read}
+def test_cosines_without_a_scale_do_not_count() -> None:
+    assert features("Who keeps the keys?", near(0.9, *HITS), scale=None) == features("Who keeps the keys?", HITS)
 
 
 def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again() -> None:
@@ -251,6 +231,7 @@ def test_at_nought_a_model_is_asked_whatever_was_found(abstain: float, asked: in
         def embed_documents(self, texts: Any) -> Matrix:
             return np.tile(np.eye(256, dtype=np.float32)[1], (len(texts), 1))
 
+    CALIBRATIONS.add(Far("far").space, Calibration())
     answer = Answerer(model, Far("far"), abstain=abstain).answer("Mongolia's capital?", near(0.0, *HITS))
     assert (len(model.asked), answer.mode) == (asked, "llm" if asked else "none")
     assert answer.confidence is not None and answer.confidence < 0.1

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from agentformer.embedders.calibration import Calibration
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.citations import in_marks
-from agentformer.rag.answer.confidence import Baselines
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quote_text import MAX_QUOTE
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_sentences
@@ -293,19 +293,24 @@ class Tokens(Counting):
         return TokenVectors(super().embed_query(text), tuple(Span(*word.span()) for word in words), rows)
 
 
+TOKENS = {"tokens": {"": (0.1510, 0.6754)}}  # those of MiniLM
 OTHER_WORDS = (
     "Aino Laine wrote about the harbour in a letter. Maija Virtanen established the port. The piers are of stone."
 )
 
 
 def test_the_sentence_with_tokens_near_to_those_of_the_question_is_first() -> None:
-    query, passages, known = analyze_query("Who founded the harbour?"), [hit(OTHER_WORDS, 1)], Baselines(None, 0.0)
+    query, passages, known = (
+        analyze_query("Who founded the harbour?"),
+        [hit(OTHER_WORDS, 1)],
+        Calibration.from_json(TOKENS),
+    )
     embedder, vectors = Tokens(), RecentVectors()
     found = rank_sentences(query, read_passages(passages), embedder, vectors, known)
     assert found[0].text == "Maija Virtanen established the port."
     assert found[0].features is not None
-    assert found[0].features.alike == pytest.approx(0.75, abs=0.01)  # all words but "who"
-    assert found[0].cosine is None  # the space has no baseline for texts
+    assert found[0].features.alike == pytest.approx((0.75 - 0.0974) / (1 - 0.0974), abs=0.01)  # all words but "who"
+    assert found[0].cosine is None  # the space has no scale for texts
     assert [len(batch) for batch in embedder.batches] == [1, 1]  # the question, and neighbors in one window
     rank_sentences(query, read_passages(passages), embedder, vectors, known)
     assert len(embedder.batches) == 2
@@ -324,7 +329,7 @@ def test_tokens_are_not_compared_if_the_model_reads_letters_or_none() -> None:
     query, passages = analyze_query("Who founded the harbour?"), [hit(OTHER_WORDS, 1)]
     by_words = rank_sentences(query, read_passages(passages))
     for embedder in (Letters(), Without(), Counting()):
-        found = rank_sentences(query, read_passages(passages), embedder, baselines=Baselines(None, 0.0))
+        found = rank_sentences(query, read_passages(passages), embedder, calibration=Calibration.from_json(TOKENS))
         assert [(each.text, each.score) for each in found] == [(each.text, each.score) for each in by_words]
 
 

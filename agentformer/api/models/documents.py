@@ -312,7 +312,8 @@ class Scores(ResponseModel):
 
     score: float
     dense_score: float | None = Field(
-        description="The cosine similarity of the search text and the most similar part of the content."
+        description="The cosine similarity of the search text and the most similar part of the content, as the "
+        "embedding model computes it."
     )
     lexical_score: float | None = Field(description="The BM25 score. It has no upper limit.")
     dense_rank: int | None

@@ -197,8 +197,8 @@ class MemorySearch(MemoryPlace):
     where: Where = None
     noise_floor: float | None = Field(
         default=None,
-        description="Leave out hits that contain no word of `text` and have a lower cosine similarity than this value. "
-        "Default: the setting `noise_floor`.",
+        description="Leave out hits that contain no word of `text` and have a lower cosine similarity than this value, "
+        "on a scale that is the same for all embedding models. Default: the setting `noise_floor`.",
     )
     occurred_from: OccurredFrom = None
     occurred_to: OccurredTo = None

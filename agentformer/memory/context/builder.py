@@ -17,10 +17,10 @@ from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.search.relevance import relevant_hits
+from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
-from agentformer.types import ChatMessage, MemoryBackend, MemoryEntry, Query, Scope, Where
+from agentformer.types import ChatMessage, Embedder, MemoryBackend, MemoryEntry, Query, Scope, Where
 
 _CANDIDATES = 30  # number of hits of a search whose relevance is checked
 _RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
@@ -38,11 +38,20 @@ _FRAMES = {"tool": "tool-result", "system": "note"}
 
 
 class ContextBuilder:
-    """Builds contexts from the entries of a backend. `count_tokens` counts the tokens for the language model."""
+    """Builds contexts from the entries of a backend. `count_tokens` counts the tokens for the language model.
+    `embedder` is the embedder of the backend; without it, the cosines of hits are compared as they are."""
 
-    def __init__(self, backend: MemoryBackend, count_tokens: Callable[[str], int], *, max_tokens: int = 4000) -> None:
+    def __init__(
+        self,
+        backend: MemoryBackend,
+        count_tokens: Callable[[str], int],
+        embedder: Embedder | None = None,
+        *,
+        max_tokens: int = 4000,
+    ) -> None:
         self._backend = backend
         self._count = count_tokens
+        self._embedder = embedder
         self._max_tokens = max_tokens
         self._core = CoreMemory(backend, count_tokens, block_tokens=0)  # blocks are only read, so no limit is needed
 
@@ -104,7 +113,8 @@ class ContextBuilder:
         too_long = [hit.entry.id for hit in hits if not plan.may_fit(hit.entry.content)]
         plan.leave_out(too_long, NO_ROOM)
         hits = hits.with_hits(hit for hit in hits if hit.entry.id not in too_long)
-        relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits)}
+        nearness = Nearness(hits, self._embedder)
+        relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits, nearness)}
         plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
         plan.warn(hits.warnings)
         return list(relevant.values())

@@ -7,28 +7,24 @@ the question (`ConfidenceFeatures`). The second uses this probability and the fe
 that nothing was found. The limit follows from the cost of wrong answers (El-Yaniv and Wiener 2010; Kamath et al. 2020,
 "Selective Question Answering").
 
-The mean cosine of unrelated texts differs between models. This mean is called the baseline (`CosineBaselines`), and
-cosines are measured relative to it. The confidence can hardly distinguish a passage about the topic of the question
-from a passage with the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can be compared only within
-one list of hits.
+Cosines are used on the scale of `embedders.calibration`. The confidence can hardly distinguish a passage about the
+topic of the question from a passage with the answer (docs/BENCHMARKS.md). `Hit.score` is not used, because scores can
+be compared only within one list of hits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
+from agentformer.embedders.calibration import FOREIGN, IDENTITY, Scale
 from agentformer.rag.answer.features import asked_stems
 from agentformer.rag.answer.passages import Passage
-from agentformer.rag.documents import KeyedLock
-from agentformer.text import data_lines
 from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem, text_terms
 from agentformer.text.questions import classify
 from agentformer.text.word_forms import similar_forms
-from agentformer.types import Embedder, EmbeddingSpace, TokenEmbedder
 
 # The constant, and the coefficients of the share and of the cosine. Fitted by `python -m bench.abstaining --fit` to
 # questions with even numbers. Each question is asked of passages with the answer, of the same hits without these
@@ -49,11 +45,6 @@ _OTHER_PERIOD = 0.6  # factor if the quote has a monthly amount and the question
 _MISSING = 0.3  # if `missing` is at least this high, or if `lacks` is true, the confidence is at most `_NOT_SURE`
 _NOT_SURE = 0.78
 _EDGE = 1e-4  # the smallest distance of a probability from 0 and from 1
-# The language, the kind (question or passage) and the text of each sample. Texts of two languages are often further
-# apart, so the baseline is measured within each language.
-_SAMPLES = [line.split(" ", 2) for line in data_lines(Path(__file__).with_name("unrelated_texts.txt"))]
-REFERENCE = 0.0206  # the baseline of the packaged MiniLM; the coefficients above were fitted to its cosines
-_MAX_BASELINE = 0.98  # with a higher baseline, the cosines of a space do not separate similar and unrelated texts
 _LEAST_OF_COMPOUND = 4  # minimum code points of a word that is searched in compounds
 _LONG = 60  # code points of a question's stems (about ten words); a passage needs a smaller share of a longer question
 
@@ -138,98 +129,27 @@ def _logit(probability: float) -> float:
     return math.log(bounded / (1 - bounded))
 
 
-class Baselines(NamedTuple):
-    """The mean cosines of unrelated texts. `text` is the mean cosine of two whole texts. `token` is the mean cosine of
-    a token of a question with the nearest token of a passage. A value is None if such cosines cannot be used."""
-
-    text: float | None = REFERENCE
-    token: float | None = None
-
-
-class CosineBaselines:
-    """Measures the mean cosine of unrelated texts, once for each embedding space. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._measured: dict[EmbeddingSpace, float] = {}
-        self._of_tokens: dict[EmbeddingSpace, float | None] = {}
-        self._locks = KeyedLock()
-
-    def of(self, embedder: Embedder) -> float:
-        """Return the mean cosine (-1..1) that the embedder gives to unrelated texts. The first call for an embedding
-        space embeds sample texts: two questions and four passages in each language of the space for which this module
-        has samples. If there is no such language, the samples are English. If the embedder fails, its error is raised,
-        and the next call measures again."""
-        space = embedder.space
-        with self._locks.hold(space):
-            if space not in self._measured:
-                self._measured[space] = _measure(embedder, space)
-            return self._measured[space]
-
-    def of_tokens(self, embedder: Embedder) -> float | None:
-        """Return the mean cosine (-1..1) of a token of a question with the nearest token of an unrelated passage, or
-        None if the embedder has no vectors of tokens. The first call for an embedding space embeds the sample texts. If
-        the embedder fails, its error is raised, and the next call measures again."""
-        space = embedder.space
-        with self._locks.hold(space):
-            if space not in self._of_tokens:
-                self._of_tokens[space] = _measure_tokens(embedder, space)
-            return self._of_tokens[space]
-
-
-BASELINES = CosineBaselines()
-
-
-def _samples(space: EmbeddingSpace) -> Iterator[tuple[Sequence[str], Sequence[str]]]:
-    """Yield the questions and the passages of each language of the space. If there are no samples in these languages,
-    yield the English samples."""
-    known = dict.fromkeys(code for code, _, _ in _SAMPLES)
-    for code in [code for code in known if space.languages == "*" or code in space.languages.split()] or ["en"]:
-        own = [(kind, text) for language, kind, text in _SAMPLES if language == code]
-        yield [text for kind, text in own if kind == "question"], [text for kind, text in own if kind == "passage"]
-
-
-def _measure_tokens(embedder: Embedder, space: EmbeddingSpace) -> float | None:
-    if not isinstance(embedder, TokenEmbedder):
-        return None
-    means: list[float] = []
-    for questions, passages in _samples(space):
-        asked, read = embedder.embed_tokens(questions, query=True), embedder.embed_tokens(passages)
-        if asked is None or read is None:
-            return None
-        means += [float((one.rows @ two.rows.T).max(axis=1).mean()) for one in asked for two in read]
-    return sum(means) / len(means)
-
-
-def _measure(embedder: Embedder, space: EmbeddingSpace) -> float:
-    means = []
-    for questions, passages in _samples(space):
-        rows = embedder.embed_documents(passages)
-        means += [float((rows @ embedder.embed_query(question)).mean()) for question in questions]
-    return sum(means) / len(means)
-
-
-def normalized_cosine(cosine: float, baseline: float | None) -> float | None:
-    """Return a cosine (-1..1) on the scale of the model MiniLM, so that cosines of different models can be compared.
-    `baseline` is the mean cosine of unrelated texts. The value 1 stays 1, and the baseline becomes the baseline of
-    MiniLM. Return None if the baseline is unknown, or too high to separate similar from unrelated texts."""
-    if baseline is None or not baseline < _MAX_BASELINE:
-        return None
-    return max(-1.0, REFERENCE + (cosine - baseline) / (1 - baseline) * (1 - REFERENCE))
-
-
 def confidence_features(
-    query: QueryTerms, passages: Sequence[Passage], *, baseline: float | None = REFERENCE
+    query: QueryTerms, passages: Sequence[Passage], *, scale: Scale | None = IDENTITY
 ) -> ConfidenceFeatures:
-    """Return the values from which the confidence is computed. `passages` must not be empty. `baseline` is the mean
-    cosine of unrelated texts in the embedding space of the hits. If `baseline` is None, the cosines of the hits are not
-    used. No text is embedded."""
+    """Return the values from which the confidence is computed. `passages` must not be empty. `scale` is the scale
+    of the embedding space of the hits. If `scale` is None, the cosines of the hits are not used. No text is
+    embedded."""
     share = max(_share(query, passage) for passage in passages)
-    hits = [passage.hit for passage in passages]
-    cosines = [hit.dense_score for hit in hits if hit.dense_score is not None and hit.dense_rank is not None]
-    languages = [passage.language for passage in passages]
-    foreign = bool(query.language) and any(languages) and query.language not in languages
-    cosine = normalized_cosine(max(cosines), baseline) if cosines else None
-    return ConfidenceFeatures(share, cosine, foreign, _missing_share(query, passages))
+    foreign = is_foreign(query.language, passages)
+    ranked = [(each.hit.dense_score, each.language) for each in passages if each.hit.dense_rank is not None]
+    cosines = [
+        scale.of(cosine, FOREIGN if foreign else language)
+        for cosine, language in ranked
+        if scale and cosine is not None
+    ]
+    return ConfidenceFeatures(share, max(cosines, default=None), foreign, _missing_share(query, passages))
+
+
+def is_foreign(language: str, passages: Iterable[Passage]) -> bool:
+    """Return whether the language of a question is known, and is not the language of any passage."""
+    languages = {passage.language for passage in passages}
+    return bool(language) and any(languages) and language not in languages
 
 
 def covered_share(query: QueryTerms, passage: Passage, quote: str) -> float:

@@ -12,6 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
+from agentformer.embedders.calibration import IDENTITY, Scale
 from agentformer.rag.answer.candidates import asks_number, defines, has_candidate, has_other_polarity
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
@@ -100,9 +101,11 @@ class Features(NamedTuple):
 
 class SentenceFeatures:
     """Computes the features of sentences for one question. Also sets the attributes `leads`, `refers` and `naming` of
-    each `Sentence`."""
+    each `Sentence`. `scale` is the scale of the cosines of the hits."""
 
-    def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
+    def __init__(
+        self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence], scale: Scale = IDENTITY
+    ) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
         self._text = query.text
         self._sentences = sentences
@@ -121,7 +124,9 @@ class SentenceFeatures:
         self._pairs = set(pairwise(self._words))
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
         self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
-        self._nearest = max((passage.hit.dense_score or 0.0 for passage in passages), default=0.0)
+        cosines = [(each, each.hit.dense_score) for each in passages]
+        self._nearness = {id(each): 0.0 if c is None else scale.of(c, each.language) for each, c in cosines}
+        self._nearest = max(self._nearness.values(), default=0.0)
         language = passages[0].language if passages else ""
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._things = numbered_things(query.text, query.language)
@@ -201,7 +206,7 @@ class SentenceFeatures:
             around=self._stems.share(self._around(n)),
             passage=passage.hit.score / self._best,
             rank=self._rank[id(passage)],
-            nearness=(passage.hit.dense_score or 0.0) - self._nearest,
+            nearness=self._nearness[id(passage)] - self._nearest,
             short=max(0.0, 1 - size / _SHORT),
             long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
             stale=1 / (1 + len(sentence.stems - self._asked)),

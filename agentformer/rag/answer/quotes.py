@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from agentformer.embedders.calibration import FOREIGN, IDENTITY, Calibration
 from agentformer.embedders.late_interaction import AskedTokens, least_alike, likeness, word_tokens
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
-from agentformer.rag.answer.confidence import Baselines, normalized_cosine
+from agentformer.rag.answer.confidence import is_foreign
 from agentformer.rag.answer.features import Features, SentenceFeatures
 from agentformer.rag.answer.passages import Passage, Sentence, read_sentences
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
@@ -55,6 +56,7 @@ _EMBEDDED = 5  # sentences that are embedded for one question
 _COMPARED = 5  # sentences whose tokens are compared with those of the question
 _WINDOW = 1_200  # maximum code points of neighboring sentences that are embedded as one text
 _TITLE = 60  # code points of the words above a row that are embedded with the row
+_UNRELATED = 0.0974  # cosine of a token, on the common scale, that gives the likeness 0; the weights were fitted to it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
 _OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
 _PASSAGES = 3  # passages of which the best sentence is embedded in any case
@@ -68,7 +70,7 @@ class RankedSentence:
     """A sentence of a hit with its score. `span` is the position of the quote in the content of the hit: the sentence,
     and the previous sentence if a reader needs it. `shown` is the quote with its headings (see `Quote`). `score` is the
     probability (0..1) that this sentence is the answer, given that one of the sentences is. `cosine` (0..1) is the
-    cosine with the question on the scale of `normalized_cosine`, or None if the sentence was not embedded."""
+    cosine with the question on the scale of `embedders.calibration`, or None if the sentence was not embedded."""
 
     hit: Hit
     shown: Quote
@@ -97,16 +99,16 @@ def rank_sentences(
     passages: Sequence[Passage],
     embedder: Embedder | None = None,
     vectors: RecentVectors | None = None,
-    baselines: Baselines | None = None,
+    calibration: Calibration | None = None,
 ) -> list[RankedSentence]:
     """Return all sentences of the passages, best first. If there is no `embedder`, or if the embedder is unavailable,
     the score depends only on words and on the ranks of the passages. `vectors` is a cache for the embedder, and
-    `baselines` are the mean cosines that the embedder gives to unrelated texts. Raises `EmbedderError` for another
-    failure."""
+    `calibration` has the scales of its cosines. Raises `EmbedderError` for another failure."""
     sentences = read_sentences(passages)
     if not sentences:
         return []
-    computed = SentenceFeatures(query, passages, sentences)
+    calibration = calibration or Calibration()
+    computed = SentenceFeatures(query, passages, sentences, calibration.texts or IDENTITY)
     features = computed.of_words()
     for n in _best(features, _WEIGHTS, _TYPED):
         features[n] = computed.with_candidate(features[n], sentences[n])
@@ -114,7 +116,8 @@ def rank_sentences(
     weights, cosines = _WEIGHTS, dict[int, float]()
     if embedder:
         asking, kept = computed.question.asking, vectors or RecentVectors()
-        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, baselines or Baselines())
+        foreign = is_foreign(query.language, passages)
+        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, calibration, foreign)
         features, weights, cosines = compared.with_vectors(features)
     texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, weights, texts)
@@ -239,7 +242,8 @@ class _Compared:
     quotes: Sequence[Quote]
     embedder: Embedder
     vectors: RecentVectors
-    baselines: Baselines
+    calibration: Calibration
+    foreign: bool  # the question is in another language than the passages
 
     def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
         """Return three values: the features with the fields from vectors, the weights for these features, and a
@@ -254,7 +258,8 @@ class _Compared:
         """Compare the tokens of sentences with those of the question (late interaction: Khattab and Zaharia, SIGIR
         2020, "ColBERT"). Return the same three values as `with_vectors`. Return None if the embedder has no vectors of
         tokens, or hardly knows the words of the question."""
-        if self.baselines.token is None:
+        scale = self.calibration.tokens
+        if scale is None:
             return None
         read = self.vectors.tokens([self.question], self.embedder, query=True)
         frequent = FUNCTION_WORDS.get(self.sentences[0].passage.language, frozenset())
@@ -270,9 +275,11 @@ class _Compared:
             for n, part in window.parts.items():
                 inside = {k: span for k, span in words.items() if part.start <= span.start and span.end <= part.end}
                 if inside:
-                    nearest[n] = asked.nearest(window.text, each, inside)
+                    language = self._language(n)
+                    tokens_near, asked_near = asked.nearest(window.text, each, inside)
+                    nearest[n] = scale.map(tokens_near, language), asked_near and scale.of(asked_near, language)
                     cosines[n] = float(each.vector @ asked.vector)
-        found = likeness(nearest, self.baselines.token)
+        found = likeness(nearest, _UNRELATED)
         least = least_alike(found.values())
         read_features = [
             Features._make((*each[: -len(least)], *found.get(n, least))) for n, each in enumerate(features)
@@ -282,7 +289,7 @@ class _Compared:
     def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
         """Compare the vectors of sentences with the vector of the question. Return the same three values as
         `with_vectors`, or None if the cosines of this embedder are not usable."""
-        if self.baselines.text is None:
+        if self.calibration.texts is None:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS_WITH_COSINE, _EMBEDDED)
         texts = [self.quotes[n].text(self.sentences[n].passage.content) for n in best]
@@ -293,9 +300,13 @@ class _Compared:
         return features, _WEIGHTS_WITH_COSINE, cosines
 
     def _normalized(self, cosines: Mapping[int, float]) -> dict[int, float]:
-        if self.baselines.text is None:
+        scale = self.calibration.texts
+        if scale is None:
             return {}
-        return {n: max(0.0, normalized_cosine(each, self.baselines.text) or 0.0) for n, each in cosines.items()}
+        return {n: max(0.0, scale.of(each, self._language(n))) for n, each in cosines.items()}
+
+    def _language(self, n: int) -> str:
+        return FOREIGN if self.foreign else self.sentences[n].passage.language
 
 
 class _Window(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import cached_property
 
+from agentformer.embedders.calibration import CALIBRATIONS, Calibration, Scale
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
@@ -20,13 +21,10 @@ from agentformer.rag.answer.candidates import (
     role_of,
 )
 from agentformer.rag.answer.confidence import (
-    BASELINES,
-    Baselines,
     QuoteFeatures,
     confidence_features,
     covered_share,
     held_share,
-    normalized_cosine,
 )
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
@@ -98,17 +96,16 @@ class AnswerRequest:
         return *self.hits, *(hit for hit in further if id(hit) in quoted)
 
     @cached_property
-    def baseline(self) -> float | None:
-        """The mean cosine that the embedder gives to unrelated texts. None if the embedder found none of the hits,
-        compares only spelling, does not separate similar texts from unrelated ones, or is unavailable."""
+    def scale(self) -> Scale | None:
+        """The scale of the cosines of the hits. None if the embedder found none of the hits, compares only spelling,
+        does not separate related texts from unrelated ones, or is unavailable."""
         if self.embedder is None or not any(hit.dense_rank for hit in self.hits):
             return None
         embedder = current_embedder(self.embedder)
         try:
-            measured = None if embedder.space.provider == _WITHOUT_MEANING else BASELINES.of(embedder)
+            return None if embedder.space.provider == _WITHOUT_MEANING else CALIBRATIONS.of(embedder).texts
         except EmbedderError:
             return None
-        return None if normalized_cosine(1.0, measured) is None else measured
 
     @cached_property
     def ranked(self) -> list[RankedSentence]:
@@ -122,7 +119,7 @@ class AnswerRequest:
         if self.embedder:
             embedder = current_embedder(self.embedder)
             with suppress(EmbedderError):  # a server may count tokens in another way and refuse a long sentence
-                return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._baselines(embedder))
+                return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._calibration(embedder))
         return rank_sentences(self.terms, self.quotable)
 
     def _with_off_topic_last(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
@@ -152,10 +149,10 @@ class AnswerRequest:
     def _off_topic(self) -> dict[str, bool]:
         return {}
 
-    def _baselines(self, embedder: Embedder) -> Baselines:
-        known = self.baseline is not None and knows_language(self.hits)
+    def _calibration(self, embedder: Embedder) -> Calibration:
+        known = self.scale is not None and knows_language(self.hits)
         same = known or self.terms.language in {passage.language for passage in self.passages}
-        return Baselines(self.baseline if known else None, BASELINES.of_tokens(embedder) if same else None)
+        return Calibration(self.scale if known else None, CALIBRATIONS.of(embedder).tokens if same else None)
 
     @cached_property
     def quotes(self) -> list[RankedSentence]:
@@ -172,7 +169,7 @@ class AnswerRequest:
         """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
             return None
-        about = confidence_features(self.terms, self.passages, baseline=self.baseline)
+        about = confidence_features(self.terms, self.passages, scale=self.scale)
         if not self.quotes:
             return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
         first, passage = self.quotes[0], self._passage
