@@ -271,6 +271,10 @@ class Analyzed(NamedTuple):
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
 
 
+# The beginning of a warning in `Hits`: the word index does not contain the newest changes yet.
+NOT_INDEXED = "the word index is being updated"
+
+
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
