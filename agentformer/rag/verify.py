@@ -170,6 +170,8 @@ def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[Me
             errors[document.id] = (
                 "" if result.status == "ready" else f"the original file could not be read again: {result.reason}"
             )
+            if not errors[document.id]:
+                documents.replaced[document.id] = result.id
     repaired = sum(errors.get(document.id) == "" for document in documents.keys)
     documents.mark_repaired(repaired, "ingested again from the original file")
     if error_text := next(filter(None, errors.values()), ""):
