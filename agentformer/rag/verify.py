@@ -120,7 +120,9 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
     findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
-    findings += [_verify_embedded(store.backend, repair=repair), verify_jobs(store.index_dir, store.originals.folder)]
+    folder = store.originals.folder
+    jobs = verify_jobs(store.index_dir, folder, folder.parent if store.originals.owner else None)
+    findings += [_verify_embedded(store.backend, repair=repair), jobs]
     findings += verify_keys(store.index_dir) + verify_access(*store.private)
     return [*checks, *(each.to_check() for each in findings)]
 
