@@ -89,10 +89,10 @@ class Jobs:
         self._closed = False
 
     def start(self) -> None:
-        """Continue the jobs that earlier processes did not complete. If their files are in the folder of another memory,
-        of which this memory is a copy, take copies of them. Delete jobs that ended long ago, and files that no job
-        needs. Recent files without a job are kept: the database of the jobs may have been lost. If the jobs cannot be
-        read, log an error and continue without them."""
+        """Continue the jobs that earlier processes did not complete. If their files are in the folder of another
+        memory, of which this memory is a copy, take copies of them. Delete jobs that ended long ago, and files that no
+        job needs. Recent files without a job are kept: the database of the jobs may have been lost. If the jobs cannot
+        be read, log an error and continue without them."""
         try:
             self._store.delete_older(self._retention)
             if isinstance(self._files, _JobFiles):
