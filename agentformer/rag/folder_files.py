@@ -161,12 +161,7 @@ class FolderFiles:
         yield from self._walk(self._root, "", (), in_project=False)
 
     def _walk(self, folder: Path, prefix: str, above: Sequence[_Rules], *, in_project: bool) -> Iterator[FolderFile]:
-        try:
-            with os.scandir(folder) as found:
-                items = sorted(found, key=lambda item: item.name)
-        except OSError as error:
-            self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
-            return
+        items = self._items(folder, prefix)
         names = {item.name for item in items}
         if prefix and _ENVIRONMENT in names:
             return
@@ -193,6 +188,14 @@ class FolderFiles:
                     yield from self._walk(Path(item.path), f"{name}/", rules, in_project=in_project)
             elif file := self._file(item, name):
                 yield file
+
+    def _items(self, folder: Path, prefix: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                return sorted(found, key=lambda item: item.name)
+        except OSError as error:
+            self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
+            return []
 
     def _skip_outside(self, link: os.DirEntry[str], name: str) -> None:
         try:
