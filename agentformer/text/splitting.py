@@ -31,6 +31,7 @@ _CANDIDATE = re.compile(
     rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
     rf"|(?P<line>\r?\n|\u2028)"
     rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
+    rf"|(?P<sure>(?<![.!?…])[!?](?=\s|$))"
     rf"|(?P<stop>(?:(?<![.!?…])[.!?…]++|[।॥؟۔։።])[{_CLOSERS}]*+(?P<note>(?:\[[^\[\]\s]{{1,8}}\]|[⁰¹²³⁴-⁹]{{1,3}}+)*+))(?=\s|$)"
 )
 # The look-behind prevents a run of stops from being matched again from each of its stops.
@@ -62,7 +63,13 @@ def sentence_spans(text: str) -> list[Span]:
 
     A blank line always ends a sentence. A single line break ends a sentence only before a list item or after a heading.
     """
-    pairs: list[tuple[int, int]] = []
+    return spans_of(zip(*_sentences(text), strict=True))
+
+
+def _sentences(text: str) -> tuple[list[int], list[int]]:
+    """Return the offsets at which the sentences start and end. Two lists of numbers need less work than spans."""
+    starts: list[int] = []
+    ends: list[int] = []
     start = 0
     for border in chain(_borders(text), (len(text),)):
         end = border
@@ -71,9 +78,10 @@ def sentence_spans(text: str) -> list[Span]:
         while start < end and text[end - 1].isspace():
             end -= 1
         if start < end:
-            pairs.append((start, end))
+            starts.append(start)
+            ends.append(end)
         start = border
-    return spans_of(pairs)
+    return starts, ends
 
 
 def _borders(text: str) -> Iterator[int]:
@@ -86,6 +94,8 @@ def _borders(text: str) -> Iterator[int]:
             ends = _stop_ends(text, match, caseless)
         elif kind == "line":
             ends = _line_ends(text, start, paragraph, match)
+        elif kind == "sure":
+            ends = True
         elif kind == "blank":
             ends, paragraph = True, end
         else:
@@ -117,8 +127,10 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     if mark != ".":
         return True
     least = max(0, start - _LOOKBACK)
-    before = _TO_WORD.match(text, least, start)
-    begin = before.end() if before else least
+    begin = text.rfind(" ", least, start) + 1 or least
+    if not text[begin:start].isalnum():  # it may contain another border of a word
+        before = _TO_WORD.match(text, least, start)
+        begin = before.end() if before else least
     return not _abbreviated(text[begin:start], following, text, begin)
 
 
@@ -357,7 +369,7 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
             out.append(_between(text, end, start))
         end = following
     starts = [start for start, _ in tokens]
-    for offsets, strength in (([start for start, _ in sentence_spans(text)], _SENTENCE), (breaks, _PARAGRAPH)):
+    for offsets, strength in ((_sentences(text)[0], _SENTENCE), (breaks, _PARAGRAPH)):
         for offset in offsets:
             i = bisect_left(starts, offset)
             if i < len(out) and out[i] < strength:

@@ -181,7 +181,7 @@ def split_header(text: str) -> tuple[str | None, str]:
     return header, body.removeprefix("\n").removesuffix("\n")
 
 
-class _Composer(Composer):
+class _Composer(Composer):  # type: ignore[misc]  # the package has no types
     """Composes the nodes of a front matter. Raises `InvalidInput` if there are more than `MAX_NODES`."""
 
     nodes = 0
