@@ -41,8 +41,10 @@ from agentformer.settings.access import file_lock, make_folder
 PREFIX = "af_"
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
+_SUM = "checksum"  # a field of each record; a file of a former version has none
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
+_MAX_QUOTED = 200  # characters of a damaged file
 _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
 FILE = "keys.json"
 OWNER_ONLY = 0o600
@@ -242,7 +244,7 @@ class KeyStore:
                 before = self._keys()
                 keys = list(before or ())
                 yield keys
-                content = {"version": _VERSION, "keys": [{**key.as_json(), "sha256": key.digest} for key in keys]}
+                content = {"version": _VERSION, "keys": [_record(key) for key in keys]}
                 if not keys and (local or before is None):
                     content[_LOCAL] = True  # without this field, an empty list means that all requests are refused
                 self._place.write(json.dumps(content, indent=1).encode())
@@ -257,6 +259,12 @@ def _parse(place: str, data: bytes) -> Keys | None:
         content = json.loads(data)
         if content["version"] != _VERSION:
             raise ValueError(content["version"])
+        if changed := [repr(each["id"]) for each in content["keys"] if each.get(_SUM) not in (None, _sum(each))]:
+            raise StoreDamaged(
+                f"{place} is damaged: the record of the key {', '.join(changed)[:_MAX_QUOTED]} does not match its "
+                "checksum; all requests are refused until you restore the file from a copy, or remove this record from "
+                "the file and make a new key"
+            )
         keys = tuple(_key(values) for values in content["keys"])
         if len({key.id for key in keys}) != len(keys):
             raise ValueError("the same id twice")
@@ -266,6 +274,17 @@ def _parse(place: str, data: bytes) -> Keys | None:
             "from a copy, or delete it and make new keys"
         ) from None
     return None if content.get(_LOCAL) is True and not keys else keys
+
+
+def _record(key: Key) -> dict[str, Any]:
+    """Return the JSON values of a key in `keys.json`."""
+    values = {**key.as_json(), "sha256": key.digest}
+    return {**values, _SUM: _sum(values)}
+
+
+def _sum(values: dict[str, Any]) -> str:
+    """Return the checksum of the JSON values of a key. One changed bit could give the key another namespace."""
+    return _digest(json.dumps({name: value for name, value in values.items() if name != _SUM}, sort_keys=True))
 
 
 def _key(values: dict[str, Any]) -> Key:

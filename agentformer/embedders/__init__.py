@@ -11,7 +11,17 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
 from agentformer.http.circuit_breaker import Breaker, Guarded
-from agentformer.types import Embedder, EmbeddingSpace, Matrix, Span, TokenCounter, TokenEmbedder, TokenVectors, Vector
+from agentformer.types import (
+    Embedder,
+    EmbeddingSpace,
+    Matrix,
+    Span,
+    TokenCounter,
+    TokenEmbedder,
+    TokenVectors,
+    Vector,
+    spans_of,
+)
 
 _UNIT = 1e-3  # largest allowed distance of a row's length from 1
 _MOST_QUERIES = 16  # queries of several threads in one call
@@ -175,7 +185,7 @@ def _check_rows(rows: Any, shape: tuple[int, ...], space: EmbeddingSpace) -> Non
 def estimated_spans(text: str) -> list[Span]:
     """Return the spans of estimated tokens: one to three letters or digits, or one other character. A text rarely has
     more true tokens than estimated tokens."""
-    return [Span(match.start(), match.end()) for match in _TOKEN.finditer(text)]
+    return spans_of(match.span() for match in _TOKEN.finditer(text))
 
 
 def token_spans(embedder: Embedder) -> Callable[[str], list[Span]]:

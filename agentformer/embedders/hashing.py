@@ -16,7 +16,7 @@ import numpy as np
 
 from agentformer.errors import InvalidInput, TextTooLong
 from agentformer.settings import Settings
-from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
+from agentformer.types import EmbeddingSpace, Matrix, Span, Vector, spans_of
 
 _TOKEN = re.compile(r"\w{1,16}|[^\w\s]")
 _MAX_TOKENS = 256
@@ -44,12 +44,16 @@ class HashingEmbedder:
         return self._space
 
     def token_spans(self, text: str) -> list[Span]:
-        return [Span._make(match.span()) for match in _TOKEN.finditer(text)]
+        return spans_of(match.span() for match in _TOKEN.finditer(text))
+
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return the number of tokens of each text."""
+        return [len(_TOKEN.findall(text)) for text in texts]
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors of the texts, as `Embedder.embed_documents` describes."""
-        for text in texts:
-            if (count := sum(1 for _ in _TOKEN.finditer(text))) > _MAX_TOKENS:
+        for count in self.token_counts(texts):
+            if count > _MAX_TOKENS:
                 raise TextTooLong(
                     f"the text has {count} tokens, but the embedder 'hashing' reads at most {_MAX_TOKENS} tokens; "
                     "split the text into shorter texts"

@@ -27,7 +27,7 @@ from agentformer.embedders.model_info import PROBE, ModelCard, fingerprint
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.http.retry_policy import Policy
 from agentformer.settings import Settings
-from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
+from agentformer.types import EmbeddingSpace, Matrix, Span, Vector, spans_of
 
 log = logging.getLogger("agentformer")
 
@@ -121,7 +121,7 @@ class RemoteEmbedder(ABC):
 
     def token_spans(self, text: str) -> list[Span]:
         """Return the start and the end of each estimated token in the text."""
-        return [Span(match.start(), match.end()) for match in _PIECE.finditer(text)]
+        return spans_of(match.span() for match in _PIECE.finditer(text))
 
     def embed_documents(self, texts: Sequence[str]) -> Matrix:
         """Return the vectors of the texts, as `Embedder.embed_documents` describes. Each request also checks that the

@@ -14,7 +14,7 @@ from agentformer.evaluation.corpus_loader import CATEGORY, LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.metrics import METRICS, Interval, intervals, metric
 from agentformer.text.languages import detect_language
-from agentformer.types import Hit, Hits, Query, Scope
+from agentformer.types import NOT_INDEXED, Hit, Hits, Query, Scope
 
 UNKNOWN = "unknown"  # name of the part with the questions whose language is unknown
 
@@ -184,6 +184,8 @@ def _search_passages(
     limit, scope = options.limit, options.scope_of(question)
     while True:
         hits = search(Query(question.text, scope, limit, mode=mode))
+        if any(warning.startswith(NOT_INDEXED) for warning in hits.warnings):
+            continue  # the search has waited for the word index; another result would be measured later
         passages = list(dict.fromkeys(options.passage_of(hit, question) for hit in hits))
         if len(passages) >= options.limit or len(hits) < limit or limit >= _MOST_HITS:
             return {passage: rank for rank, passage in enumerate(passages[: options.limit], 1)}, hits.warnings

@@ -89,11 +89,15 @@ class Jobs:
         self._closed = False
 
     def start(self) -> None:
-        """Continue the jobs that earlier processes did not complete. Delete jobs that ended long ago, and files that no
+        """Continue the jobs that earlier processes did not complete. If their files are in the folder of another
+        memory, of which this memory is a copy, take copies of them. Delete jobs that ended long ago, and files that no
         job needs. Recent files without a job are kept: the database of the jobs may have been lost. If the jobs cannot
         be read, log an error and continue without them."""
         try:
             self._store.delete_older(self._retention)
+            if isinstance(self._files, _JobFiles):
+                for job_id in self._store.active():
+                    self._files.adopt(job_id)
             present = self._files.ids()
             known = self._store.ids() if present else set[str]()
             for job_id in present:
@@ -354,6 +358,22 @@ class _JobFiles:
             raise store_failure(f"{self._folder} cannot be written", error, "free some disk space") from error
         return lock
 
+    def adopt(self, job_id: str) -> None:
+        """If there are no files of a job, take copies of the files in the folder of another memory. A copy of a memory
+        has its jobs, but another folder. The other memory may need its files, so nothing of it is deleted."""
+        folder, copy = self._folder / job_id, self._folder / f"{job_id}.new"
+        if self.has(job_id) or not (source := files_elsewhere(self._former.parent, self._folder).get(job_id)):
+            return
+        make_folder(self._folder)
+        with self._guard():
+            shutil.rmtree(copy, ignore_errors=True)
+            make_folder(copy, new=True)
+            for path in source.iterdir():
+                if path.name != _LOCK:
+                    _link(path, copy / path.name)
+            if not folder.exists():  # otherwise another process was faster
+                copy.rename(folder)
+
     def lock(self, job_id: str) -> FileLock | None:
         """Acquire the lock of a job. Return None if another process holds it, or if the job has no folder."""
         lock = file_lock(self._of(job_id) / _LOCK)
@@ -402,6 +422,20 @@ class _JobFiles:
 
     def _guard(self) -> FileLock:
         return file_lock(self._folder / ".lock")
+
+
+def files_elsewhere(root: Path, own: Path) -> dict[str, Path]:
+    """Return a dictionary: id of a job -> folder with its files, for the jobs of other memories with the upload folder
+    `root`. `own` is the folder `.jobs` of this memory."""
+    return {path.name: path for path in sorted(root.glob(f"*/{FOLDER}/*")) if path.is_dir() and path.parent != own}
+
+
+def _link(source: Path, path: Path) -> None:
+    """Link a file, or copy it if the file system has no links."""
+    try:
+        os.link(source, path)
+    except OSError:
+        write_atomically(path, source.read_bytes())
 
 
 class _Stopped(Exception):

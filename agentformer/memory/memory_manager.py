@@ -287,7 +287,8 @@ class MemoryManager(BatchOperations):
         return effective_salience(entry, self._decay)
 
     def reindex(self) -> int:
-        """Embed the entries that have no vectors yet. Return the number of entries that still have no vectors."""
+        """Embed the entries that have no vectors yet, and update the search index. Return the number of entries that
+        still have no vectors."""
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:

@@ -47,6 +47,7 @@ _HEAD = 16_384  # bytes that are read to recognise binary files and minified tex
 _MINIFIED = frozenset({".js", ".css", ".mjs", ".map", ".json"})
 _NOTICE = 2_048  # first bytes in which the notice of a generated file is searched
 _LINE = 2_000  # a text with more bytes per line (mean) is minified
+_MAX_RULES = 2_000_000  # bytes of the ignore files that apply to one folder; rules need up to 50 times their bytes
 _RACY = 2.0  # seconds; a file that was changed this recently may change again with the same time stamp
 FORMAT = "agentformer-markdown-1"
 PRIVATE = ".agentformer"  # the folder of the private files
@@ -119,10 +120,17 @@ class _Rules(NamedTuple):
 
     base: str
     rules: IgnoreRules
+    size: int  # bytes of the file
 
     def decision(self, name: str, *, is_folder: bool) -> bool | None:
         """Return True if the rules ignore the file or folder, False if they include it, and None if no rule matches."""
         return self.rules.decision(os.fsencode(name[len(self.base) :]), is_folder=is_folder)
+
+
+def _is_ignored(name: str, rules: Sequence[_Rules], *, is_folder: bool) -> bool:
+    """Return whether the last of the rules that match a file or folder ignores it."""
+    decisions = (each.decision(name, is_folder=is_folder) for each in reversed(rules))
+    return next((ignored for ignored in decisions if ignored is not None), False)
 
 
 class FolderFiles:
@@ -153,17 +161,13 @@ class FolderFiles:
         yield from self._walk(self._root, "", (), in_project=False)
 
     def _walk(self, folder: Path, prefix: str, above: Sequence[_Rules], *, in_project: bool) -> Iterator[FolderFile]:
-        try:
-            with os.scandir(folder) as found:
-                items = sorted(found, key=lambda item: item.name)
-        except OSError as error:
-            self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
-            return
+        items = self._items(folder, prefix)
         names = {item.name for item in items}
         if prefix and _ENVIRONMENT in names:
             return
         in_project = in_project or not _PROJECT.isdisjoint(names)
-        rules = [*above, *self._rules(folder, prefix, names)]
+        if (rules := self._rules(folder, prefix, names, above)) is None:
+            return
         for item in items:
             name = prefix + item.name
             if item.name.startswith("."):
@@ -173,8 +177,7 @@ class FolderFiles:
             except OSError as error:
                 self._fail(Problem(name, f"cannot be read: {error.strerror}"))
                 continue
-            decisions = (each.decision(name, is_folder=is_folder) for each in reversed(rules))
-            if next((ignored for ignored in decisions if ignored is not None), False):
+            if _is_ignored(name, rules, is_folder=is_folder):
                 continue
             if is_link:
                 self._skip_outside(item, name)
@@ -185,6 +188,14 @@ class FolderFiles:
                     yield from self._walk(Path(item.path), f"{name}/", rules, in_project=in_project)
             elif file := self._file(item, name):
                 yield file
+
+    def _items(self, folder: Path, prefix: str) -> list[os.DirEntry[str]]:
+        try:
+            with os.scandir(folder) as found:
+                return sorted(found, key=lambda item: item.name)
+        except OSError as error:
+            self._fail(Problem(prefix or ".", f"the folder cannot be listed: {error.strerror}"))
+            return []
 
     def _skip_outside(self, link: os.DirEntry[str], name: str) -> None:
         try:
@@ -198,7 +209,10 @@ class FolderFiles:
         self.failed.append(problem)
         self.complete = False
 
-    def _rules(self, folder: Path, prefix: str, names: set[str]) -> Iterator[_Rules]:
+    def _rules(self, folder: Path, prefix: str, names: set[str], above: Sequence[_Rules]) -> list[_Rules] | None:
+        """Return the rules that apply to a folder: those of the folders `above` and its own. Return None if they are
+        too large. The folder is then not read, because its files may be secret."""
+        rules = [*above]
         for ignore_file in IGNORE_FILES:
             if ignore_file in names:
                 try:
@@ -207,7 +221,12 @@ class FolderFiles:
                 except OSError as error:
                     self._fail(Problem(prefix + ignore_file, f"cannot be read: {error.strerror}"))
                     continue
-                yield _Rules(prefix, IgnoreRules(data))
+                if sum(each.size for each in rules) + len(data) > _MAX_RULES:
+                    reason = f"with the ignore files above it, it has more than {_MAX_RULES} bytes; make it shorter"
+                    self._fail(Problem(prefix + ignore_file, f"the folder is not read: {reason}"))
+                    return None
+                rules.append(_Rules(prefix, IgnoreRules(data), len(data)))
+        return rules
 
     def _file(self, item: os.DirEntry[str], name: str) -> FolderFile | None:
         try:

@@ -120,7 +120,9 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
         _ingest_again(survey.documents, originals, reread)
         _set_aside(survey.parts, store)
     findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
-    findings += [_verify_embedded(store.backend, repair=repair), verify_jobs(store.index_dir, store.originals.folder)]
+    folder = store.originals.folder
+    jobs = verify_jobs(store.index_dir, folder, folder.parent if store.originals.owner else None)
+    findings += [_verify_embedded(store.backend, repair=repair), jobs]
     findings += verify_keys(store.index_dir) + verify_access(*store.private)
     return [*checks, *(each.to_check() for each in findings)]
 
@@ -170,6 +172,8 @@ def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[Me
             errors[document.id] = (
                 "" if result.status == "ready" else f"the original file could not be read again: {result.reason}"
             )
+            if not errors[document.id]:
+                documents.replaced[document.id] = result.id
     repaired = sum(errors.get(document.id) == "" for document in documents.keys)
     documents.mark_repaired(repaired, "ingested again from the original file")
     if error_text := next(filter(None, errors.values()), ""):

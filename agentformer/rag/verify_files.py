@@ -12,6 +12,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreError
 from agentformer.jobs import FILE as JOBS_FILE
 from agentformer.jobs import FOLDER as JOBS_FOLDER
+from agentformer.jobs import files_elsewhere
 from agentformer.jobs.store import JobStore, check_log, damaged_rows
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.file_guard import is_passing_failure
@@ -20,16 +21,17 @@ from agentformer.settings.access import readable_by_others
 _BUSY_SECONDS = 60
 
 
-def verify_jobs(index_dir: Path, upload_dir: Path) -> Findings:
+def verify_jobs(index_dir: Path, upload_dir: Path, root: Path | None = None) -> Findings:
     """Check that the database of background uploads, if it exists, and each job in it can be read. Report files of
-    uploads that have no job."""
+    uploads that have no job, and files of this memory's uploads in a folder of another memory. `root` contains the
+    upload folders of all memories, and `upload_dir` is that of this memory; without `root`, it is the only one."""
     advice = "stop the servers, move this database to another folder, and send the waiting uploads again"
     findings = Findings("jobs", "each background upload can be read", advice)
     path = index_dir / JOBS_FILE
     if path.exists():
         _verify_jobs(path, findings)
     if not findings.found:
-        _note_files_without_job(JobStore(path), upload_dir / JOBS_FOLDER, findings)
+        _note_files(JobStore(path), upload_dir / JOBS_FOLDER, root or upload_dir, findings)
     return findings
 
 
@@ -54,12 +56,15 @@ def _verify_jobs(path: Path, findings: Findings) -> None:
         findings.add(f"{path.name}: {error}")
 
 
-def _note_files_without_job(jobs: JobStore, folder: Path, findings: Findings) -> None:
-    """Note the folders of uploaded files that no job names. A process was killed before it had added the job, or the
-    database of the jobs was lost."""
+def _note_files(jobs: JobStore, folder: Path, root: Path, findings: Findings) -> None:
+    """Note the folders of uploaded files that no job names: a process was killed before it had added the job, or the
+    database of the jobs was lost. Also note the files that another memory has, of which this memory is a copy."""
     try:
         folders = [each for each in folder.iterdir() if each.is_dir()] if folder.is_dir() else []
-        known = jobs.ids() if folders else set[str]()
+        elsewhere = files_elsewhere(root, folder)
+        known = jobs.ids() if folders or elsewhere else set[str]()
+        elsewhere = {job_id: path for job_id, path in elsewhere.items() if job_id in known}
+        waiting = elsewhere.keys() & set(jobs.active()) - {each.name for each in folders} if elsewhere else set[str]()
     except (OSError, StoreError) as error:
         findings.note(f"the files of waiting uploads were not checked: {error}")
         return
@@ -69,6 +74,12 @@ def _note_files_without_job(jobs: JobStore, folder: Path, findings: Findings) ->
         findings.note(
             f"the files of {len(unknown)} background uploads have no job: {', '.join(unknown[:MAX_REPORTED])}; if they "
             "were not stored, send them again; a server deletes them after the days for which jobs are kept"
+        )
+    if elsewhere:
+        findings.note(
+            f"the files of {len(elsewhere)} background uploads are in folders of another memory, of which this one is "
+            f"a copy: {', '.join(map(str, [*elsewhere.values()][:MAX_REPORTED]))}; `agentformer serve` takes copies of "
+            f"the {len(waiting)} that wait for them; delete these folders if the other memory does not use them"
         )
 
 

@@ -44,7 +44,17 @@ from agentformer.search.vector_search import (
 )
 from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, code_factor, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
-from agentformer.types import Embedder, EmbeddingSpace, Factor, Hit, Hits, Query, RecordStore, Scope
+from agentformer.types import (
+    NOT_INDEXED,
+    Embedder,
+    EmbeddingSpace,
+    Factor,
+    Hit,
+    Hits,
+    Query,
+    RecordStore,
+    Scope,
+)
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
 _DERIVED = 200  # number of best entries whose derived rows are read; the boosts use only these entries
@@ -57,6 +67,10 @@ _PENDING = (
     "{} entries have no vectors yet, so only a search by words finds them; run `agentformer reindex` to embed them"
 )
 _WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
+_NOT_INDEXED = (
+    f"{NOT_INDEXED}, so this search did not find the words of {{}} changed entries; search again in a moment, or run "
+    "`agentformer reindex` to wait for the update"
+)
 _VECTORS_ALONE = "only vectors were searched, because the word index is unavailable: {}"
 
 
@@ -185,7 +199,10 @@ class RankedSearch:
         if vectors is None:
             reads.close()
             self._begin_reads(reads, request.mask)
-        candidates = _Candidates(words(), vectors, warnings, complete, one_sided)
+        found = words()
+        if found.missing:
+            warnings = (*warnings, _NOT_INDEXED.format(found.missing))
+        candidates = _Candidates(found, vectors, warnings, complete, one_sided)
         try:
             return self._hits(request, candidates)
         except StoreDamaged as error:

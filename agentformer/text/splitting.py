@@ -16,12 +16,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
 from agentformer.text.languages import FUNCTION_WORDS, word_list
-from agentformer.types import Span
+from agentformer.types import Span, spans_of
 
 _CLOSERS = "\"'”’»›)\\]」』）】"
 _CLOSING = _CLOSERS.replace("\\", "")  # the same characters, not escaped
@@ -30,6 +31,7 @@ _CANDIDATE = re.compile(
     rf"(?P<blank>\r?\n[ \t\r]*\n|[\f\u2029])"
     rf"|(?P<line>\r?\n|\u2028)"
     rf"|(?P<full>[。！？｡]+[{_CLOSERS}]*)"
+    rf"|(?P<sure>(?<![.!?…])[!?](?=\s|$))"
     rf"|(?P<stop>(?:(?<![.!?…])[.!?…]++|[।॥؟۔։።])[{_CLOSERS}]*+(?P<note>(?:\[[^\[\]\s]{{1,8}}\]|[⁰¹²³⁴-⁹]{{1,3}}+)*+))(?=\s|$)"
 )
 # The look-behind prevents a run of stops from being matched again from each of its stops.
@@ -61,31 +63,46 @@ def sentence_spans(text: str) -> list[Span]:
 
     A blank line always ends a sentence. A single line break ends a sentence only before a list item or after a heading.
     """
+    return spans_of(zip(*_sentences(text), strict=True))
+
+
+def _sentences(text: str) -> tuple[list[int], list[int]]:
+    """Return the offsets at which the sentences start and end. Two lists of numbers need less work than spans."""
+    starts: list[int] = []
+    ends: list[int] = []
+    start = 0
+    for border in chain(_borders(text), (len(text),)):
+        end = border
+        while start < end and text[start].isspace():
+            start += 1
+        while start < end and text[end - 1].isspace():
+            end -= 1
+        if start < end:
+            starts.append(start)
+            ends.append(end)
+        start = border
+    return starts, ends
+
+
+def _borders(text: str) -> Iterator[int]:
+    """Yield the offset after each mark or line break that ends a sentence."""
     caseless = text.islower()  # chat without capitals: a small letter may begin a sentence
-    spans: list[Span] = []
     start = paragraph = 0
     for match in _CANDIDATE.finditer(text):
-        if match.lastgroup == "blank":
-            ends, paragraph = True, match.end()
-        elif match.lastgroup == "line":
-            ends = _line_ends(text, start, paragraph, match)
-        elif match.lastgroup == "full":
-            ends = not (match[0][-1] in "」』）" and text[match.end() : match.end() + 1] in ("と", "の", "を", "は"))
-        else:
+        kind, end = match.lastgroup, match.end()
+        if kind == "stop":
             ends = _stop_ends(text, match, caseless)
+        elif kind == "line":
+            ends = _line_ends(text, start, paragraph, match)
+        elif kind == "sure":
+            ends = True
+        elif kind == "blank":
+            ends, paragraph = True, end
+        else:
+            ends = not (match[0][-1] in "」』）" and text[end : end + 1] in ("と", "の", "を", "は"))
         if ends:
-            _add_trimmed(spans, text, start, match.end())
-            start = match.end()
-    _add_trimmed(spans, text, start, len(text))
-    return spans
-
-
-def _add_trimmed(spans: list[Span], text: str, start: int, end: int) -> None:
-    """Add the span of `text[start:end]` without white space at its ends, unless there is only white space."""
-    piece = text[start:end].rstrip()
-    if bare := piece.lstrip():
-        end = start + len(piece)
-        spans.append(Span(end - len(bare), end))
+            yield end
+            start = end
 
 
 def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
@@ -95,6 +112,8 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     mark, (start, end) = match[0], match.span()
     if end - start > 1:
         mark = mark.removesuffix(match["note"]).rstrip(_CLOSING)
+    elif mark not in ".…":
+        return True
     following = text[end : end + _LOOKBACK].lstrip(_SKIPPED)
     if not following:
         return True
@@ -108,31 +127,47 @@ def _stop_ends(text: str, match: re.Match[str], caseless: bool) -> bool:
     if mark != ".":
         return True
     least = max(0, start - _LOOKBACK)
-    before = _TO_WORD.match(text, least, start)
-    begin = before.end() if before else least
+    begin = text.rfind(" ", least, start) + 1 or least
+    if not text[begin:start].isalnum():  # it may contain another border of a word
+        before = _TO_WORD.match(text, least, start)
+        begin = before.end() if before else least
     return not _abbreviated(text[begin:start], following, text, begin)
 
 
 def _abbreviated(word: str, following: str, text: str, start: int) -> bool:
     """Return whether `word`, which precedes a full stop, is an abbreviation, an initial or an ordinal number.
     `following` is the text after the full stop, and `start` is the offset of the word in `text`."""
-    folded = word.casefold()
-    capital = following[0].isupper()
-    if folded in _COMPANIES:  # "Best Buy Co., Inc. Board"; but "... Ltd. In 2022, ..."
+    kind = _kind_of(word)
+    if not kind:
+        return False
+    if kind == "company":  # "Best Buy Co., Inc. Board"; but "... Ltd. In 2022, ..."
         return _first_word(following) not in FUNCTION_WORDS["en"]
-    if folded in _NUMBERED and following[0].isdigit():  # "No. 5", "(c. 1455)"
-        return True
-    if folded in _CLOSING_ABBREVIATIONS:
-        return not capital
-    if folded in _ABBREVIATIONS:
-        return True
-    if len(word) == 1 and word.isalpha():
-        return word.isupper() and capital and word != "I"  # "J. R. R. Tolkien"
-    if folded.isdigit() and len(folded) <= 3:
+    if kind == "number":
         return _starts_line(text, start) or _first_word(following) in _ORDINAL_NOUNS
-    # "U.S. Army", "J.R.R. Tolkien": single letters between stops
-    letters = word.split(".")
-    return len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters) and capital
+    if kind == "abbreviation" or (word.casefold() in _NUMBERED and following[0].isdigit()):  # "No. 5", "(c. 1455)"
+        return True
+    return kind != "numbered" and following[0].isupper() == (kind == "initials")
+
+
+@lru_cache(maxsize=4_096)
+def _kind_of(word: str) -> str:
+    """Return the kind of a word before a full stop, or "" if the full stop ends a sentence whatever follows."""
+    folded = word.casefold()
+    if folded in _COMPANIES:
+        return "company"
+    if folded in _CLOSING_ABBREVIATIONS:
+        return "closing"
+    if folded in _ABBREVIATIONS:
+        return "abbreviation"
+    if len(word) == 1 and word.isalpha():
+        initials = word.isupper() and word != "I"  # "J. R. R. Tolkien"
+    elif folded.isdigit() and len(folded) <= 3:
+        return "number"
+    else:
+        # "U.S. Army", "J.R.R. Tolkien": single letters between stops
+        letters = word.split(".")
+        initials = len(letters) > 1 and all(len(letter) == 1 and letter.isupper() for letter in letters)
+    return "initials" if initials else "numbered" if folded in _NUMBERED else ""
 
 
 def _first_word(text: str) -> str:
@@ -334,7 +369,7 @@ def _strengths(text: str, tokens: Tokens, breaks: Sequence[int]) -> list[int]:
             out.append(_between(text, end, start))
         end = following
     starts = [start for start, _ in tokens]
-    for offsets, strength in (([start for start, _ in sentence_spans(text)], _SENTENCE), (breaks, _PARAGRAPH)):
+    for offsets, strength in ((_sentences(text)[0], _SENTENCE), (breaks, _PARAGRAPH)):
         for offset in offsets:
             i = bisect_left(starts, offset)
             if i < len(out) and out[i] < strength:

@@ -35,6 +35,7 @@ from agentformer.types.documents import UnsupportedSentence as UnsupportedSenten
 from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
+from agentformer.types.memory import NOT_INDEXED as NOT_INDEXED
 from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
 from agentformer.types.memory import UNSEARCHED_KIND as UNSEARCHED_KIND
@@ -61,6 +62,7 @@ from agentformer.types.memory import Use as Use
 from agentformer.types.memory import Vote as Vote
 from agentformer.types.memory import Where as Where
 from agentformer.types.memory import new_id as new_id
+from agentformer.types.memory import spans_of as spans_of
 from agentformer.types.models import BoundedReranker as BoundedReranker
 from agentformer.types.models import ChatMessage as ChatMessage
 from agentformer.types.models import Embedder as Embedder

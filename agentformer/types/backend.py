@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -28,6 +28,7 @@ class Check:
     mended: int = 0  # number of wrong items that were repaired
     findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
     lost: int = 0  # number of rows that could not be restored, without parts of stored documents
+    replaced: Mapping[str, str] = field(default_factory=dict)  # id of a repaired document -> its new id
 
 
 StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -51,6 +52,11 @@ class Span(NamedTuple):
 
     start: int
     end: int
+
+
+def spans_of(pairs: Iterable[tuple[int, int]]) -> list[Span]:
+    """Return the spans for pairs of a start and an end. This is several times faster than a call of `Span` for each."""
+    return list(map(partial(tuple.__new__, Span), pairs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +275,10 @@ class Analyzed(NamedTuple):
 
     language: str
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+
+
+# The beginning of a warning in `Hits`: the word index does not contain the newest changes yet.
+NOT_INDEXED = "the word index is being updated"
 
 
 class Hits(list[Hit]):

@@ -25,7 +25,7 @@ class Ours:
 
     def ingest(self, folder: Path, passages: Sequence[str]) -> None:
         self._af.memory.store_many(passages)
-        self._af.memory.search("that both indexes follow", limit=1)
+        self._af.backend.embed_pending()  # nothing is pending; this call waits for both indexes
         self._af.close()  # writes the snapshot; the embedder stays
 
     def open(self, folder: Path) -> Ask:

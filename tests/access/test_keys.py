@@ -221,10 +221,44 @@ def test_a_key_expires(store: KeyStore, tmp_path: Path) -> None:
     _, secret = store.make("office", expires=datetime.now(UTC) + timedelta(days=1))
     store.grant_of(secret)
     kept = json.loads((tmp_path / "keys.json").read_text())
+    del kept["keys"][0]["checksum"]
     kept["keys"][0]["expires_at"] = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
     (tmp_path / "keys.json").write_text(json.dumps(kept))
     with pytest.raises(Unauthenticated, match="expired"):
         store.grant_of(secret)
+
+
+def test_no_flipped_bit_changes_a_key(store: KeyStore, tmp_path: Path) -> None:
+    key, secret = store.make("office", ["read"], ["team"])
+    key = next(each for each in store.all() if each.id == key.id)
+    data = (tmp_path / "keys.json").read_bytes()
+    refused = 0
+    for position in range(len(data) * 8):
+        flipped = bytearray(data)
+        flipped[position // 8] ^= 1 << position % 8
+        (tmp_path / "keys.json").write_bytes(flipped)
+        try:
+            assert KeyStore(tmp_path).all() == (key,), flipped
+        except StoreDamaged as error:
+            refused += 1
+            assert str(tmp_path / "keys.json") in str(error)
+    assert refused > len(data) * 4
+    at = data.index(b"team")
+    (tmp_path / "keys.json").write_bytes(data[:at] + b"u" + data[at + 1 :])
+    with pytest.raises(StoreDamaged, match=f"the record of the key '{key.id}' does not match its checksum"):
+        KeyStore(tmp_path).grant_of(secret)
+
+
+def test_a_file_without_checksums_is_valid_and_gets_them_at_the_next_write(store: KeyStore, tmp_path: Path) -> None:
+    key, secret = store.make("office")
+    file = tmp_path / "keys.json"
+    content = json.loads(file.read_text())
+    checksum = content["keys"][0].pop("checksum")
+    file.write_text(json.dumps(content))
+    assert KeyStore(tmp_path).all() == (key,)
+    store.change(key.id, name="office")
+    assert json.loads(file.read_text())["keys"][0]["checksum"] == checksum
+    assert store.grant_of(secret).key_id == key.id
 
 
 def test_a_key_is_refused_from_the_very_moment_of_its_expiry(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentformer.archive.markdown.entries import adopted, category_folder
-from agentformer.archive.markdown.pages import MAX_HEADER, as_text, load_header, parse, render, split_header
+from agentformer.archive.markdown.pages import MAX_HEADER, MAX_NODES, as_text, load_header, parse, render, split_header
 from agentformer.errors import InvalidInput
 from agentformer.memory.validation import context_line
 from agentformer.types import Link, MemoryEntry
@@ -157,12 +157,21 @@ def test_lists_and_mappings_in_the_form_of_an_editor_are_metadata() -> None:
         ("a: '\n", "not valid YAML"),
         ("a: \x07\n", "special characters are not allowed"),
         ("a: " + "x" * MAX_HEADER, "has more than"),
+        ("".join(f"k{n}: 1\n" for n in range(MAX_NODES // 2)), "more than 20,000 keys and values"),
         ("a: " + "[" * 40 + "]" * 40 + "\n", "nested more than 30 levels"),
     ],
 )
 def test_front_matter_that_is_no_plain_mapping_is_refused(header: str, words: str) -> None:
     with pytest.raises(InvalidInput, match=words.replace("[", r"\[")):
         load_header(header)
+
+
+def test_metadata_with_many_values_is_written_as_one_text() -> None:
+    for metadata in ({f"key{n}": n for n in range(9_000)}, {"few": 1, "many": [*range(30_000)]}):
+        entry = entry_of(metadata=metadata)
+        page = render(entry)
+        assert parse(page).values["metadata"] == metadata
+        assert page.count(b"\n") < 20
 
 
 def test_different_categories_have_different_folders_that_every_file_system_can_have() -> None:

@@ -207,10 +207,16 @@ def test_what_is_broken_is_found_and_left_as_it_is_until_it_is_mended_or_told(
 
 @pytest.mark.usefixtures("faiss_files")
 def test_a_document_of_which_a_page_is_gone_is_read_again(folder: Path, run: Invoke, shown: Shown) -> None:
+    (former,) = shown("list")["documents"]
     change(folder, "DELETE FROM entries WHERE kind = 'page'")
     done = run("doctor", "--repair")
     assert done.exit_code == 0 and "ingested again from the original file" in done.stdout, done.output
     (document,) = shown("list")["documents"]
+    assert f"the document {former['id']} has the new id {document['id']}\n" in done.stdout
+    change(folder, "DELETE FROM entries WHERE kind = 'page'")
+    told = found(run("doctor", "--repair", "--json"))["documents"]
+    (newest,) = shown("list")["documents"]
+    assert told["replaced"] == {document["id"]: newest["id"]}
     assert (document["name"], document["pages"], document["status"]) == ("rules.pdf", 2, "ready")
 
 

@@ -13,15 +13,19 @@ import pytest
 import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.errors import StoreBusy
+from agentformer.index import words
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
+from agentformer.records.database import Database
 from agentformer.records.fields import MAX_LIMIT
+from agentformer.settings.access import file_lock
 from agentformer.testing import make_entry
 from agentformer.text.analysis import analyze_query, query_terms
-from agentformer.types import Query, Scope
+from agentformer.types import NOT_INDEXED, Query, Scope
 
 ANIMALS = ("numbat", "kakapo", "quokka", "axolotl", "pangolin", "tarsier", "fossa")
 DEEDS = ("sleeps in the hollow log", "eats at night", "was seen by the old rangers", "läuft durch die Wälder")
@@ -162,6 +166,49 @@ def test_many_changes_are_written_in_the_background_until_closing(tmp_path: Path
     backend = open_store(tmp_path)
     assert len(found(backend, "wombat")) == 40
     backend.close()
+
+
+@pytest.mark.parametrize("indexed", [0, 100])
+def test_a_search_waits_a_bounded_time_for_the_index_and_finds_the_newest_entries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, indexed: int
+) -> None:
+    backend = open_store(tmp_path)
+    if indexed:
+        backend.store([make_entry(f"kakapo {n} sleeps") for n in range(indexed)])
+        assert len(found(backend, "kakapo")) == indexed
+    backend.store([make_entry(f"wombat {n} eats") for n in range(30)])
+    newest = backend.store([make_entry("numbat sleeps"), make_entry("numbat and wombat"), make_entry("fossa")])
+    monkeypatch.setattr(words, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(words, "_MAX_SCANNED", 3)
+    with file_lock(str(tmp_path / "words.lock")).acquire():  # as if another process were writing the index
+        hits = backend.search(Query("numbat", limit=50, mode="lexical"))
+        again = backend.search(Query("wombat", limit=50, mode="lexical"))
+        old = found(backend, "kakapo")
+        mixed = backend.search(Query("numbat", limit=50))
+    assert sorted(hit.entry.id for hit in hits) == sorted(entry.id for entry in newest[:2])
+    assert [hit.entry.content for hit in again] == ["numbat and wombat"] and len(old) == indexed
+    for answer in (hits, again, mixed):
+        assert [warning for warning in answer.warnings if warning.startswith(NOT_INDEXED) and " 30 " in warning]
+    assert "in which 30 changes are missing" in caplog.text
+    assert backend.embed_pending() == 0  # waits for the index
+    hits = backend.search(Query("wombat", limit=50, mode="lexical"))
+    assert (len(hits), hits.warnings) == (31, ())
+    backend.close()
+
+
+def test_closing_does_not_wait_for_another_process_that_writes_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(words, "_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(words, "_LOCK_SECONDS", 0.01)
+    database = Database(tmp_path / "memory.sqlite3")
+    index = words.WordIndex(tmp_path / "words", database.store_id)
+    with file_lock(str(tmp_path / "words.lock")).acquire():
+        assert index.view(database).missing == 0
+        index.close(database)
+        with pytest.raises(StoreBusy, match="another process is writing the word index"):
+            index.view(database)
+    database.close()
 
 
 def test_restored_records_replace_entries_in_memory(tmp_path: Path) -> None:

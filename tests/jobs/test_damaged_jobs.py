@@ -73,6 +73,8 @@ def test_the_doctor_looks_at_the_keys(tmp_path: Path) -> None:
         assert "keys" not in {check.name for check in af.verify()}
         af.keys.make("office")
         assert [check.looked_at for check in af.verify() if check.name == "keys"] == [1]
-        (tmp_path / "i" / "keys.json").write_text('{"version": 1, "keys": [{}]}')
-        (check,) = (each for each in af.verify() if each.name == "keys")
-    assert check.found == 1 and "keys.json is damaged" in check.findings[0]
+        file = tmp_path / "i" / "keys.json"
+        for damaged in ('{"version": 1, "keys": [{}]}', file.read_text().replace("office", "offide")):
+            file.write_text(damaged)
+            (check,) = (each for each in af.verify() if each.name == "keys")
+            assert check.found == 1 and "keys.json is damaged" in check.findings[0]

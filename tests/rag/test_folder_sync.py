@@ -24,7 +24,7 @@ import agentformer
 from agentformer.cli import main
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Forbidden, InvalidInput
-from agentformer.rag import folder_sync
+from agentformer.rag import folder_files, folder_sync
 from agentformer.rag.folder_files import FolderFiles, OwnFolders, SizeLimits, read_file
 from agentformer.rag.folder_sync import SyncReport
 from tests.faults.long_form import LONG
@@ -759,3 +759,18 @@ def test_a_report_counts_every_file_once(af: agentformer.AgentFormer, root: Path
     report: SyncReport = af.rag.sync(root, progress=lambda done, total: seen.append((done, total)))
     assert len(report.added) + len(report.failed) == 7
     assert seen == [(number, 7) for number in range(8)]
+
+
+def test_nested_ignore_files_are_bounded_together(root: Path) -> None:
+    size = folder_files._MAX_RULES // 4
+    rules = b"secret.txt\n".ljust(size, b"#")
+    inner = [f"{'in/' * depth}" for depth in range(6)]
+    for prefix in (*inner, "beside/"):
+        write(root, f"{prefix}.gitignore", rules)
+        for name in ("a.txt", "secret.txt"):
+            write(root, f"{prefix}{name}", "text")
+    found = FolderFiles(root, LIMIT)
+    assert [file.name for file in found.files()] == ["a.txt", "beside/a.txt", *(f"{each}a.txt" for each in inner[1:4])]
+    ((name, reason),) = found.failed
+    assert name == "in/in/in/in/.gitignore" and "the folder is not read: with the ignore files above it" in reason
+    assert not found.complete

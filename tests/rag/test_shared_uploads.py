@@ -20,7 +20,7 @@ from agentformer.jobs.store import Task
 from agentformer.tools.removals import Removals
 from agentformer.types import Scope
 from tests.edges.running import Running, form_of, wait_until
-from tests.jobs.helpers import RecordingIngestor
+from tests.jobs.helpers import RecordingIngestor, until
 
 SAME = b"Both memories know that the quokka smiles. "
 TEXTS = {name: f"The {name} sleeps in a log of its own. ".encode() for name in ("one", "two")}
@@ -260,6 +260,34 @@ def test_a_copy_of_both_folders_deletes_its_files_and_one_that_moved_too(tmp_pat
     desk.folder.rename(moved)
     _remove_all(Desk(moved), "one")
     assert originals(moved) == []
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["both folders", "the index folder"])
+def test_a_copy_of_a_killed_server_ingests_its_waiting_uploads(tmp_path: Path, both: bool) -> None:
+    """The server had stored no document yet, so nothing says to which memory its folder belongs."""
+    desk = Desk(tmp_path / "here")
+    with desk.opened("one") as af, closing(desk.jobs(af)) as jobs:
+        jobs._files.put("waits", [io.BytesIO(SAME)], "secret").release()
+        jobs._store.add("waits", Task("default", ("later.txt",), None), 9)
+    former = af.originals.folder
+    if both:
+        copy = Desk(tmp_path / "copied")
+        shutil.copytree(desk.folder, copy.folder)
+        former = copy.folder / "uploads" / former.name
+    else:
+        copy = Desk(desk.folder)
+        shutil.copytree(desk.folder / "one", desk.folder / "two")
+    name = "one" if both else "two"
+    with copy.opened(name) as af, closing(copy.jobs(af)) as jobs:
+        assert af.originals.folder != former
+        note = next(text for check in af.verify() if check.name == "jobs" for text in check.findings)
+        assert str(former / FOLDER / "waits") in note and "takes copies of the 1 that wait" in note
+        jobs.start()
+        assert until(jobs, "waits").state == "done"
+        ingestor = jobs._worker._ingestor
+        assert isinstance(ingestor, RecordingIngestor) and ingestor.ingested == [("later.txt", SAME, "secret")]
+    with desk.opened("one") as af, closing(desk.jobs(af)) as jobs, jobs._files.open("waits", 0) as file:
+        assert file.read() == SAME and jobs.get("waits").state == "queued"
 
 
 def test_a_restored_backup_deletes_its_files(tmp_path: Path) -> None:

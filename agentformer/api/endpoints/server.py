@@ -87,6 +87,7 @@ class CheckResult(ResponseModel):
     mended: int = Field(description="The number of repaired items. It is 0, because this check repairs nothing.")
     findings: list[str] = Field(description="The first wrong items, each with the action that repairs it.")
     lost: int
+    replaced: dict[str, str]
 
 
 class Checked(ResponseModel):

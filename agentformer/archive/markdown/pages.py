@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
 from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
@@ -50,6 +51,8 @@ _FIXED = (
 )
 _FIELD = "front matter"  # in errors
 MAX_HEADER = 1 << 18  # code points
+MAX_NODES = 20_000  # YAML keys and values of a front matter; the library reads some ten thousand in a second
+_MAX_FLOW = 5_000  # keys and values of one field; a larger field is written as a JSON text, which is one value
 _FENCE = "---"
 _MAX_DEPTH = 30  # of a value; a deeper value is written as a JSON text
 _MAX_KEY = 200  # code points; YAML limits a key of a mapping on one line to 1,024
@@ -121,6 +124,8 @@ def render(entry: MemoryEntry) -> bytes:
         for key, value in values["metadata"].items()
         if key not in _KNOWN and len(key) <= MAX_TITLE // 5 and _METADATA_KEY.fullmatch(key) and _is_flow(value)
     }
+    if _node_count(shown) > _MAX_FLOW:
+        shown = {}
     hidden = {key: value for key, value in values["metadata"].items() if key not in shown}
     lines += [*sorted(shown.items()), *([("metadata", hidden)] if hidden else [])]
     header = "".join(f"{key}: {_yaml(value)}\n" for key, value in lines)
@@ -176,13 +181,28 @@ def split_header(text: str) -> tuple[str | None, str]:
     return header, body.removeprefix("\n").removesuffix("\n")
 
 
+class _Composer(Composer):  # type: ignore[misc]  # the package has no types
+    """Composes the nodes of a front matter. Raises `InvalidInput` if there are more than `MAX_NODES`."""
+
+    nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            reason = f"has more than {MAX_NODES:,} keys and values; write a large value as a text that contains JSON"
+            raise InvalidInput(_FIELD, reason)
+        return super().compose_node(parent, index)
+
+
 def load_header(header: str) -> dict[str, Node]:
     """Return the nodes of the front matter by their keys. Raises `InvalidInput` for text that is not a mapping with
     unique keys, and for anchors, aliases and tags. The message names the line of a syntax error."""
     if len(header) > MAX_HEADER:
         raise InvalidInput(_FIELD, f"has more than {MAX_HEADER:,} characters; move text into the body")
     try:
-        root = YAML(typ="safe", pure=True).compose(header)
+        yaml = YAML(typ="safe", pure=True)
+        yaml.Composer = _Composer
+        root = yaml.compose(header)
         if root is None:
             return {}
         _check(root, _MAX_DEPTH + 2, set())
@@ -277,7 +297,7 @@ def _yaml(value: Any) -> str:
         return str(value)
     if isinstance(value, str):
         return value if _PLAIN.fullmatch(value) and value.lower() not in _WORDS else _json(value)
-    if isinstance(value, (dict, list)) and not _is_flow(value):
+    if isinstance(value, (dict, list)) and not (_is_flow(value) and _node_count(value) <= _MAX_FLOW):
         return _json(_json(value))
     return _json(value)
 
@@ -285,6 +305,15 @@ def _yaml(value: Any) -> str:
 def _json(value: Any) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=True)
     return _ESCAPED.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def _node_count(value: Any) -> int:
+    """Return the number of YAML nodes of a JSON value: each key and each value is one."""
+    if isinstance(value, Mapping):
+        return 1 + sum(1 + _node_count(part) for part in value.values())
+    if isinstance(value, (list, tuple)):
+        return 1 + sum(map(_node_count, value))
+    return 1
 
 
 def _is_flow(value: Any, depth: int = _MAX_DEPTH) -> bool:

@@ -123,11 +123,11 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     indexes, and the documents with their pages, chunks and files. It also reports files without a document, and entries
     that wait for an embedder. Other processes may use the memory during the check.
 
-    Without --repair, nothing is changed. With --repair, data that can be computed from the records is rebuilt, and a
-    damaged document is ingested again from its file. Other damaged records are moved into a file `damaged-DATE.jsonl`
-    in the folder of the database. If the database file is not completely readable, a new file with the readable records
-    replaces the database file, and the damaged file is kept as `memory.sqlite3.damaged-DATE`. Before the database file
-    is replaced, all other processes must close the memory.
+    Without --repair, nothing is changed. With --repair, data that can be computed from the records is rebuilt, and
+    a damaged document is ingested again from its file, under a new id that the report names. Other damaged records
+    are moved into a file `damaged-DATE.jsonl` in the folder of the database. If the database file is not completely
+    readable, a new file with the readable records replaces the database file, and the damaged file is kept as
+    `memory.sqlite3.damaged-DATE`. Before the database file is replaced, all other processes must close the memory.
 
     The exit code is 0 if no problem is left. It is 1 if problems are left, or if the repair lost data. It is 2 if there
     is no memory, and 3 if the memory cannot be opened.
@@ -208,3 +208,5 @@ def _print_checks(checks: Sequence[Check]) -> None:
             say(f"{'':10}{finding}")
         if check.found > len(check.findings):
             say(f"{'':10}and {check.found - len(check.findings)} more")
+        for former, new in check.replaced.items():
+            say(f"{'':10}the document {former} has the new id {new}")

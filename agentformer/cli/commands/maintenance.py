@@ -114,8 +114,8 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Embed the entries that wait for an embedder, in every namespace.
 
-    An entry waits if no embedder could be used when the entry was stored. The exit code is 1 if entries are still
-    waiting at the end.
+    An entry waits if no embedder could be used when the entry was stored. The command also waits until the search
+    index is up to date. The exit code is 1 if entries are still waiting at the end.
     """
     with open_existing(**{**options, "embed_retry_seconds": 0}) as af:
         if not show:

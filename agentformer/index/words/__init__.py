@@ -10,6 +10,9 @@ index is built from the records.
 In a large store, a few changes are kept in memory (`Memtable`) and are written together later. Each process reads these
 changes from the records. When a process has collected enough changes, it writes them to the index in a background
 thread.
+
+After many changes, a search waits for this thread, but not longer than `_WAIT_SECONDS`. Then it reads the index as it
+is, and the newest of the changes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +60,26 @@ _BATCH = 2_000  # entries read from the records at a time
 # Maximum number of changes in one commit. A store with millions of entries needs many commits, so that memory and read
 # transactions stay small.
 _STEP = 100_000
+_WAIT_SECONDS = 10.0  # a search waits so long for an update of the index
+_SCAN_SECONDS = 2.0  # then it analyzes the newest changes for so long
+_MAX_SCANNED = 1_000  # and at most so many
+_LOCK_SECONDS = 1.0  # a thread that waits for the lock of the index looks so often whether the index was closed
 _UNCHANGED = -1  # used as the change number of an entry that is analyzed again, but has not changed
+
+
+class _Update(threading.Thread):
+    """A background thread that updates the index. `error` is the error that ended it, or None."""
+
+    def __init__(self, update: Callable[[], None]) -> None:
+        super().__init__(name="agentformer-words", daemon=True)
+        self._update = update
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._update()
+        except BaseException as error:  # noqa: BLE001 - the search that waits raises it
+            self.error = error
 
 
 class WordIndex:
@@ -77,19 +102,35 @@ class WordIndex:
         self._view: View | None = None
         self._seen = -1  # the last change in `_view`, and the token of this change
         self._seen_point = ""
-        self._writer: threading.Thread | None = None
+        self._writer: _Update | None = None
+        self._scanning = threading.Lock()  # protects `_scanned`
+        self._scanned: tuple[int, View | None] = -1, None  # the last result of `_partial_view`, and its newest change
         self._closed = False
 
     def view(self, database: RecordStore, newest: int = -1) -> View:
-        """Return the state of the index for one search, after all committed changes were applied. The returned state
-        never changes, even if another thread deletes the index. `newest` is the number of the newest change if the
-        caller knows it. If this is also the last change in the index, the records are not read; with -1, they are
+        """Return the state of the index for one search, after all committed changes were applied. If this takes longer
+        than `_WAIT_SECONDS`, only the newest of them were applied, and `View.missing` counts the others. The returned
+        state never changes, even if another thread deletes the index. `newest` is the number of the newest change if
+        the caller knows it. If this is also the last change in the index, the records are not read; with -1, they are
         always read. Raises `StoreFull` if the index cannot be written, or another `StoreError`."""
+        deadline = time.monotonic() + _WAIT_SECONDS
         while True:
             with self._lock:
-                current = (self._view is not None and self._seen == newest) or self._up_to_date(database)
-            if not current:
+                if (self._view is not None and self._seen == newest) or self._up_to_date(database):
+                    assert self._view is not None
+                    return self._view
+                running = self._writer if self._writer is not None and self._writer.is_alive() else None
+                writer = running or self._start(partial(self._update, database, wait=True))
+            if writer is None:  # the index is closed, or no thread can be started
                 self._update(database, wait=True)
+            else:
+                writer.join(max(0.0, deadline - time.monotonic()))
+                if writer.is_alive():
+                    return self._partial_view(database)
+                if writer is running:
+                    continue  # it may have started before the newest change
+                if writer.error is not None:
+                    raise writer.error
             with self._lock:
                 if self._view is not None:
                     return self._view
@@ -140,11 +181,51 @@ class WordIndex:
             self._start_commit(database)
         return True
 
+    def _partial_view(self, database: RecordStore) -> View:
+        """Return the state of the index without waiting for its update. It contains the newest changes, as far as they
+        can be analyzed in `_SCAN_SECONDS`."""
+        with self._scanning:
+            until = time.monotonic() + _SCAN_SECONDS
+            with self._lock:
+                base, seen, point = self._view, max(self._seen, 0), self._seen_point
+            with database.reading() as connection:
+                newest = change_feed.last_seq(connection)
+                if base is None or newest < seen or change_feed.token_at(connection, seen) != point:
+                    empty = tantivy.Index(schema())  # in memory
+                    base, seen = View(CommittedIndex(empty.searcher(), empty.schema, self._analyzers), Memtable()), 0
+                former = self._scanned[1]
+                if former is not None and self._scanned[0] == newest and former.committed is base.committed:
+                    return former
+                changes = [Change(*row) for row in change_feed.since(connection, max(seen, newest - _MAX_SCANNED))]
+                analyzed: dict[int, AnalyzedEntry] = {}
+                first = len(changes)
+                while first and time.monotonic() < until:
+                    first -= 1
+                    change = changes[first]
+                    known = former.memtable.analyzed(change) if former else None
+                    analyzed |= {change.num: known} if known else _analyze(connection, [change.num], self._analyzers)
+            memtable = base.memtable.after(-1).with_changes(changes[first:], analyzed)
+            missing = max(0, newest - seen - len(changes[first:]))
+            log.warning("A search did not wait longer for the word index, in which %d changes are missing", missing)
+            view = View(base.committed, memtable, missing)
+            self._scanned = newest, view
+            return view
+
     def _start_commit(self, database: RecordStore) -> None:
-        if self._closed or (self._writer is not None and self._writer.is_alive()):
-            return
-        self._writer = threading.Thread(target=self._commit, args=(database,), name="agentformer-words", daemon=True)
-        self._writer.start()
+        if self._writer is None or not self._writer.is_alive():
+            self._start(partial(self._commit, database))
+
+    def _start(self, update: Callable[[], None]) -> _Update | None:
+        """Run `update` in a background thread. Return None if the index is closed, or no thread can be started."""
+        writer = _Update(update)
+        try:
+            if not self._closed:
+                writer.start()
+                self._writer = writer
+                return writer
+        except RuntimeError:  # the interpreter exits, or the process has too many threads
+            pass
+        return None
 
     def _commit(self, database: RecordStore) -> None:
         try:
@@ -169,9 +250,8 @@ class WordIndex:
     def _update_locked(self, database: RecordStore, wait: bool) -> None:
         make_folder(self._folder.parent)
         with self._writing:
-            try:
-                lock = file_lock(self._lock_file).acquire(timeout=-1 if wait else 0)
-            except Timeout:
+            lock = self._index_lock(wait)
+            if lock is None:
                 return
             with lock:
                 self._open()
@@ -183,12 +263,25 @@ class WordIndex:
                             self._view, self._seen = None, -1
                 if not same_history:  # a backup of the records was restored in place
                     self._create()
+                self._publish()  # for searches that do not wait for the newest changes
                 outdated: list[int] = []
                 if not database.read_only:
                     outdated = self._shared_analyzers.outdated(self._index.searcher(), self._index.schema)
                 if self._applied < newest or outdated:
                     self._write_changes(database, outdated)
                 self._publish()
+
+    def _index_lock(self, wait: bool) -> AbstractContextManager[Any] | None:
+        """Return the acquired lock of the index folder. If another process holds it, wait for it if `wait` is True,
+        otherwise return None. Raises `StoreBusy` if the index is closed meanwhile."""
+        while True:
+            try:
+                return file_lock(self._lock_file).acquire(timeout=_LOCK_SECONDS if wait else 0)
+            except Timeout:
+                if not wait:
+                    return None
+                if self._closed:
+                    raise StoreBusy(f"another process is writing the word index {self._folder}; try again") from None
 
     def _open(self) -> None:
         """Open the index on disk. If it is already open, read its newest commit. If the index cannot be read or belongs

@@ -53,11 +53,12 @@ class WordHits(NamedTuple):
     """The result of a search by words: entry numbers, best first, and the BM25 score of each entry. A higher score is
     better, and scores have no upper limit. `covered` (0..1) is the largest share of the query's stems that one of the
     first three entries contains. Rare stems count more than common ones. If the query has no stems, or names a day,
-    `covered` is 1."""
+    `covered` is 1. `missing` is the `missing` of the view."""
 
     entries: list[int]
     scores: list[float]
     covered: float = 1.0
+    missing: int = 0
 
 
 class Scored(NamedTuple):
@@ -150,6 +151,7 @@ class Memtable:
         for each field and term the number of entries on disk with this term. `statistics` is the result of
         `CommittedIndex.statistics`."""
         entries, lengths = statistics
+        entries = entries or len(self)  # nothing is on disk yet
         scores: dict[int, float] = {}
         for name, term, weight in terms:
             postings = self.postings.get((name, term), ())
@@ -290,10 +292,12 @@ class CommittedIndex:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The state of the index that one search reads: a commit on disk, and the newer changes in memory."""
+    """The state of the index that one search reads: a commit on disk, and the newer changes in memory. `missing` is the
+    number of changes that are in neither, because the index is being updated."""
 
     committed: CommittedIndex
     memtable: Memtable
+    missing: int = 0
 
     def search(
         self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
@@ -315,10 +319,10 @@ class View:
         best = np.lexsort((scored.entries, -scored.scores))[:limit]
         entries = scored.entries[best].tolist()
         if dates:  # words match the days of a query and vectors do not, so `covered` is 1
-            return WordHits(entries, scored.scores[best].tolist())
+            return WordHits(entries, scored.scores[best].tolist(), missing=self.missing)
         rarities = stem_rarities(terms, frequencies, committed.entries + len(memtable))
         covered = self._covered(entries[:_HEAD], rarities)
-        return WordHits(entries, scored.scores[best].tolist(), covered)
+        return WordHits(entries, scored.scores[best].tolist(), covered, self.missing)
 
     def _covered(self, nums: Sequence[int], rarities: Mapping[str, float]) -> float:
         """Return `WordHits.covered` for these entries; `rarities` is the weight of each stem of the query."""

@@ -27,6 +27,7 @@ class Findings:
     mended: int = 0
     lost: int = 0
     keys: list[Any] = field(default_factory=list)  # data about each finding for the repair
+    replaced: dict[str, str] = field(default_factory=dict)
     incomplete: bool = False  # some of the data could not be read
     _texts: list[str] = field(default_factory=list)
     _notes: list[str] = field(default_factory=list)
@@ -84,4 +85,5 @@ class Findings:
             end = f"{self.mended} of {self.found}: {self._repair}; for the others: {self.advice}"
         texts = [f"{text}; {end}" if end else text for text in self._texts]
         mended = min(self.mended, self.found)
-        return Check(self.name, self.asked, self.looked_at, self.found, mended, (*texts, *self._notes), self.lost)
+        findings = (*texts, *self._notes)
+        return Check(self.name, self.asked, self.looked_at, self.found, mended, findings, self.lost, self.replaced)

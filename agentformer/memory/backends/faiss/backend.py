@@ -77,10 +77,11 @@ class FaissMemoryBackend(IndexedBackend):
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         """Embed the entries that have no vectors, and return the number of entries that still have none. If
-        `refused` is true, entries that the model has refused are tried again, and a vector index that needs training is
-        trained before the call returns."""
+        `refused` is true, entries that the model has refused are tried again, the indexes are updated, and a vector
+        index that needs training is trained before the call returns."""
         remaining = super().embed_pending(progress, refused=refused)
         if refused:  # in this call, because the process may end before a background thread has trained the index
+            self._indexes.search.refresh()
             self._indexes.search.vectors.train_now(self._database)
         return remaining
 
