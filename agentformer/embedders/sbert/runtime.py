@@ -230,7 +230,8 @@ def _hub_cache() -> Path:
     """Return the folder in which the client of the model hub keeps its files, as its environment variables say."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(cache or f"{home}/hub").expanduser()
 
 
 def _why_not_downloaded(name: str) -> str:
