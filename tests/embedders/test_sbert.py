@@ -160,6 +160,7 @@ def test_a_question_of_many_windows_is_the_mean_of_its_parts(minilm: Embedder) -
 
 
 def test_a_model_that_is_not_there_is_unavailable_and_named() -> None:
+    need("torch")
     embedder = build_embedder(Settings(embedder="sbert:no-such-organisation/no-such-model"))
     with pytest.raises(EmbedderUnavailable, match="no-such-organisation/no-such-model"):
         embedder.embed_query("x")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,10 +29,15 @@ TEXTS = (
 )
 FAMILIES: dict[str, Callable[..., Path]] = {
     "bert": lambda folder, **given: bert(folder, dense=0, **given),
-    "xlm-roberta": xlm_roberta,
-    "roberta": lambda folder, **given: xlm_roberta(folder, family="roberta", **given),
+    "xlm-roberta": lambda folder, **given: unigram(folder, "xlm-roberta", **given),
+    "roberta": lambda folder, **given: unigram(folder, "roberta", **given),
     "mpnet": mpnet,
 }
+
+
+def unigram(folder: Path, family: str, **given: Any) -> Path:
+    pytest.importorskip("tokenizers", reason="the extra `fast` is not installed")
+    return xlm_roberta(folder, family=family, **given)
 
 
 @pytest.fixture(autouse=True)

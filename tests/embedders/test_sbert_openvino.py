@@ -87,7 +87,7 @@ class TestOwnModelOnOpenVino(EmbedderConformance):
 @pytest.mark.parametrize("make", [lambda at: prompted(bert(at, pooling="cls", dense=0)), xlm_roberta, mpnet])
 def test_a_model_has_the_space_and_the_tokens_that_it_has_on_torch(make: Callable[..., Path], tmp_path: Path) -> None:
     folder = make(tmp_path)
-    quick, slow = fast(folder, tmp_path / "cache"), on_torch(folder)
+    slow, quick = on_torch(folder), fast(folder, tmp_path / "cache")
     assert uses_openvino(quick)
     assert quick.space.difference(slow.space) == ""
     for name in ("spec", "dimension", "max_tokens", "query_prefix", "document_prefix", "languages"):

@@ -104,7 +104,7 @@ def _model(files: _Files, precision: str) -> Model:
         vocabulary=int(config["vocab_size"]),
         prompts={name: str(text) for name, text in prompts.items() if text},
         precision=precision,
-        check=lambda: [check_numbers(file) for file in files.used if file.suffix == ".safetensors"],
+        check=lambda: check_numbers([file for file in files.used if file.suffix == ".safetensors"]),
     )
 
 

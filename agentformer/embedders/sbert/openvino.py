@@ -89,7 +89,7 @@ class Model:
     vocabulary: int
     prompts: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
-    check: Callable[[], object] = lambda: None
+    check: Callable[[], None] = lambda: None
 
 
 class OpenVinoRuntime:

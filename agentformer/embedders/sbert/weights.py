@@ -7,7 +7,7 @@ import itertools
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -66,13 +66,14 @@ def read_safetensors(file: Path) -> dict[str, Array]:
         return {name: _tensor(data, **described) for name, described in header.items()}
 
 
-def check_numbers(file: Path) -> None:
-    """Raise `EmbedderUnavailable` if a number in a file in the format safetensors is not finite. Some poolings, and
+def check_numbers(files: Iterable[Path]) -> None:
+    """Raise `EmbedderUnavailable` if a number in files in the format safetensors is not finite. Some poolings, and
     rounding to 8 bits, would make vectors of finite numbers from it."""
-    with _reading(file), np.errstate(invalid="ignore"):
-        for name, array in read_safetensors(file).items():
-            if not np.isfinite(array.sum(dtype=np.float64)):
-                raise ValueError(f"{name} has numbers that are not finite")
+    for file in files:
+        with _reading(file), np.errstate(invalid="ignore"):
+            for name, array in read_safetensors(file).items():
+                if not np.isfinite(array.sum(dtype=np.float64)):
+                    raise ValueError(f"{name} has numbers that are not finite")
 
 
 def _tensor(data: Array, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
