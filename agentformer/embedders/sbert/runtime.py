@@ -40,7 +40,7 @@ _OLD_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 class Tokenized(NamedTuple):
     """The tokens of one text. `length` is the number of tokens, special tokens included. `content` is the text itself
-    for torch, and the lists of token ids and token type ids for OpenVINO."""
+    for torch, and the list of token ids for OpenVINO."""
 
     length: int
     content: Any
