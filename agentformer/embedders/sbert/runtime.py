@@ -40,7 +40,7 @@ _OLD_PERIOD = Path("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
 
 class Tokenized(NamedTuple):
     """The tokens of one text. `length` is the number of tokens, special tokens included. `content` is the text itself
-    for torch, and the lists of token ids and token type ids for OpenVINO."""
+    for torch, and the list of token ids for OpenVINO."""
 
     length: int
     content: Any
@@ -234,7 +234,8 @@ def _hub_cache() -> Path:
     """Return the folder in which the client of the model hub keeps its files, as its environment variables say."""
     caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    return Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
+    return Path(cache or f"{home}/hub").expanduser()
 
 
 def _why_not_downloaded(name: str) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +21,7 @@ Array = NDArray[Any]
 BLOCK = 32  # weights of a matrix of 4 bits that have one scale
 _ROWS = 2048  # rows of a matrix that are converted at a time, in the cache of the processor
 
-_TYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "I8": "i1", "BOOL": "?"}
+_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4", "U8": "u1", "I8": "i1"}
 _MAX_HEADER = 100_000_000  # bytes; the limit of the format's own reader
 
 
@@ -59,16 +60,29 @@ def read_safetensors(file: Path) -> dict[str, Array]:
         (length,) = struct.unpack("<Q", content[:8].tobytes())
         if length > min(_MAX_HEADER, len(content) - 8):
             raise ValueError("the header is longer than the file")
-        header = json.loads(content[8 : 8 + length].tobytes())
+        header = dict(json.loads(content[8 : 8 + length].tobytes()))
         header.pop("__metadata__", None)
         data = content[8 + length :]
         return {name: _tensor(data, **described) for name, described in header.items()}
+
+
+def check_numbers(files: Iterable[Path]) -> None:
+    """Raise `EmbedderUnavailable` if a number in files in the format safetensors is not finite. Some poolings, and
+    rounding to 8 bits, would make vectors of finite numbers from it."""
+    for file in files:
+        with _reading(file), np.errstate(invalid="ignore"):
+            for name, array in read_safetensors(file).items():
+                if not np.isfinite(array.sum(dtype=np.float64)):
+                    raise ValueError(f"{name} has numbers that are not finite")
 
 
 def _tensor(data: Array, dtype: str, shape: list[int], data_offsets: list[int]) -> Array:
     if dtype not in _TYPES:
         raise ValueError(f"the number type {dtype} is unknown")
     start, end = data_offsets
+    size = math.prod(shape) * np.dtype(_TYPES[dtype]).itemsize
+    if not 0 <= start <= end <= len(data) or min(shape, default=0) < 0 or end - start != size:
+        raise ValueError("a tensor has another place than its shape needs")
     values = data[start:end].view(_TYPES[dtype]).reshape(shape)
     if dtype == "BF16":  # the upper half of a float32
         return (values.astype(np.uint32) << 16).view(np.float32)
@@ -163,7 +177,7 @@ def _reading(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise EmbedderUnavailable(f"the weights {file} cannot be read ({error.strerror or error})") from error
-    except (ValueError, KeyError, TypeError, IndexError, struct.error, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, IndexError, OverflowError, struct.error, RecursionError) as error:
         reason = " ".join(str(error).split())[:100]
         raise EmbedderUnavailable(
             f"the weights {file} are damaged ({reason}); install or download the model again"
