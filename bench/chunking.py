@@ -25,7 +25,7 @@ def main() -> int:
     except ImportError:
         print("semchunk is not installed: pip install semchunk", file=sys.stderr)
         return 0
-    embedder = SbertEmbedder.packaged("", Settings())
+    embedder = SbertEmbedder.minilm("", Settings())
     peer = semchunk.chunkerify(lambda text: len(embedder.token_spans(text)), _LIMIT)
     passages = [row.text for name in ("norquad", "xquad/en") for row in load(name).corpus]
     texts = ["\n\n".join(passages[i : i + 10]) for i in range(0, len(passages), 10)]

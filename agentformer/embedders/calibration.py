@@ -10,15 +10,19 @@ their own.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from agentformer.settings.access import make_folder, write_whole
 from agentformer.types import Embedder, EmbeddingSpace, Matrix, TokenEmbedder
 
 Cosines = NDArray[np.floating[Any]]
@@ -131,6 +135,22 @@ class Calibrations:
 
 
 CALIBRATIONS = Calibrations()
+
+
+def keep_calibration(embedder: Embedder, folder: Path) -> None:
+    """Take the calibration of the embedder's space from a file in the folder. If there is no such file, measure the
+    calibration and write the file, so that no later process has to. A folder that cannot be written costs only time."""
+    space = embedder.space
+    key = [space.spec, space.fingerprint, space.query_prefix, space.document_prefix, space.languages, *_LINES]
+    name = hashlib.blake2b("\n".join(key).encode(), digest_size=16).hexdigest()
+    file = folder / "models" / f"{name}.scale.json"
+    with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+        CALIBRATIONS.add(space, Calibration.from_json(json.loads(file.read_text(encoding="utf-8"))))
+        return
+    calibration = CALIBRATIONS.of(embedder)
+    with suppress(OSError):
+        make_folder(file.parent)
+        write_whole(file, json.dumps(calibration.to_json()))
 
 
 def measure(embedder: Embedder) -> Calibration:

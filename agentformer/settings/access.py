@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,19 @@ def file_lock(path: str | os.PathLike[str], **options: Any) -> FileLock:
     from filelock import FileLock
 
     return FileLock(path, mode=file_mode(), **options)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a small file. A reader sees the former content or the complete new one, and a killed process leaves at most
+    a file with the ending `.part`."""
+    handle, name = tempfile.mkstemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
 
 
 def make_private(folder: Path) -> None:

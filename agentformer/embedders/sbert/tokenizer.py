@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
 
     @property
     def vocabulary(self) -> int:
-        """The number of different tokens."""
+        """The highest id of a token, plus 1."""
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of the tokens of a text, special tokens included."""
@@ -65,7 +65,7 @@ class PackageTokenizer:
         self.pad_id = pad_id
         self.unknown_id: int | None = None
         self.special_tokens = int(self._tokenizer.num_special_tokens_to_add(is_pair=False))
-        self.vocabulary = int(self._tokenizer.get_vocab_size())
+        self.vocabulary = max(self._tokenizer.get_vocab().values(), default=-1) + 1
 
     def ids(self, text: str) -> list[int]:
         """Return the ids of the tokens of a text, special tokens included."""
