@@ -121,7 +121,9 @@ def install_command(extra: str, option: str = "") -> str:
 
     words = ["pip", "install", option]
     try:
-        recorded = metadata.distribution("agentformer").read_text("direct_url.json")
+        found = metadata.distributions(name="agentformer")  # a clone may have an egg-info beside the installed copy
+        recorded = next(filter(None, (each.read_text("direct_url.json") for each in found)), None)
+        recorded = recorded or metadata.distribution("agentformer").read_text("direct_url.json")
         source: dict[str, Any] = json.loads(recorded) if recorded else {}
     except (metadata.PackageNotFoundError, ValueError):
         source = {"dir_info": {"editable": True}}

@@ -143,7 +143,7 @@ def keep_calibration(embedder: Embedder, folder: Path) -> None:
     space = embedder.space
     key = [space.spec, space.fingerprint, space.query_prefix, space.document_prefix, space.languages, *_LINES]
     name = hashlib.blake2b("\n".join(key).encode(), digest_size=16).hexdigest()
-    file = folder / "models" / f"{name}.scale.json"
+    file = folder / "scales" / f"{name}.json"
     with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
         CALIBRATIONS.add(space, Calibration.from_json(json.loads(file.read_text(encoding="utf-8"))))
         return
