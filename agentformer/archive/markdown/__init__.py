@@ -30,6 +30,9 @@ log = logging.getLogger("agentformer")
 Place = str | os.PathLike[str]
 
 _FULL_SECONDS = 300.0  # seconds until a sync without a known change: clocks of other machines may be wrong
+# Seconds from a sync to the next, which runs once without a known change. An entry gets the time of its change before
+# the change is committed, so a sync that ran in between saw neither the change nor, afterwards, a later time.
+_COMMIT_SECONDS = 5.0
 _REST = 20  # a check or a sync is followed by a pause that is this many times as long
 
 
@@ -121,6 +124,7 @@ class HomeFollower:
         self._since = now()
         self._state: HomeState | None = None
         self._synced = 0.0
+        self._pause = _COMMIT_SECONDS
         self._known = False  # whether the home was synced before
 
     def step(self) -> HomeReport | None:
@@ -132,6 +136,7 @@ class HomeFollower:
             self._homes.export(self.folder)
         elif self._is_unchanged():
             return None
+        again = self._state is not None and time.monotonic() > self._synced + self._pause
         since = now()
         state = self._homes.state(self.folder, since)
         report = self._homes.sync(self.folder)
@@ -139,11 +144,12 @@ class HomeFollower:
         # After a sync that changed something, the next step syncs again, because something may have changed during this
         # sync.
         self._state = None if report.changes_anything else state
+        self._pause = _FULL_SECONDS if again and self._state else _COMMIT_SECONDS
         self._known = True
         return report
 
     def _is_unchanged(self) -> bool:
-        if self._state is None or time.monotonic() > self._synced + _FULL_SECONDS:
+        if self._state is None or time.monotonic() > self._synced + self._pause:
             return False
         state = self._homes.state(self.folder, self._since)
         return state.changed == 0 and (state.live, state.files) == (self._state.live, self._state.files)
