@@ -52,7 +52,7 @@ _WRITE = (
 _READ = (
     f"SELECT {', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id, e.occurred_at, "
     "CASE WHEN e.kind = 'message' AND e.session_id IS NOT NULL THEN e.id END, e.created_at, e.speaker, "
-    "e.namespace, e.session_id, e.user_id, e.agent_id, e.project "
+    "e.namespace, e.session_id, e.user_id, e.agent_id, e.project, e.role "
     "FROM derived AS d JOIN entries AS e ON e.num = d.entry "
     "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum"
 )
@@ -89,12 +89,14 @@ class Message(NamedTuple):
 
 class Turn(NamedTuple):
     """The position of a message in its conversation. `moment` is the time of the message, in microseconds since
-    1970-01-01 UTC. `session` identifies the conversation: its namespace, session id, user, agent and project."""
+    1970-01-01 UTC. `session` identifies the conversation: its namespace, session id, user, agent and project. `role` is
+    that of a chat, such as "assistant"."""
 
     id: str
     moment: int
     speaker: str
     session: tuple[str | None, ...]
+    role: str
 
 
 class Derived:
@@ -112,7 +114,7 @@ class Derived:
         self.turn: Turn | None = None  # set for a message of a session
         if message_id is not None:
             moment = created_at if occurred_at is None else occurred_at
-            self.turn = Turn(message_id, moment, turn[0], tuple(turn[1:]))
+            self.turn = Turn(message_id, moment, turn[0], tuple(turn[1:-1]), turn[-1])
         self._days: str | tuple[DaySpan, ...] = days
         self._facts: str | Analyzed = facts
         self._message: str | Message = message

@@ -1,7 +1,7 @@
 """Fusion: several ranked lists of entries are combined into one ranked list.
 
 `merge` combines lists by ranks only (weighted reciprocal rank fusion; Cormack, Clarke, Buettcher, SIGIR 2009). `fuse`
-combines lists by ranks and by scores, and is the default of hybrid search.
+combines lists by scores, and is the default of hybrid search.
 """
 
 from __future__ import annotations
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
 
 Key = TypeVar("Key", bound=Hashable)
 
-# Both values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
-_K = 8
-_CLOSENESS = 0.7  # share of a list's score that depends on scores; the remaining share depends on ranks
+_K = 8  # the parameter `k` of a list without scores
 _COMPARED = 100  # scores are normalized between the first rank and this rank
 
 
@@ -33,23 +31,11 @@ class FusionOptions(NamedTuple):
     kind: str = "adaptive"  # or "rrf": reciprocal ranks with fixed weights, without boosts
     dense_weight: float = 1.0  # weight of the vectors; "adaptive" multiplies it by other factors
     rrf_k: int = 60  # the parameter `k` of `merge`; only for "rrf"
-    statements: float = 1.0  # strength of the preference for messages that state something; 0 switches it off
-    dated: float = 0.2  # gain of messages with a time expression, if the query asks for a time
-    code_weight: float = 3.0  # only for "adaptive": factor of the vectors if a question in plain words finds code
-    long_weight: float = 2.0  # only for "adaptive": factor of the vectors if the best passages are long
 
     @classmethod
     def from_settings(cls, settings: Settings) -> FusionOptions:
         """Return the options in the settings."""
-        return cls(
-            settings.fusion,
-            settings.dense_weight,
-            settings.rrf_k,
-            settings.statements,
-            settings.dated,
-            settings.code_weight,
-            settings.long_weight,
-        )
+        return cls(settings.fusion, settings.dense_weight, settings.rrf_k)
 
 
 class RankedList(NamedTuple):
@@ -123,14 +109,13 @@ def merge(
 
 
 def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-    """Combine ranked lists by ranks and by scores. Return the entries of all lists with a score in 0..1, best first. An
-    entry has the score 1 if it is first in every list.
+    """Combine ranked lists by scores. Return the entries of all lists with a score in 0..1, best first. An entry has
+    the score 1 if it is first in every list.
 
-    The score of an entry in one list has two parts. One part decreases with the rank. The other part is the normalized
-    score: 1 for the first score of the list, 0 for the hundredth score, and linear between these two scores. So an
-    entry whose score in a list is much higher than the following scores is also far ahead after the fusion. The
-    normalization of scores follows Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval" (TOIS
-    2023).
+    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for the hundredth score, and
+    linear between these two scores (Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", TOIS
+    2023). So an entry whose score in a list is much higher than the following scores is also far ahead after the
+    fusion. In a list without scores, the score decreases with the rank.
     """
     return Fusion().add(lists)
 
@@ -163,17 +148,13 @@ def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]
 
 
 def _list_scores(ranked: RankedList) -> list[float]:
-    by_rank = _rank_values(len(ranked.items))
     if not ranked.scores:
-        return by_rank
+        return _rank_values(len(ranked.items))
     first, last = ranked.scores[0], ranked.scores[:_COMPARED][-1]
     span = first - last
     if span <= 0:
-        return [(1 - _CLOSENESS) * rank + _CLOSENESS for rank in by_rank]
-    return [
-        (1 - _CLOSENESS) * rank + _CLOSENESS * ((score - last) / span if score > last else 0.0)
-        for rank, score in zip(by_rank, ranked.scores, strict=True)
-    ]
+        return [1.0] * len(ranked.scores)
+    return [max(0.0, (score - last) / span) for score in ranked.scores]
 
 
 @lru_cache(maxsize=64)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import math
 import sqlite3
-import statistics
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -42,7 +41,7 @@ from agentformer.search.vector_search import (
     exact_scores,
     rescore,
 )
-from agentformer.search.weights import LONG, LanguageCoverage, asks_for_code, code_factor, weight_factors
+from agentformer.search.weights import LanguageCoverage, asks_for_code, code_factor, weight_factors
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.types import (
     NOT_INDEXED,
@@ -336,8 +335,7 @@ class RankedSearch:
         if boosts := all_boosts(connection, order, request.dates, known, request.terms, weight):
             lists, order = [*lists, *boosts], fusion.add(boosts)
         ranking = Ranking(lists, options, order)
-        if options.statements or options.dated:
-            ranking.reordered(*favor_statements(connection, ranking.order, request.terms, options, known))
+        ranking.reordered(*favor_statements(connection, ranking.order, known))
         return ranking, known
 
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
@@ -373,12 +371,10 @@ class RankedSearch:
             return (Factor("alone", 1.0),)  # only the vectors decide
         if self._fusion.kind == "adaptive":
             messages = 2 * sum(sample.kind == "message" for sample in samples.values()) > len(samples)
-            shown = weight_factors(nearest.scores, words.covered, messages=messages)
+            shown = weight_factors(words.covered, messages=messages)
             factors += shown
             if asks_for_code(request.terms, [*by_words, *by_vectors()]):
-                factors.append(code_factor(self._fusion.code_weight, shown))
-            elif statistics.median([sample.length for sample in samples.values()] or [0]) >= LONG:
-                factors.append(Factor("long", self._fusion.long_weight))
+                factors.append(code_factor(shown))
         return tuple(factors)
 
     def close(self) -> None:

@@ -1,20 +1,15 @@
-"""Statements: among the messages that a search finds, the messages that state something are ranked before questions and
-short reactions.
+"""Statements: among the messages that a search finds, those that state something are ranked before questions.
 
 A message is indexed with the words of the messages around it. Therefore the question "How long have you danced?" and
 the reaction "Wow!" are found as easily as the answer between them, and the question often has more words of the query.
-This module changes the scores of messages:
+This module changes the scores of the messages of sessions:
 
-- A question loses a part of its score, and a short message loses a part, because both state little.
-- A message after a question gains a part of the score of the question. Every message gains a smaller part of the score
-  of the message after it, because reactions repeat what was stated.
-- If the query names one of the speakers, the messages of the other speakers lose a part.
-- If the query asks for a time, a message with a time expression gains a part.
-- If the query asks for several things ("What books has Maria read?"), a message loses a part for each better message of
-  its session, because the things were mentioned in several sessions.
+- In a conversation of people, a message after a question gains a part of the score of the question, and a message
+  loses a part of its score if it states little.
+- In a chat of a person with an assistant, the messages of the assistant lose a part, because a memory is asked for what
+  the person has stated, also inside a request. An assistant's long answer would win by its many words and windows.
 
-Entries that are not messages of a session keep their scores. The weights were chosen by leaving out one conversation at
-a time (docs/BENCHMARKS.md).
+Each rule gives at least .02 of recall or of the reciprocal rank on conversations of its kind (docs/BENCHMARKS.md).
 
 The originals of a summary are the archived messages that it replaces. `name_originals` names the two originals that
 answer the query best, so a caller that needs the exact words reads only these two.
@@ -24,39 +19,29 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import NamedTuple
 
 from agentformer.index.entry_properties import MESSAGE_TEXT, Derived, Turn
-from agentformer.index.words.fields import day_of
 from agentformer.records.change_feed import adjacent
-from agentformer.records.codec import from_micros
-from agentformer.search.fusion import FusionOptions, RankedList
+from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
-from agentformer.text.dates.expressions import find_date_ranges
-from agentformer.text.languages import detect_language, stem
+from agentformer.text.languages import detect_language
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import Hit, MemoryEntry, Original
 
 NAME = "statements"  # name of the ranked list
+_ASSISTANT = "assistant"  # a role; imported conversations may have it as the name of the speaker
 _HEAD = 50  # number of hits that are read
-_QUESTION_LOSS = 0.15  # share of its score that a question loses
 _SHORT_LOSS = 0.45  # share of its score that a message loses if it states nothing
-_SHORT_COST = 0.1  # subtracted from the score of a message that states nothing
 _ANSWER_GAIN = 0.4  # share of the score of the question before it that a message gains
-_REACTION_GAIN = 0.12  # share of the score of the message after it that a message gains
-_SPEAKER_COST = 0.1  # subtracted from the score if the query names another speaker
-_SESSION_LOSS = 0.15  # share lost for each better message of the session, if the query asks for several things
-_SESSION_BETTER = 2  # number of better messages that count
+_ASSISTANT_COST = 0.3  # subtracted from the score of a message of an assistant
 _LEAST = 0.1  # share of its score that a message always keeps
-_DATED_HEAD = 20  # number of messages that are searched for time expressions
 BEST = 2  # number of originals that are named for a summary
 _ORIGINAL_READ = 4_000  # code points of an original that are read
 _ORIGINAL_QUESTION_LOSS = 0.3  # share of its score that an original loses if it is a question
@@ -65,107 +50,65 @@ _LENGTH_GAIN = 0.2  # added to the score of an original that states something
 
 Get = Callable[[Sequence[str]], Sequence[MemoryEntry]]
 
-_WORD = re.compile(r"[^\W_]+")
-# Questions for a time, by language.
-_WHEN: Mapping[str, re.Pattern[str]] = {
-    "en": re.compile(r"\b(when|how long ago|(what|which) (time|date|day|week|month|year|season))\b", re.IGNORECASE),
-    "fi": re.compile(r"\b(milloin|koska|mihin aikaan|minä (päivänä|vuonna)|missä kuussa)\b", re.IGNORECASE),
-    "sv": re.compile(r"\b(när|vilk(en|et) (tid|dag|datum|vecka|månad|år))\b", re.IGNORECASE),
-    "no": re.compile(r"\b(når|hvilke[nt]? (tid|dag|dato|uke|måned|år))\b", re.IGNORECASE),
-    "da": re.compile(r"\b(hvornår|hvilke[nt]? (tid|dag|dato|uge|måned|år))\b", re.IGNORECASE),
-    "de": re.compile(r"\b(wann|welche[nmrs]? (tag|datum|woche|monat|jahr))\b", re.IGNORECASE),
-    "ja": re.compile(r"いつ|何(時|日|曜日|月|年)"),
-}
-# Questions for several things, by language: a plural after "which" or "what", a question for a number, or for something
-# in common.
-_SEVERAL: Mapping[str, re.Pattern[str]] = {
-    "en": re.compile(
-        r"(?i:\b(?:how many|both|in common)\b)|(?i:\b(?:what|which)(?: (?:kinds?|types?|sorts?) of)?)"
-        r"(?: (?!(?:does|did|do|is|are|was|were|has|had|have)\b)[\w+-]+){0,2}?"
-        r" (?!(?:does|was|has|this)\b)[a-z]{2,}[a-hj-rtv-z]s\b"
-    ),
-    "fi": re.compile(
-        r"\b(mitkä|ketkä|keitä|montako|kuinka mon\w+|mitä \w+(ja|jä|ia|iä)|molem\w+|yhteistä)\b", re.IGNORECASE
-    ),
-    "sv": re.compile(r"\b(vilka|hur många|båda|gemensamt)\b", re.IGNORECASE),
-    "no": re.compile(r"\b(hvilke|hvor mange|begge|felles)\b", re.IGNORECASE),
-    "da": re.compile(r"\b(hvilke|hvor mange|begge|fælles)\b", re.IGNORECASE),
-    "de": re.compile(r"\b(wie viele|welche \w+(en|er)|beide\w*|gemeinsam\w*)\b", re.IGNORECASE),
-    "ja": re.compile(r"何(人|個|冊|匹|つ|回)|いくつ|両方|二人とも|共通"),
-}
 _MESSAGES = """
-    SELECT num, id, coalesce(occurred_at, created_at), occurred_at, speaker,
-        namespace, session_id, user_id, agent_id, project, substr(content, 1, ?)
+    SELECT num, id, coalesce(occurred_at, created_at), speaker,
+        namespace, session_id, user_id, agent_id, project, role, substr(content, 1, ?)
     FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND kind = 'message' AND session_id IS NOT NULL
 """
 
 
 class Message(NamedTuple):
-    """A message among the hits. `session` identifies its session. `following` is the number of the next message of its
-    session, or 0 if the next message is not among the hits. `question` is True if the message is a question. `stated`
-    grows from 0 to 1 with the length of the sentences that are no questions. The function `names_time` takes the
-    language of the query, and returns whether the message names a time."""
+    """A message among the hits. `following` is the number of the next message of its session, or 0 if the next message
+    is not among the hits. `question` is True if the message is a question. `stated` grows from 0 to 1 with the length
+    of the sentences that are no questions. `assistant` is True for an assistant's message."""
 
-    session: tuple[object, ...]
-    speaker: str
+    assistant: bool
     following: int
     question: bool
     stated: float
-    names_time: Callable[[str], bool]
 
 
 def favor_statements(
-    connection: sqlite3.Connection,
-    hits: Sequence[tuple[int, float]],
-    query: QueryTerms,
-    options: FusionOptions,
-    known: Mapping[int, Derived],
+    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived]
 ) -> tuple[list[tuple[int, float]], RankedList]:
     """Return the hits with new scores, best first, and a ranked list of the messages whose scores have grown. The
-    module docstring describes the changes, and `options` sets their strength. `hits` contains entry numbers with scores
-    in 0..1, best first. Scores stay in 0..1, and hits with equal scores keep their order. `known` contains the derived
-    rows of some of the entries (see `index.entry_properties`)."""
-    head = [num for num, _ in hits[:_HEAD]] if options.statements or options.dated else []
-    messages = _messages(connection, head, known) if head else {}
-    if not messages and (not hits or hits[0][1] <= 1):
-        return list(hits), RankedList(NAME, [], options.statements or options.dated)
+    module docstring describes the changes. `hits` contains entry numbers with scores in 0..1, best first. Scores stay
+    in 0..1, and hits with equal scores keep their order. `known` contains the derived rows of some of the entries (see
+    `index.entry_properties`)."""
+    messages = _messages(connection, [num for num, _ in hits[:_HEAD]], known)
+    if not messages:
+        return list(hits), RankedList(NAME, [], 1.0)
     scores = dict(hits)
-    changed = _stated(scores, messages, query, options.statements) if options.statements else {}
-    if options.dated and _asks(query, _WHEN):
-        for num in sorted(messages, key=lambda num: -changed.get(num, scores[num]))[:_DATED_HEAD]:
-            if messages[num].names_time(query.language):
-                changed[num] = changed.get(num, scores[num]) * (1 + options.dated)
-    if options.statements and _asks(query, _SEVERAL):
-        changed = _spread(changed, messages, options.statements)
+    changed = _stated(scores, messages)
     gains = {num: score - scores[num] for num, score in changed.items()}
     scores |= changed
-    most = max(1.0, *scores.values()) if scores else 1.0
+    most = max(1.0, *scores.values())
     if most > 1:
         scores = {num: score / most for num, score in scores.items()}
     ranked = sorted(scores.items(), key=itemgetter(1), reverse=True)  # keeps the order of equal scores
     gained = sorted((num for num, gain in gains.items() if gain > 0), key=lambda num: -gains[num])
-    return ranked, RankedList(NAME, gained, options.statements or options.dated)
+    return ranked, RankedList(NAME, gained, 1.0)
 
 
 def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
     """Return those of the entries `nums` that are messages of a session, in ascending order of their numbers."""
     turns = {num: turn for num in nums if (row := known.get(num)) is not None and (turn := row.turn) is not None}
-    texts: dict[int, tuple[str, int | None]] = {}
+    texts: dict[int, str] = {}
     if others := [num for num in nums if num not in known]:
-        for num, key, moment, at, speaker, *session, text in connection.execute(
+        for num, key, moment, speaker, *session, role, text in connection.execute(
             _MESSAGES, [MESSAGE_TEXT, json.dumps(others)]
         ).fetchall():
-            turns[num], texts[num] = Turn(key, moment, speaker, tuple(session)), (text, at)
+            turns[num], texts[num] = Turn(key, moment, speaker, tuple(session), role), text
     following = _following(connection, turns) if len(turns) > 1 else {}
     messages = {}
     for num, turn in sorted(turns.items()):
         if num in known:
             own = known[num].message
-            properties = own.question, own.stated, own.names_time
+            properties = own.question, own.stated
         else:
-            text, at = texts[num]
-            properties = ends_with_question(text), stated(text), partial(_names_time, text, at)
-        messages[num] = Message(turn.session, turn.speaker, following.get(num, 0), *properties)
+            properties = ends_with_question(texts[num]), stated(texts[num])
+        assistant = _ASSISTANT in (turn.role, turn.speaker.casefold())
+        messages[num] = Message(assistant, following.get(num, 0), *properties)
     return messages
 
 
@@ -178,62 +121,18 @@ def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dic
     return dict(adjacent(connection, ordered)) if ordered else {}
 
 
-def _stated(
-    scores: Mapping[int, float], messages: Mapping[int, Message], query: QueryTerms, strength: float
-) -> dict[int, float]:
-    """Return the new score of each message, depending on what it and its neighbors state. `strength` multiplies all
-    gains and losses."""
-    asked = {message.following: num for num, message in messages.items() if message.question}
-    named = _named_speakers(query, {message.speaker for message in messages.values()})
-    changed = {}
-    for num, message in messages.items():
-        score, missing = scores[num], 1 - message.stated
-        share = (1 - strength * _QUESTION_LOSS * message.question) * (1 - strength * _SHORT_LOSS * missing)
-        gain = _ANSWER_GAIN * scores[asked[num]] if num in asked else 0.0
-        gain += _REACTION_GAIN * scores.get(message.following, 0.0)
-        cost = _SHORT_COST * missing + _SPEAKER_COST * bool(named and message.speaker not in named)
-        changed[num] = max(_LEAST * score, score * share + strength * (gain - cost))
-    return changed
-
-
-def _spread(scores: Mapping[int, float], messages: Mapping[int, Message], strength: float) -> dict[int, float]:
-    """Return the new score of each message. It is lowered for each better message of the same session. `strength`
-    multiplies the loss."""
-    better: Counter[tuple[object, ...]] = Counter()
-    spread = {}
-    for num in sorted(scores, key=lambda num: -scores[num]):
-        session = messages[num].session
-        spread[num] = scores[num] * (1 - strength * _SESSION_LOSS) ** min(better[session], _SESSION_BETTER)
-        better[session] += 1
-    return spread
-
-
-def _named_speakers(query: QueryTerms, speakers: Iterable[str]) -> set[str]:
-    """Return the speakers that the query names. The result is empty if the query names all or none of them."""
-    speakers = {*speakers}
-    if len(speakers) < 2:
-        return set()
-    words = _stems(query.text, query.language)
-    named = {speaker for speaker in speakers if words & _stems(speaker, query.language)}
-    return named if len(named) < len(speakers) else set()
-
-
-def _stems(text: str, language: str) -> set[str]:
-    words = _WORD.findall(text.casefold())
-    return {form for word in words if len(word) > 1 for form in (word, stem(word, language))}
-
-
-def _asks(query: QueryTerms, questions: Mapping[str, re.Pattern[str]]) -> bool:
-    """Return whether a query is a question of one kind, such as "when". `questions` contains a pattern of this kind for
-    each language. The pattern of the query's language is used, or all patterns if this language has none."""
-    patterns = [questions[query.language]] if query.language in questions else questions.values()
-    return any(pattern.search(query.text) for pattern in patterns)
-
-
-def _names_time(text: str, occurred_at: int | None, prior: str) -> bool:
-    """Return whether a text names a day or a period, such as "last week". `occurred_at` is the time of the text, in
-    microseconds, and `prior` is the language of the query."""
-    return bool(find_date_ranges(text, day_of(from_micros(occurred_at)), detect_language(text, prior)))
+def _stated(scores: Mapping[int, float], messages: Mapping[int, Message]) -> dict[int, float]:
+    """Return the new score of each message."""
+    if any(message.assistant for message in messages.values()):
+        changed = {num: scores[num] - _ASSISTANT_COST * message.assistant for num, message in messages.items()}
+    else:
+        asked = {message.following: num for num, message in messages.items() if message.question}
+        changed = {
+            num: scores[num] * (1 - _SHORT_LOSS * (1 - message.stated))
+            + _ANSWER_GAIN * scores.get(asked.get(num, 0), 0)
+            for num, message in messages.items()
+        }
+    return {num: max(_LEAST * scores[num], score) for num, score in changed.items()}
 
 
 def name_originals(hits: Sequence[Hit], query: str, get: Get) -> list[Hit]:

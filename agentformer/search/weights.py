@@ -2,9 +2,7 @@
 weight is higher in these cases:
 
 - The embedder knows the language.
-- The nearest entry is much nearer than the other entries.
 - The search by words has found little of the query.
-- The passages are long.
 - The query asks in plain words for source code.
 """
 
@@ -25,15 +23,12 @@ from agentformer.types import Embedder, EmbeddingSpace, Factor
 
 # These values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
-_USUAL_DEVIATIONS = 4.0  # usual distance of the nearest entry from the mean of the near entries, in standard deviations
 _COVERED = 0.55  # share of the query in the best match by words; below this share, the words have missed much of it
 _COVERED_LEAST = 1e-9  # a smaller share counts as none
 _MISSED_POWER = 3  # exponent of the ratio of `_COVERED` to the share that the words cover
 _MISSED_POWER_MESSAGES = 1  # for messages: the search by words also finds them by the words of their neighbors
-_LEAST, _MOST = 0.15, 4.0
-_NEAREST = 100  # number of nearest entries whose cosines are compared
-_FEW = 10  # with so few entries, a standard deviation is not useful
-LONG = 1_400  # code points; if the median of the best passages is at least this, most entries have several windows
+_MOST = 4.0
+_CODE_WEIGHT = 3.0  # weight of the vectors for a query that asks for source code
 _CODE_SHARE = 0.5  # share of the best passages that are code
 
 _WORD = re.compile(r"[^\W\d_]{3,}")  # short words and numbers are left out: they say little about a language
@@ -48,18 +43,15 @@ _CACHED_TEXTS = 4_096  # beginnings of passages, and queries, with their numbers
 _is_code = lru_cache(maxsize=_CACHED_TEXTS)(is_code)
 
 
-def weight_factors(cosines: Sequence[float], covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
-    """Return those factors of the weight of the vectors that depend on the two result lists. `cosines` contains the
-    cosines of the nearest entries, best first. `covered` is the share of the query that the best match by words
-    contains, 0..1; rare words count more than common words (`WordHits.covered`). `messages` is True if most of the best
-    hits are messages."""
+def weight_factors(covered: float, *, messages: bool = False) -> tuple[Factor, ...]:
+    """Return those factors of the weight of the vectors that depend on the search by words. `covered` is the share of
+    the query that the best match by words contains, 0..1; rare words count more than common words
+    (`WordHits.covered`). `messages` is True if most of the best hits are messages."""
     power = _MISSED_POWER_MESSAGES if messages else _MISSED_POWER
     missed = max(1.0, _COVERED / covered) ** power if covered > _COVERED_LEAST else math.inf
-    distance = math.sqrt(_deviations(cosines[:_NEAREST]) / _USUAL_DEVIATIONS)
-    weight = _USUAL * missed * distance if distance else 0.0
-    if not _LEAST <= weight <= _MOST:
-        return (Factor("least", _LEAST) if weight < _LEAST else Factor("most", _MOST),)
-    return Factor("usual", _USUAL), Factor("missed", missed), Factor("distance", distance)
+    if _USUAL * missed > _MOST:
+        return (Factor("most", _MOST),)
+    return Factor("usual", _USUAL), Factor("missed", missed)
 
 
 def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
@@ -72,22 +64,11 @@ def asks_for_code(query: QueryTerms, passages: Sequence[str]) -> bool:
     return bool(code) and code >= _CODE_SHARE * len(passages)
 
 
-def code_factor(code_weight: float, factors: Sequence[Factor]) -> Factor:
+def code_factor(factors: Sequence[Factor]) -> Factor:
     """Return the factor that raises the weight of the vectors for a query that asks for source code. `factors` is the
-    result of `weight_factors`. The new factor is `code_weight`. It is smaller if the product of all factors, the new
-    one included, would otherwise exceed `code_weight`."""
-    weight = math.prod(factor.value for factor in factors)
-    return Factor("code", min(code_weight, max(1.0, code_weight / weight)))
-
-
-def _deviations(cosines: Sequence[float]) -> float:
-    """Measure how much nearer the first entry is than the others: the difference between the first cosine and the mean
-    of all cosines, divided by their standard deviation. `cosines` are sorted, best first."""
-    if len(cosines) < _FEW:
-        return _USUAL_DEVIATIONS
-    mean = math.fsum(cosines) / len(cosines)
-    spread = math.sqrt(math.fsum([(cosine - mean) ** 2 for cosine in cosines]) / len(cosines))
-    return max(0.0, cosines[0] - mean) / spread if spread > 0 else 0.0
+    result of `weight_factors`. The product of all factors, the new one included, is `_CODE_WEIGHT`, or the former
+    weight if this was higher."""
+    return Factor("code", max(1.0, _CODE_WEIGHT / math.prod(factor.value for factor in factors)))
 
 
 @dataclass(slots=True)

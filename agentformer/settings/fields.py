@@ -119,10 +119,6 @@ class Settings:
     rrf_k: int = 60  # Cormack et al. 2009; large, so that a first rank in only one list does not decide
     fusion: str = "adaptive"  # adaptive: the weight of the vectors depends on language and query; rrf: constant
     dense_weight: float = 1.0  # weight of the vectors, before `fusion` adapts it; the words have 1.0; 0: words only
-    code_weight: float = 3.0  # factor of the vectors if a question in plain words finds source code; 1: none
-    long_weight: float = 2.0  # factor of the vectors if the best passages are long, such as chunks of reports; 1: none
-    statements: float = 1.0  # how strongly messages that state something are ranked above questions; 0: not at all
-    dated: float = 0.2  # if the query asks for a time: share added to scores of messages that name one; 0: none
     reranker: str = ""  # `sbert:NAME_OR_FOLDER`, a cross-encoder that reorders the best hits; "": none
     rerank_hits: int = 30  # hits per search that the reranker reads; each hit needs one run of the model
     target_recall: float = 0.99  # share of the ten nearest vectors that a search in a large store finds; 0.5..1
@@ -254,14 +250,10 @@ _NOT_NEGATIVE = (
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {
     "abstain": (0, 1),
-    "code_weight": (0, 100),
-    "dated": (0, 10),
     "dense_weight": (0, 100),
-    "long_weight": (0, 100),
     "markdown_seconds": (0.01, 86_400),
     "noise_floor": (-1, 1),
     "port": (0, 65535),
-    "statements": (0, 2),
     "target_recall": (0.5, 1),
     "temperature": (0, 2),
 }

@@ -62,11 +62,7 @@ PARAMETERS = (
     Parameter("japanese", "words", language="ja"),
     Parameter("fusion", "search", dense=True),
     Parameter("dense_weight", "search", (0.0, 0.25, 0.5, 1.0, 2.0, 4.0), (0.0, 0.5, 1.0, 2.0), dense=True),
-    Parameter("code_weight", "search", (1.0, 2.0, 3.0, 5.0), (1.0, 3.0), dense=True, code=True),
-    Parameter("long_weight", "search", (1.0, 1.5, 2.0, 3.0), (1.0, 2.0), dense=True),
     Parameter("rrf_k", "search", (5, 10, 20, 60, 120), (10, 60), dense=True),
-    Parameter("statements", "search", (0.0, 0.5, 1.0, 1.5), (0.0, 1.0)),
-    Parameter("dated", "search", (0.0, 0.2, 0.5), (0.0, 0.2)),
     Parameter("fanout", "search", (30, 100, 300), (30, 100), dense=True),
 )
 _ANALYSIS = {each.name for each in PARAMETERS if each.cost == "words"}
