@@ -22,10 +22,10 @@ from zlib import crc32
 from agentformer.errors import StoreDamaged
 from agentformer.records.codec import from_row
 from agentformer.records.scopes import SEARCHED
-from agentformer.text.dates.expressions import find_date_ranges, time_languages
+from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
-from agentformer.text.languages import LanguageVotes, detect_language, language_code, language_votes
+from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
@@ -69,22 +69,10 @@ _OUTDATED = (
 
 class Message(NamedTuple):
     """The properties of a message. `stated` is near 0 if the message consists of questions, and grows to 1 with the
-    length of the other sentences (`text.splitting.stated`). `times` is True if the text names a time in every language,
-    and False if it names none in any language. Otherwise, `times` contains the languages in which the text names a time
-    (ISO 639-1; "" means all other languages), and `votes` helps to detect the language."""
+    length of the other sentences (`text.splitting.stated`)."""
 
     question: bool
     stated: float
-    times: bool | tuple[str, ...]
-    votes: LanguageVotes | None
-
-    def names_time(self, prior: str) -> bool:
-        """Return whether the message names a day or a period. If the language of the message is not clear, `prior`, the
-        language of the query, is used."""
-        if isinstance(self.times, bool) or self.votes is None:
-            return bool(self.times)
-        language = self.votes.language(prior)
-        return (language if language in time_languages() else "") in self.times
 
 
 class Turn(NamedTuple):
@@ -142,9 +130,8 @@ class Derived:
     def message(self) -> Message:
         """The properties that only a message has."""
         if isinstance(self._message, str):
-            question, share, times, votes = json.loads(self._message)
-            named = times if isinstance(times, bool) else tuple(times)
-            self._message = Message(question, share, named, LanguageVotes.from_json(votes) if votes else None)
+            question, share, *_ = json.loads(self._message)  # rows of former versions have more values
+            self._message = Message(question, share)
         return self._message
 
 
@@ -226,16 +213,14 @@ def _row(num: int, checksum: int | None, analysis: Analysis) -> _Prepared:
 def analyze(entry: MemoryEntry) -> Analysis:
     """Return the properties of an entry, as they are stored in its row."""
     on = entry.occurred_at.astimezone(UTC).date() if entry.occurred_at else None
-    message = None
+    message: list[Any] | None = None
     if entry.kind == "message" and entry.session_id is not None:
-        message = _message(entry.content[:MESSAGE_TEXT], on)
+        text = entry.content[:MESSAGE_TEXT]
+        message = [ends_with_question(text), stated(text)]
     prior = language_code(entry.metadata.get("language"))
     language, start = detect_language(entry.content, prior), entry.content[:DATE_TEXT]
-    if message and message[2] is False and len(entry.content) <= MESSAGE_TEXT:
-        spans: tuple[DaySpan, ...] = ()  # the message names no time in any language
-    else:
-        same = not prior and len(start) == len(entry.content)
-        spans = _days(start, on, language if same else detect_language(start))
+    same = not prior and len(start) == len(entry.content)
+    spans = _days(start, on, language if same else detect_language(start))
     days = " ".join(f"{first.toordinal()} {last.toordinal()}" for first, last in spans)
     facts = [(about, value) for about, value, _ in stated_facts(entry, lambda: language)]
     texts = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
@@ -273,16 +258,6 @@ def named_days(content: str, on: date | None) -> tuple[DaySpan, ...]:
 
 def _days(text: str, on: date | None, language: str) -> tuple[DaySpan, ...]:
     return tuple(dict.fromkeys((days.first, days.last) for days in find_date_ranges(text, on, language)))
-
-
-def _message(text: str, on: date | None) -> list[Any]:
-    """Return the values of the fields of `Message` as a list that can be stored as JSON."""
-    times: bool | list[str] = bool(find_date_ranges(text, on))  # in any language
-    if times:
-        named = [name for name in time_languages() if find_date_ranges(text, on, name)]
-        times = len(named) == len(time_languages()) or ["", *named]
-    votes = language_votes(text).to_json() if isinstance(times, list) else None
-    return [ends_with_question(text), stated(text), times, votes]
 
 
 def _entry_title(entry: MemoryEntry) -> str:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import Stemmer
 
@@ -243,15 +243,6 @@ class LanguageVotes(NamedTuple):
             if most >= votes_needed and most >= second * lead:
                 return best
         return prior if prior in candidates or self.script == "latin" else candidates[0]
-
-    def to_json(self) -> list[Any]:
-        """Return the evidence as a value for JSON."""
-        return [self.script, dict(self.votes), self.finnish]
-
-    @classmethod
-    def from_json(cls, value: Sequence[Any]) -> LanguageVotes:
-        """Return the evidence that `to_json` has returned as `value`."""
-        return cls(str(value[0]), {str(name): float(votes) for name, votes in value[1].items()}, bool(value[2]))
 
 
 def language_votes(text: str) -> LanguageVotes:

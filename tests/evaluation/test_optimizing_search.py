@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
 from collections.abc import Mapping, Sequence
@@ -120,13 +119,7 @@ def test_without_vectors_only_what_words_are_found_by_is_searched() -> None:
     wordy = Facts(model_tokens=0, longest=2_000, languages=frozenset({"en", "fi", "ja"}))
     names = {each.name for each in space("full", wordy).parameters(NOW)}
     assert {"chunk_tokens", "chunk_overlap", "compounds"} <= names
-    assert names.isdisjoint({"window_tokens", "fusion", "dense_weight", "long_weight", "rrf_k", "fanout"})
-
-
-def test_the_weight_for_code_is_searched_in_a_corpus_with_code() -> None:
-    code = dataclasses.replace(MUCH, code=True)
-    for facts, searched in ((MUCH, False), (code, True), (dataclasses.replace(code, model_tokens=0), False)):
-        assert ("code_weight" in {each.name for each in space("quick", facts).parameters(NOW)}) is searched
+    assert names.isdisjoint({"window_tokens", "fusion", "dense_weight", "rrf_k", "fanout"})
 
 
 def test_an_overlap_stays_its_share_of_a_chunk() -> None:

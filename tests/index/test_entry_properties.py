@@ -18,8 +18,8 @@ from agentformer.errors import EmbedderUnavailable
 from agentformer.index import entry_properties, property_threads
 from agentformer.index.property_threads import DerivedRenewal
 from agentformer.search import boosts
-from agentformer.text.dates.expressions import find_date_ranges, time_languages
-from agentformer.text.languages import detect_language, language_votes
+from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.text.languages import detect_language
 from agentformer.types import Matrix, MemoryEntry, Query, Source, new_id
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)
@@ -87,20 +87,7 @@ def test_what_is_kept_equals_what_the_entry_shows(af: agentformer.AgentFormer, o
         assert row.title == entry_properties.own_title("", entry.content[:102])
     for entry in said:
         message, text = kept[entry.id].message, entry.content[:1000]
-        for prior in ("", "en", "fi", "sv", "no", "da", "de", "ja", "es", "ru", "xx"):
-            assert message.names_time(prior) == bool(find_date_ranges(text, on, detect_language(text, prior)))
         assert message.question == text.endswith("?") or text == TEXTS[6]
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_a_language_without_a_time_has_none_in_a_single_language(text: str) -> None:
-    named = [name for name in time_languages() if find_date_ranges(text, NOON.date(), name)]
-    assert not named or find_date_ranges(text, NOON.date())
-    votes = language_votes(text)
-    assert votes.from_json(votes.to_json()) == votes
-    assert [votes.language(prior) for prior in ("", "et", "fi")] == [
-        detect_language(text, prior) for prior in ("", "et", "fi")
-    ]
 
 
 def test_the_ranking_with_kept_rows_is_the_ranking_without(
@@ -231,10 +218,11 @@ def test_an_analysis_ends_with_the_embedding_when_the_embedder_fails() -> None:
 
 
 def test_the_version_is_that_of_the_analysis() -> None:
-    """If the analysis has changed on purpose, raise `entry_properties.VERSION` and write the new digest."""
+    """If the analysis has changed on purpose, raise `entry_properties.VERSION` and write the new digest. Values that
+    are merely left out need no new version: `Derived.message` reads the longer rows of before."""
     told = []
     for text, kind in itertools.product(TEXTS, ("fact", "message")):
         entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
         told.append(entry_properties.analyze(entry))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
-    assert (entry_properties.VERSION, digest) == (1, "2b26b67665b047bc")
+    assert (entry_properties.VERSION, digest) == (1, "cc88b2c357b9dc8f")

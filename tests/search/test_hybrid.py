@@ -251,22 +251,17 @@ SCRIPT = 'def read_{0}_rows(path):\n    """Return the rows of the {0}."""\n    r
 
 def test_the_factors_of_a_search_explain_the_weight_of_its_vectors(tmp_path: Path) -> None:
     options = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
-    with agentformer.connect(**options, code_weight=2.5, long_weight=1.5) as af:
+    with agentformer.connect(**options) as af:
         af.memory.store_many([SCRIPT.format(name) for name in ("harbour", "lighthouse", "island")], namespace="code")
-        af.memory.store_many(
-            [f"The {name} has a keeper. " + "Nothing else is known about it. " * 50 for name in ("harbour", "island")],
-            namespace="long",
-        )
         af.memory.store_many(["The harbour has a keeper.", "The island has none."], namespace="short")
         for namespace, query, wanted in [
-            ("code", "how are the rows of a harbour read", {"code": 2.5}),
-            ("code", "read_harbour_rows", {}),
-            ("long", "who keeps the harbour", {"long": 1.5}),
-            ("short", "who keeps the harbour", {}),
+            ("code", "how are the rows of a harbour read", True),
+            ("code", "read_harbour_rows", False),
+            ("short", "who keeps the harbour", False),
         ]:
             hits = af.backend.search(Query(query, agentformer.Scope(namespace)))
             factors = {factor.name: factor.value for factor in hits.factors}
-            assert {name: factors[name] for name in ("code", "long") if name in factors} == wanted, query
+            assert ("code" in factors) is wanted, query
             weights = {vote.weight for hit in hits for vote in hit.votes if vote.name == "vectors"}
             assert [*weights] == [pytest.approx(math.prod(factors.values()))]
             assert not af.backend.search(Query(query, agentformer.Scope(namespace), mode="dense")).factors

@@ -37,7 +37,6 @@ from agentformer.evaluation.optimizing.space import (
 )
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.settings.access import file_lock, make_folder
-from agentformer.text.code import is_code
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace
 
@@ -178,11 +177,9 @@ def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:
     count = corpus.embedder.token_spans if space is not None else estimated_spans
     step = max(1, len(dataset.passages) // _SAMPLE)
     texts = [passage.text for passage in dataset.passages[::step]]
-    code = any(map(is_code, texts))
     texts += [question.text for question in dataset.questions]
     return Facts(
         space.max_tokens if space is not None else 0,
         max(len(count(passage.text)) for passage in longest),
         frozenset(detect_language(text[:_BEGINNING]) for text in texts),
-        code,
     )

@@ -49,7 +49,6 @@ class Parameter:
     quick: tuple[Value, ...] = ()
     dense: bool = False  # True if the setting affects only stores with vectors
     language: str = ""  # the only language that the setting affects; "" for all languages
-    code: bool = False  # True if the setting affects only stores with source code
 
 
 # In the order of the search: settings of storing, then of indexing, then of ranking.
@@ -75,7 +74,6 @@ class Facts:
     model_tokens: int  # tokens that the model can read; 0 if there are no vectors
     longest: int  # tokens of the longest passage
     languages: frozenset[str]  # languages of passages and questions
-    code: bool = False  # True if some passages are source code
 
 
 def present(settings: Settings) -> Configuration:
@@ -146,8 +144,6 @@ class Space:
 
     def _matters(self, parameter: Parameter) -> bool:
         if parameter.dense and not self.facts.model_tokens:
-            return False
-        if parameter.code and not self.facts.code:
             return False
         return not parameter.language or parameter.language in self.facts.languages
 
