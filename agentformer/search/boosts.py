@@ -32,7 +32,7 @@ _TITLE_HEAD = 3  # number of hits that are searched for titles
 _TITLE_LENGTHS = range(4, 101)  # code points
 _TITLE_OWNERS = 2  # if more entries share a title, it names a document or a subject, not an entry
 _TITLE_TEXT = 4_000  # code points of a hit that are searched for titles
-_IDENTIFIER_WEIGHT = 1.0  # or the weight of the vectors if it is larger, because vectors do not represent codes
+_IDENTIFIER_WEIGHT = 1.0  # plus the weight of the vectors, so that no entry without the code is ranked higher
 _IDENTIFIER_OWNERS = 2  # if more entries contain a code, it distinguishes them no better than a word
 _IDENTIFIER_TEXT = 20_000  # code points of a hit that are searched for codes
 _DATE_WEIGHT = 0.3
@@ -157,8 +157,8 @@ def identifier_boost(
 ) -> RankedList:
     """Return a ranked list that raises the entries with a code of the query, such as "9f3ac01b7e", if at most two of
     the hits `nums` contain this code. `identifiers` are the codes of the query (`QueryTerms.identifiers`). `weight` is
-    the weight of the vectors. The list has at least this weight. Vectors cannot distinguish codes, and with a lower
-    weight an entry with another code could be ranked first."""
+    the weight of the vectors. The list weighs as much as words and vectors together, because vectors cannot
+    distinguish codes, and words prefer a short entry with a similar code."""
     found: set[int] = set()
     if identifiers:
         query = f"SELECT num, title || ' ' || context || ' ' || substr(content, 1, ?) {_IN_NUMS}"
@@ -167,7 +167,7 @@ def identifier_boost(
         for identifier in identifiers:
             owners = [num for num, text in texts.items() if _has_words(text, identifier)]
             found.update(owners if len(owners) <= _IDENTIFIER_OWNERS else ())
-    return RankedList("identifiers", [num for num in nums if num in found], max(_IDENTIFIER_WEIGHT, weight))
+    return RankedList("identifiers", [num for num in nums if num in found], _IDENTIFIER_WEIGHT + weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,16 @@ _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
 _LETTER = r"[^\W\d_]"
+_JOINED = re.compile(r"[^\W_]+(?:[-_./\\:#+][^\W_]+)*")
 # A code: letters and digits that alternate ("9f3ac01b7e"), a long word of letters before or after digits, a long
-# number, or a code with hyphens, which begins with a letter. "FY2022", "python3" and "18th-century" are words.
+# number, or parts that marks join: after a letter with three digits in a row ("inv/2026/0007") or two parts of digits
+# ("v1.22.33"), or at least three parts, of which one has letters and one has three digits ("12-ab-3456"). "FY2022",
+# "python3", "18th-century" and "covid-19" are words, and "20.11.2026" is a date.
 _IDENTIFIER = re.compile(
     rf"(?=\w{{6}})(?:{_LETTER}+\d+{_LETTER}[^\W_]*|\d+{_LETTER}+\d[^\W_]*)|\d{{6,}}"
     rf"|(?=\w{{8}})(?:{_LETTER}+\d{{3,}}|\d{{3,}}{_LETTER}+)"
-    rf"|(?=.{{6}})(?=.*\d{{3}}){_LETTER}[^\W_]*(?:-[^\W_]+)+"
+    rf"|(?=.{{6}})(?=.*\d{{3}}){_LETTER}[^\W_]*(?:[\W_][^\W_]+)+|{_LETTER}+\d*(?:[\W_]\d+){{2,}}"
+    rf"|(?=.*\d{{3}})(?=.*{_LETTER})[^\W_]+(?:[\W_][^\W_]+){{2,}}"
 )
 
 _CACHED_PARTS = 24_576  # for each language, in addition to as many older parts; at most 20 MB in total
@@ -228,10 +232,8 @@ class QueryTerms:
     @property
     def identifiers(self) -> tuple[str, ...]:
         """The codes of the query as written, in lower case, such as "9f3ac01b7e", "inv-2024-0032" or "4711023"."""
-        folded = self.text.casefold()
-        codes: Iterable[str] = dict.fromkeys(code for token in self.tokens for code in token.codes)
-        codes = [code for code in codes if _IDENTIFIER.fullmatch(code)]
-        return tuple(code for code in codes if re.search(rf"(?<![^\W_]){re.escape(code)}(?![^\W_])", folded))
+        found = dict.fromkeys(match[0] for match in _JOINED.finditer(self.text.casefold()))
+        return tuple(code for code in found if _IDENTIFIER.fullmatch(code))
 
     def terms(self, languages: Collection[str], analyzers: Analyzers = PLAIN) -> Terms:
         """Return the terms to look up in texts of these `languages`. "" means texts of unknown language.

@@ -203,6 +203,32 @@ def test_a_code_that_one_entry_has_finds_it_first(af: AgentFormer, form: str) ->
         assert code in first.entry.content and votes(first)["identifiers"][0] == 1
 
 
+_DIGITS, _LETTERS, _HEX = "0123456789", "ABCDEFGHJKLMNPQRSTUVWXYZ", "0123456789abcdef"
+# "d" is a digit, "L" a letter, "x" a hexadecimal digit; other characters stay.
+SHAPES = (
+    *("INV/2026/dddd", "LLddLd", "SKU-ddddd", "xxxxxxxxxx", "LLL-ddd", "L.dd.d.dd", "dddddddddddd", "#dddddd"),
+    *("xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", "ERR_LL_ddd", "Vd.dd.dd", "FIdd dddd dddd dddd dd"),
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_code_of_any_shape_finds_its_text_of_any_length_among_others_like_it(af: AgentFormer, shape: str) -> None:
+    chosen = random.Random(shape)
+    kinds = {"d": _DIGITS, "L": _LETTERS, "x": _HEX}
+    codes = list(dict.fromkeys("".join(chosen.choice(kinds.get(c, c)) for c in shape) for _ in range(60)))
+    words = "pump valve customer repaired arrived office meeting report shipment replaced budget approved".split()
+
+    def text(code: str) -> str:
+        said = [" ".join(chosen.choices(words, k=8)).capitalize() for _ in range(chosen.choice((1, 2, 5, 20, 60, 100)))]
+        said[chosen.randrange(len(said))] += f" {code}"
+        return ". ".join(said) + "."
+
+    ids = [entry.id for entry in af.memory.store_many(list(map(text, codes)))]
+    for entry_id, code in list(zip(ids, codes, strict=True))[::6]:
+        for query in (code, code.lower(), f"What happened with {code}?"):
+            assert af.memory.search(query, limit=3)[0].entry.id == entry_id, query
+
+
 @pytest.mark.parametrize("backend", ["faiss", "local_json"])
 def test_a_name_is_no_rarer_in_an_entry_of_unknown_language(tmp_path: Path, backend: str) -> None:
     known = ["Aino lives in Helsinki.", "Aino plays chess.", "Aino owns a boat.", "Matti works at the harbour."]

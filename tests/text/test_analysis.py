@@ -99,7 +99,12 @@ def test_codes_numbers_and_joined_words_are_kept_whole_and_split() -> None:
 def test_codes_of_a_query_are_what_no_word_or_year_looks_like() -> None:
     written = "Is 9F3AC01B7E, cd80680348, INV-2024-0032 or 4711023 newer than A4 of 2024-05-06?"
     assert QueryTerms.of(written).identifiers == ("9f3ac01b7e", "cd80680348", "inv-2024-0032", "4711023")
+    joined = "inv/2026/0007, err_ab_123? v1.22.33; A.12.3.45: 2026/INV/0007 12-AB-3456 #123456"
+    assert QueryTerms.of(joined).identifiers == (
+        *("inv/2026/0007", "err_ab_123", "v1.22.33", "a.12.3.45", "2026/inv/0007", "12-ab-3456", "123456"),
+    )
     words = "FY2022 python3 18th-century 1980-luvulla covid-19 200 000 internet2 20.11.2026 3rd-and-9 facade12"
+    words += " 03/14/2026 12:30 and/or en_US e.g. 1.500,50 http://a.b"
     assert QueryTerms.of(words).identifiers == ()
 
 
