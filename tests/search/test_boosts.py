@@ -62,8 +62,8 @@ def test_entries_with_a_code_of_the_query_are_boosted_if_few_have_it(connection:
         *[("", "Part 471102 is in use.")] * 3,
     )
     boost = identifier_boost(connection, [7, 6, 5, 4, 3, 2, 1], ["9f3ac01b7e", "inv-2024-0032", "471102"], 0.7)
-    assert (boost.name, boost.items, boost.weight) == ("identifiers", [3, 2, 1], 1.0)
-    assert identifier_boost(connection, [1], ["9f3ac01b7e"], 2.5).weight == 2.5
+    assert (boost.name, boost.items, boost.weight) == ("identifiers", [3, 2, 1], 1.7)
+    assert identifier_boost(connection, [1], ["9f3ac01b7e"], 2.5).weight == 3.5
     assert identifier_boost(connection, [1], []).items == []
 
 

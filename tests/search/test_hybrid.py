@@ -204,6 +204,18 @@ def test_a_code_that_one_entry_has_finds_it_first(af: AgentFormer, form: str) ->
 
 
 _DIGITS, _LETTERS, _HEX = "0123456789", "ABCDEFGHJKLMNPQRSTUVWXYZ", "0123456789abcdef"
+_OFFICE_WORDS = (
+    "pump",
+    "valve",
+    "customer",
+    "repaired",
+    "arrived",
+    "office",
+    "meeting",
+    "report",
+    "shipment",
+    "budget",
+)
 # "d" is a digit, "L" a letter, "x" a hexadecimal digit; other characters stay.
 SHAPES = (
     *("INV/2026/dddd", "LLddLd", "SKU-ddddd", "xxxxxxxxxx", "LLL-ddd", "L.dd.d.dd", "dddddddddddd", "#dddddd"),
@@ -216,10 +228,12 @@ def test_a_code_of_any_shape_finds_its_text_of_any_length_among_others_like_it(a
     chosen = random.Random(shape)
     kinds = {"d": _DIGITS, "L": _LETTERS, "x": _HEX}
     codes = list(dict.fromkeys("".join(chosen.choice(kinds.get(c, c)) for c in shape) for _ in range(60)))
-    words = "pump valve customer repaired arrived office meeting report shipment replaced budget approved".split()
 
     def text(code: str) -> str:
-        said = [" ".join(chosen.choices(words, k=8)).capitalize() for _ in range(chosen.choice((1, 2, 5, 20, 60, 100)))]
+        said = [
+            " ".join(chosen.choices(_OFFICE_WORDS, k=8)).capitalize()
+            for _ in range(chosen.choice((1, 2, 5, 20, 60, 100)))
+        ]
         said[chosen.randrange(len(said))] += f" {code}"
         return ". ".join(said) + "."
 
