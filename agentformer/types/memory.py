@@ -264,7 +264,7 @@ class Factor(NamedTuple):
     """A reason (`name`) for a higher or lower weight of the vectors in a hybrid search, with a factor (`value`). The
     weight is the product of all factors."""
 
-    name: str  # "usual", "missed", "distance", "least", "most", "language", "code", "long", "setting" or "alone"
+    name: str  # "usual", "missed", "most", "language", "code", "setting" or "alone"
     value: float  # at least 0; above 1 raises the weight
 
 

@@ -87,8 +87,8 @@ class Factor(ResponseModel):
     the product of all factors."""
 
     name: str = Field(
-        description="The reason of the factor: `usual`, `missed`, `distance`, `least`, `most`, `language`, `code`, "
-        "`long`, `setting` or `alone`. docs/RETRIEVAL.md explains them."
+        description="The reason of the factor: `usual`, `missed`, `most`, `language`, `code`, "
+        "`setting` or `alone`. docs/RETRIEVAL.md explains them."
     )
     value: float = Field(
         ge=0, description="A value above 1 raises the weight of the vectors, and a value below 1 lowers it."

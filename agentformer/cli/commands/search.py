@@ -43,11 +43,8 @@ _FACTORS = {
     "language": "the embedder's knowledge of the language",
     "usual": "the usual weight",
     "missed": "words of the query that the best hits lack",
-    "distance": "how much nearer the nearest hit is than the others",
-    "least": "the least weight: all hits are almost equally near",
     "most": "the greatest weight: words find little",
     "code": "a question for source code",
-    "long": "long passages",
     "alone": "no hit has the words",
 }
 _RERANKER = "reranker"  # the order of its hits depends on this list alone, so the weight is not shown
