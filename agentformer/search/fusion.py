@@ -112,9 +112,9 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
     """Combine ranked lists by scores. Return the entries of all lists with a score in 0..1, best first. An entry has
     the score 1 if it is first in every list.
 
-    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for the hundredth score, and
-    linear between these two scores (Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", TOIS
-    2023). So an entry whose score in a list is much higher than the following scores is also far ahead after the
+    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for a score one mean step below
+    the hundredth or last score, and linear between these two scores (Bruch, Gai, Ingber, "An Analysis of Fusion
+    Functions for Hybrid Retrieval", TOIS 2023). So an entry whose score in a list is much higher than the following scores is also far ahead after the
     fusion. In a list without scores, the score decreases with the rank.
     """
     return Fusion().add(lists)
@@ -150,11 +150,12 @@ def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]
 def _list_scores(ranked: RankedList) -> list[float]:
     if not ranked.scores:
         return _rank_values(len(ranked.items))
-    first, last = ranked.scores[0], ranked.scores[:_COMPARED][-1]
-    span = first - last
-    if span <= 0:
+    compared = ranked.scores[:_COMPARED]
+    first, last = compared[0], compared[-1]
+    if first <= last:
         return [1.0] * len(ranked.scores)
-    return [max(0.0, (score - last) / span) for score in ranked.scores]
+    least = last - (first - last) / (len(compared) - 1)
+    return [max(0.0, (score - least) / (first - least)) for score in ranked.scores]
 
 
 @lru_cache(maxsize=64)
