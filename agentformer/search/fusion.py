@@ -112,10 +112,10 @@ def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
     """Combine ranked lists by scores. Return the entries of all lists with a score in 0..1, best first. An entry has
     the score 1 if it is first in every list.
 
-    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for a score one mean step below
-    the hundredth or last score, and linear between these two scores (Bruch, Gai, Ingber, "An Analysis of Fusion
-    Functions for Hybrid Retrieval", TOIS 2023). So an entry whose score in a list is much higher than the following scores is also far ahead after the
-    fusion. In a list without scores, the score decreases with the rank.
+    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for a score one mean step
+    below the hundredth or last score, and linear between these two (Bruch, Gai, Ingber, "An Analysis of Fusion
+    Functions for Hybrid Retrieval", TOIS 2023). So an entry whose score in a list is much higher than the following
+    scores is also far ahead after the fusion. In a list without scores, the score decreases with the rank.
     """
     return Fusion().add(lists)
 
