@@ -3,8 +3,8 @@ questions with even numbers: `python -m bench.answers --fit`.
 
 The score of a sentence is a weighted sum of its features. The probability that a sentence answers its question is the
 softmax of the scores over the sentences of the three hits. The fit maximises the probability of the sentences whose
-quote holds the answer, with the same weight for each set. The confidence is a logistic function. Questions that a rule
-decides (hits that hardly contain an answer, an unknown name) are left out of its fit.
+quote holds the answer, with the same weight for each set. The confidence is a logistic function. Quotes that
+are certainly about something else are left out of its fit.
 
 The confidence is also fitted to four of five parts of the questions and compared with the fifth. Questions about one
 passage are in one part, because the answer of one tells about another.
@@ -125,7 +125,7 @@ def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> list[float]:
     """Return the coefficients of the confidence. Each set has the same weight."""
     inputs, right, weights = [], [], []
     for each in judged.values():
-        used = [one for one in each if one.grounds.is_judged and one.number % 2 == 0]
+        used = [one for one in each if not one.grounds.elsewhere and one.number % 2 == 0]
         inputs += [one.grounds.values for one in used]
         right += [float(one.right) for one in used]
         weights += [1 / max(1, len(used))] * len(used)
