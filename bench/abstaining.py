@@ -1,4 +1,4 @@
-"""Declined questions: `python -m bench.abstaining [SET ...] [--curve] [--fit]`.
+"""Declined questions: `python -m bench.abstaining [SET ...] [--curve]`.
 
 Each passage of a set is stored as a chunk, with the packaged MiniLM, and the questions are searched. A question is
 answerable if the right passage is among its three hits; it is lost if it is declined. Four kinds of question have no

@@ -143,7 +143,7 @@ def main() -> None:
         for name, each in measured.items():
             print(f"| {name} | {times(each.seconds)} |")
     if chosen.fit:
-        print("\n".join(answers_fit.fitted({name: each.examples for name, each in measured.items()})))
+        print(answers_fit.fitted({name: each.examples for name, each in measured.items()}))
         judged = {name: each.judged for name, each in measured.items()}
         weights = ", ".join(f"{weight:.2f}" for weight in answers_fit.confidence_fitted(judged))
         print(f"_WEIGHTS = ({weights})  # of the confidence")

@@ -8,14 +8,12 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from agentformer.text.dates import find_dates, months, weekdays
-from agentformer.text.facts import facts_of
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
+from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,
     Question,
-    classify,
     has_words,
     pattern_of,
     periods,
@@ -44,12 +42,6 @@ _CLOCK = re.compile(
     r"|\b(?:at|kl\.?|klo|kello|klokk?[ae]n?|klockan|a las|alle) ?\d{1,2}(?!\d| ?\w)",
     re.IGNORECASE,
 )
-_SELECTING = frozenset(
-    {"which", "what", "who", "where", "many"}
-)  # types of questions that ask for some of several things
-_NEGATING = "non|un|in|im|dis|u|o|epä|nicht|icke|ikke"  # the beginning of a word that negates the rest
-_BEHIND = 2  # words after a negation that it may negate
-_NEGATED = 0.4  # a text with a negation may still answer a question without one
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
 _MOMENT = 0.5  # value of a day of the week or a part of the day
@@ -95,26 +87,6 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
 def asks_number(question: Question) -> bool:
     """Return whether a number answers the question. Also true for "What does it cost?" and "What does it weigh?"."""
     return question.type in ("many", "much") or (question.type == "what" and not _AMOUNTS.isdisjoint(question.measures))
-
-
-def has_other_polarity(question: str, text: str, language: str) -> float:
-    """Return how surely a question and a text differ in a negation, from 0 to 1. "Which plants are not toxic?" asks for
-    a text with a negation, which may be a part of a word ("non-toxic"). "Which plants are toxic?" more likely asks for
-    a text that does not negate one of its words. For other questions, such as "Is it toxic?" and "Why", the text may
-    have both."""
-    asked = classify(question, language)
-    if asked.type not in _SELECTING:
-        return 0.0
-    wanted, stated = (facts_of(each, language or asked.language).negated for each in (question, text))
-    if wanted:
-        words = "|".join(re.escape(word) for word in _spoken(question) if len(word) > 2)
-        return float(not stated and re.search(rf"\b(?:{_NEGATING})-?(?:{words})\b", text, re.IGNORECASE) is None)
-    if not stated or asked.type != "which":
-        return 0.0
-    code = language or asked.language
-    said, negations = [word.casefold() for word in _SPOKEN.findall(text)], NEGATIONS.get(code, frozenset())
-    behind = {word for at, word in enumerate(said) if not negations.isdisjoint(said[max(0, at - _BEHIND) : at])}
-    return 0.0 if behind.isdisjoint(_spoken(question) - FUNCTION_WORDS.get(code, frozenset())) else _NEGATED
 
 
 def _spoken(text: str) -> set[str]:

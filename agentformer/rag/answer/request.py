@@ -16,7 +16,6 @@ from agentformer.rag.answer.confidence import QuoteFeatures, about_question
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.rag.answer.sources import SOURCES, SourceName
-from agentformer.rag.answer.versions import newer_first
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.facts.designations import is_about_another
 from agentformer.text.facts.numbers import names_another, numbered_things
@@ -25,6 +24,7 @@ from agentformer.text.row_values import asked_value
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
+_REPEATED = 0.8  # share of the question's words in a quote that only repeats the question
 _OFF_TOPIC = 0.2  # factor of the score of a sentence that is probably about something else
 _PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
 _MENTIONED = "mentions"  # list of hits whose title is mentioned
@@ -94,11 +94,10 @@ class AnswerRequest:
 
     @cached_property
     def ranked(self) -> list[RankedSentence]:
-        """The sentences of the hits, best first; of two versions of a statement, the newer one is first. Vectors of
-        sentences are compared only if the embedder knows the language of the hits. Vectors of tokens are compared if
-        the embedder knows this language, or if a hit has the language of the question."""
-        ranked = self._with_off_topic_last(self._ranked())
-        return newer_first(self.question, ranked, [passage.hit for passage in self.quotable])
+        """The sentences of the hits, best first. Vectors of sentences are compared only if the embedder knows the
+        language of the hits. Vectors of tokens are compared if the embedder knows this language, or if a hit has the
+        language of the question."""
+        return self._with_off_topic_last(self._ranked())
 
     def _ranked(self) -> list[RankedSentence]:
         if self.embedder:
@@ -160,12 +159,12 @@ class AnswerRequest:
         return QuoteFeatures(self.quotes[0].score, about, not self._is_within_limit and self._is_about_something_else())
 
     def _is_about_something_else(self) -> bool:
-        """Return whether the first quote certainly answers nothing: it is a question, its hit is off topic, the
+        """Return whether the first quote certainly answers nothing: it repeats the question, its hit is off topic, the
         question has a number or a name that no hit contains, or the quote names another thing than the question."""
         first, passage = self.quotes[0], self._passage
         text = f"{passage.hit.entry.context}\n{first.text}"
         return (
-            bool(first.features and first.features.asks)
+            bool(first.features and first.features.asks and first.features.words > _REPEATED)
             or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or self._names_another(text)
