@@ -29,8 +29,8 @@ from agentformer.types import Embedder, Hit, Span
 # of sets and rounded (`python -m bench.answers --fit`). The sets contain hardly any sentence that is a question or
 # names another numbered thing, so the weights of `asks` and `other` were set by hand.
 _WEIGHTS = Features(
-    words=3.2, pieces=1.3, phrase=1.3, before=0.7, heading=2.1, carried=1.8, around=1.1, passage=2.8, asks=-4.0,
-    typed=2.7, label=2.0, selected=4.0, other=-3.0, likeness=6.8, asked=1.5,
+    words=3.2, pieces=1.3, phrase=1.3, before=0.7, heading=2.1, carried=1.8, around=1.1, passage=2.5, asks=-4.0,
+    typed=2.5, label=2.0, selected=4.0, other=-3.0, likeness=6.8, asked=1.5,
 )  # fmt: skip
 _OF_COSINE = 0.7  # likeness of a sentence whose cosine is 1, if the embedder has no vectors of tokens
 _TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
