@@ -1,4 +1,4 @@
-"""Declined questions: `python -m bench.abstaining [SET ...] [--curve] [--fit]`.
+"""Declined questions: `python -m bench.abstaining [SET ...] [--curve]`.
 
 Each passage of a set is stored as a chunk, with the packaged MiniLM, and the questions are searched. A question is
 answerable if the right passage is among its three hits; it is lost if it is declined. Four kinds of question have no
@@ -10,7 +10,7 @@ from another set (xquad/en<xquad/de: German questions over English passages).
 "Declined" counts questions below `abstain`; "no model asked" counts those that no language model would get. AUROC is
 the chance that an answerable question has more confidence than one of that kind. The coefficients of
 `rag/answer/confidence.py` and the default were chosen on questions with even numbers (`--half even`); the odd ones are
-reported. `--curve` shows other thresholds, and `--fit` the fitted coefficients.
+reported. `--curve` shows other thresholds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ import argparse
 import dataclasses
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,16 +26,11 @@ from pathlib import Path
 import numpy as np
 
 import agentformer
-from agentformer.embedders.calibration import CALIBRATIONS
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.confidence import ConfidenceFeatures, confidence_features
-from agentformer.rag.answer.passages import read_passages
 from agentformer.settings import Settings, load_settings
-from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
-from bench.answers_fit import logistic
 from bench.data import DATA, DataSet, Row, load
 
 SETS = (
@@ -54,7 +48,6 @@ STRAYS = {  # set of passages -> set of questions
     "xquad/de": ("locomo_dev", "norquad"),
 }
 KINDS = ("adversarial", "taken out", "elsewhere", "strays")
-FITTED = KINDS[1:]  # no feature separates adversarial questions, so the fit leaves them out
 BOUNDS = (0.0, 0.02, 0.05, 0.08, 0.1, 0.12, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _TOP = 3
 _DEEP = 40  # hits of a search; enough remain if those of an article are taken out
@@ -67,7 +60,6 @@ class Asked:
 
     kind: str  # "answerable", or one of `KINDS`
     half: str  # even or odd: its number in its set
-    grounds: ConfidenceFeatures
     confidence: float
     silenced: bool  # below the threshold for a language model
 
@@ -80,7 +72,6 @@ def main() -> None:
     parser.add_argument("--abstain", type=float)
     parser.add_argument("--embedder", default="minilm")
     parser.add_argument("--curve", action="store_true")
-    parser.add_argument("--fit", action="store_true")
     chosen = parser.parse_args()
     settings = load_settings({"embedder": chosen.embedder, "abstain": chosen.abstain})
     found = {}
@@ -92,8 +83,6 @@ def main() -> None:
     halves = {name: half_of(asked, chosen.half) for name, asked in found.items()}
     if chosen.curve:
         print("\n".join(["", *curve(halves)]))
-    if chosen.fit:
-        print("\n".join(["", *fitted({name: half_of(asked, "even") for name, asked in found.items()})]))
 
 
 def half_of(asked: Sequence[Asked], half: str) -> list[Asked]:
@@ -139,33 +128,6 @@ def auroc(higher: Sequence[float], lower: Sequence[float]) -> float:
     """Return the chance that one of `higher` is above one of `lower`; equals count a half."""
     more = np.array(higher)[:, None] - np.array(lower)[None, :]
     return float(np.mean((more > 0) + 0.5 * (more == 0)))
-
-
-def fitted(found: dict[str, list[Asked]]) -> Iterator[str]:
-    """Return the coefficients of 1, share and cosine: of words alone over all sets; of both and of cosines alone
-    over sets in a language that the embedder knows."""
-    own = {name: asked for name, asked in found.items() if "<" not in name}
-    judged = {name: [one for one in asked if one.grounds.cosine is not None] for name, asked in own.items()}
-    known = {name: asked for name, asked in judged.items() if len(asked) > len(own[name]) / 2}
-    for name, sets, used in (("_WORDS", own, (1, 0)), ("_BOTH", known, (1, 1)), ("_COSINE", known, (0, 1))):
-        constant, share, cosine = logistic_fit(sets, used)
-        yield f"{name} = ({constant:.2f}, {share:.2f}, {cosine:.2f})"
-
-
-def logistic_fit(found: dict[str, list[Asked]], used: tuple[int, int]) -> list[float]:
-    """Return the coefficients of a logistic regression. Each set has the same weight; half of it are answerable
-    questions, and the kinds of the other half weigh the same."""
-    inputs, right, weights = [], [], []
-    for asked in found.values():
-        asked = [one for one in asked if one.kind in ("answerable", *FITTED)]
-        counts = Counter(one.kind for one in asked)
-        for one in asked:
-            answerable = one.kind == "answerable"
-            inputs.append((1.0, one.grounds.share * used[0], (one.grounds.cosine or 0.0) * used[1]))
-            right.append(float(answerable))
-            weights.append(1.0 / counts[one.kind] / (1 if answerable else len(counts) - 1))
-    scale = len(right) / sum(weights)
-    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale).tolist()
 
 
 def measure(name: str, settings: Settings, sample: int) -> list[Asked]:
@@ -241,12 +203,10 @@ class _Asking:
         hits = hits[:_TOP]
         half = "odd" if number % 2 else "even"
         if not hits:
-            return Asked(kind, half, ConfidenceFeatures(0.0), 0.0, True)
+            return Asked(kind, half, 0.0, True)
         silenced = self._model.answer(row.text, hits).mode == "none"
         sure = self._quoting.answer(row.text, hits).confidence or 0.0
-        scale = CALIBRATIONS.of(self._af.embedder).texts
-        ground = confidence_features(analyze_query(row.text), read_passages(hits), scale=scale)
-        return Asked(kind, half, ground, sure, silenced)
+        return Asked(kind, half, sure, silenced)
 
 
 def _entry(row: Row, language: str) -> MemoryEntry:

@@ -34,9 +34,20 @@ from typing import Any
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.quote_text import MAX_QUOTE
-from agentformer.types import DEFAULT_NAMESPACE, Answer, Citation, Embedder, Hit, Query, Scope
+from agentformer.types import (
+    DEFAULT_NAMESPACE,
+    Answer,
+    Citation,
+    Embedder,
+    Hit,
+    MemoryEntry,
+    Query,
+    Scope,
+    Source,
+    new_id,
+)
 from bench import answers_fit
-from bench.data import DATA, load
+from bench.data import DATA, Row, load
 
 SETS = ("norquad", "xquad/en", "xquad/de", "jsquad_valid", "pdfs", "nordic_pdf_qa", "filings")
 _FILINGS = ("filings", "own_filings")
@@ -44,6 +55,7 @@ _FILINGS = ("filings", "own_filings")
 _COMPUTED = frozenset((0, 1, 2, 3, 6, 9, 12, 14, 18, 22, 23, 25, 30))
 _SURE = 0.8
 _TOP, _QUOTABLE = 3, 5  # hits of an answer, and hits that it may quote
+_ADVERSARIAL = 5  # category of LoCoMo's questions without an answer
 _DEEP = 10  # hits of a search; enough remain if those of the document are taken out
 _EVERY = 10  # of so many questions, one is also asked without its documents
 _COLUMNS = (
@@ -69,6 +81,7 @@ class Asked:
     text: str
     documents: frozenset[str]
     right: Callable[[str, int | None, str], bool]
+    namespace: str = DEFAULT_NAMESPACE
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,7 @@ def main() -> None:
     parser.add_argument("--reliability", action="store_true", help="print the share of right quotes per bin")
     parser.add_argument("--fit", action="store_true", help="print the fitted weights and coefficients")
     parser.add_argument("--time", action="store_true", help="print the time of an answer against an embedded question")
+    parser.add_argument("--embedder", default="minilm")
     parser.add_argument("--sentences", action="store_true", help="compare vectors of sentences and not of tokens")
     parser.add_argument("--stores", type=Path, help="a folder that keeps the stored sets for the next run")
     chosen = parser.parse_args()
@@ -103,7 +117,14 @@ def main() -> None:
     print(f"| set | half | {' | '.join(_COLUMNS)} |")
     print("|---" * (len(_COLUMNS) + 2) + "|")
     for name in chosen.sets:
-        measured[name] = measure(name, chosen.sample, fit=chosen.fit, stores=chosen.stores, sentences=chosen.sentences)
+        measured[name] = measure(
+            name,
+            chosen.sample,
+            embedder=chosen.embedder,
+            fit=chosen.fit,
+            stores=chosen.stores,
+            sentences=chosen.sentences,
+        )
         outcomes = measured[name].outcomes
         halves = {"even": [o for o in outcomes if o.number % 2 == 0], "odd": [o for o in outcomes if o.number % 2]}
         for half, part in halves.items() if min(map(len, halves.values())) >= 20 else [("all", outcomes)]:
@@ -122,9 +143,10 @@ def main() -> None:
         for name, each in measured.items():
             print(f"| {name} | {times(each.seconds)} |")
     if chosen.fit:
-        print("\n".join(answers_fit.fitted({name: each.examples for name, each in measured.items()})))
+        print(answers_fit.fitted({name: each.examples for name, each in measured.items()}))
         judged = {name: each.judged for name, each in measured.items()}
-        print(f"_QUOTE = ({', '.join(f'{weight:.2f}' for weight in answers_fit.confidence_fitted(judged))})")
+        weights = ", ".join(f"{weight:.2f}" for weight in answers_fit.confidence_fitted(judged))
+        print(f"_WEIGHTS = ({weights})  # of the confidence")
         print("\n| set (even) | ECE of the code | of fits without the passage | sure and wrong | of these fits |")
         print("|---|---|---|---|---|")
         for line in honesty(answers_fit.confidences_by_parts(judged)):
@@ -143,16 +165,22 @@ class Measured:
 
 
 def measure(
-    name: str, sample: int = 0, *, fit: bool = False, stores: Path | None = None, sentences: bool = False
+    name: str,
+    sample: int = 0,
+    *,
+    embedder: str = "minilm",
+    fit: bool = False,
+    stores: Path | None = None,
+    sentences: bool = False,
 ) -> Measured:
     """Return the results of a set. Every tenth question is also asked of hits without the documents that answer it.
     With `sentences`, the embedder returns no vectors of tokens."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = stores / name.replace("/", "_") if stores else Path(temporary)
-        with agentformer.connect(index_dir=folder / "index", upload_dir=folder / "up", embedder="minilm") as af:
+        with agentformer.connect(index_dir=folder / "index", upload_dir=folder / "up", embedder=embedder) as af:
             result = Measured([], [], [], [])
-            embedder = _WithoutTokens(af.embedder) if sentences else af.embedder
-            quoting = Answerer(None, embedder, abstain=0.0)
+            reading = _WithoutTokens(af.embedder) if sentences else af.embedder
+            quoting = Answerer(None, reading, abstain=0.0)
             for n, asked in enumerate(_spread(_stored(af, name), sample)):
                 _ask(af, quoting, asked, result, without=n % (2 * _EVERY) < 2, fit=fit)
             return result
@@ -171,7 +199,7 @@ def _ask(
     af: agentformer.AgentFormer, quoting: Answerer, asked: Asked, result: Measured, *, without: bool, fit: bool
 ) -> None:
     started = perf_counter()
-    found = af.backend.search(Query(asked.text, Scope(DEFAULT_NAMESPACE, kinds=("chunk",)), _DEEP))
+    found = af.backend.search(Query(asked.text, Scope(asked.namespace, kinds=("chunk",)), _DEEP))
     searched = perf_counter()
     answer = quoting.answer(asked.text, found.with_hits(found[:_TOP]), more=found[_TOP:_QUOTABLE])
     answered = perf_counter()
@@ -202,12 +230,35 @@ def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
             return _report_questions(name)
         return {"pdfs": _own_questions, "nordic_pdf_qa": _nordic_questions, "filings": _filings_questions}[name]()
     data = load(name)
-    for row in data.corpus:
-        af.rag.upload(row.text.encode(), name=f"{row.id}.txt")
+    if "speaker" in data.corpus[0].meta:
+        af.backend.store([_message(row) for row in data.corpus])
+    else:
+        for row in data.corpus:
+            af.rag.upload(row.text.encode(), name=f"{row.id}.txt")
+    answerable = [query for query in data.queries if query.relevant and query.meta.get("category") != _ADVERSARIAL]
     return [
-        _asked(n, query.text, {f"{each}.txt" for each in query.relevant}, None, query.meta["answers"])
-        for n, query in enumerate(query for query in data.queries if query.relevant)
+        _asked(
+            n,
+            query.text,
+            {f"{each}.txt" for each in query.relevant},
+            None,
+            query.meta.get("answers", [""]),
+            _namespace(query),
+        )
+        for n, query in enumerate(answerable)
     ]
+
+
+def _message(row: Row) -> MemoryEntry:
+    """Return the entry of a message of a conversation. Its source is named as the document of a passage."""
+    content = f"{row.meta['speaker']} ({row.meta['date_time']}): {row.text}"
+    source = Source(row.id, f"{row.id}.txt", 1, "1", 0, len(content))
+    return MemoryEntry(id=new_id(), content=content, kind="chunk", namespace=_namespace(row), source=source)
+
+
+def _namespace(row: Row) -> str:
+    """Return a namespace per conversation, because each is searched separately."""
+    return f"conversation-{row.meta['conv']}" if "conv" in row.meta else DEFAULT_NAMESPACE
 
 
 def _own_questions() -> list[Asked]:
@@ -250,14 +301,21 @@ def _filings_questions() -> list[Asked]:
     ]
 
 
-def _asked(number: int, text: str, documents: set[str], pages: set[int] | None, golds: Iterable[str]) -> Asked:
+def _asked(
+    number: int,
+    text: str,
+    documents: set[str],
+    pages: set[int] | None,
+    golds: Iterable[str],
+    namespace: str = DEFAULT_NAMESPACE,
+) -> Asked:
     wanted = [_plain(gold) for gold in golds]
 
     def right(document: str, page: int | None, text: str) -> bool:
         in_place = document in documents and (pages is None or page in pages)
         return in_place and any(gold in _plain(text) for gold in wanted)
 
-    return Asked(number, text, frozenset(documents), right)
+    return Asked(number, text, frozenset(documents), right, namespace)
 
 
 def _within(row: dict[str, object]) -> Callable[[str, int | None, str], bool]:

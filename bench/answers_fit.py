@@ -3,8 +3,8 @@ questions with even numbers: `python -m bench.answers --fit`.
 
 The score of a sentence is a weighted sum of its features. The probability that a sentence answers its question is the
 softmax of the scores over the sentences of the three hits. The fit maximises the probability of the sentences whose
-quote holds the answer, with the same weight for each set. The confidence is a logistic function. Questions that a rule
-decides (hits that hardly contain an answer, an unknown name) are left out of its fit.
+quote holds the answer, with the same weight for each set. The confidence is a logistic function. Quotes that
+are certainly about something else are left out of its fit.
 
 The confidence is also fitted to four of five parts of the questions and compared with the fifth. Questions about one
 passage are in one part, because the answer of one tells about another.
@@ -27,9 +27,7 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 _PARTS = 5  # of the questions
 _STEPS = 40  # of Newton's method
 _RIDGE = 0.02  # of each coefficient of the confidence
-_RIDGE_OF_SENTENCES = 0.0003  # of each weight, per set; with more, the weights of norquad's long passages suffer
-_RIDGE_OF_TOKENS = 0.001  # the same with vectors of tokens, chosen by five parts of the questions
-_OF_TOKENS = ("alike", "telling")
+_RIDGE_OF_SENTENCES = 0.001  # of each weight of a sentence, per set
 
 
 @dataclass(frozen=True)
@@ -39,7 +37,6 @@ class Example:
     number: int
     features: Floats
     right: np.ndarray[Any, np.dtype[np.bool_]]
-    tokens: bool  # whether tokens were compared
 
 
 @dataclass(frozen=True)
@@ -73,36 +70,25 @@ def example(
         number,
         np.array([s.features for s in ranked]),
         np.array(holds),
-        any(s.features and s.features.alike for s in ranked),
     )
 
 
-def fitted(examples: Mapping[str, Sequence[Example]]) -> Iterator[str]:
-    """Yield the fitted weights as lines of code: without vectors, with cosines of sentences, and with vectors of
-    tokens. The last ones are fitted to the questions whose tokens were compared, and the others are only fitted if none
-    were."""
+def fitted(examples: Mapping[str, Sequence[Example]]) -> str:
+    """Return the fitted weights as a line of code."""
     chosen = {
         set_name: [e for e in each if e.number % 2 == 0 and e.right.any() and not e.right.all()]
         for set_name, each in examples.items()
     }
-    with_tokens = {name: [e for e in each if e.tokens] for name, each in chosen.items()}
-    tables: dict[str, tuple[tuple[str, ...], float]] = {
-        "_WEIGHTS": (("cosine", *_OF_TOKENS), _RIDGE_OF_SENTENCES),
-        "_WEIGHTS_WITH_COSINE": (_OF_TOKENS, _RIDGE_OF_SENTENCES),
-    }
-    if any(with_tokens.values()):
-        chosen, tables = with_tokens, {"_WEIGHTS_WITH_TOKENS": (("cosine",), _RIDGE_OF_TOKENS)}
-    for name, (unused, ridge) in tables.items():
-        used = [n for n, field in enumerate(Features._fields) if field not in unused]
-        weights = fit({n: each for n, each in chosen.items() if each}, used, ridge)
-        values = ", ".join(f"{field}={weights[n]:.1f}" for n, field in enumerate(Features._fields) if n in used)
-        yield f"{name} = Features({values})"
+    weights = fit({n: each for n, each in chosen.items() if each})
+    values = ", ".join(f"{field}={weights[n]:.1f}" for n, field in enumerate(Features._fields))
+    return f"_WEIGHTS = Features({values})"
 
 
-def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int], ridge: float) -> Floats:
-    """Return the weights of all features; a feature that is not `used` has the weight 0."""
+def fit(examples: Mapping[str, Sequence[Example]], without: str = "") -> Floats:
+    """Return the weights of all features. The feature with the name `without` has the weight 0."""
+    used = [n for n, field in enumerate(Features._fields) if field != without]
     beta = np.zeros(len(used))
-    ridge *= len(examples)
+    ridge = _RIDGE_OF_SENTENCES * len(examples)
     for _ in range(_STEPS):
         slope, curve = -ridge * beta, ridge * np.eye(len(used))
         for each in examples.values():
@@ -117,20 +103,24 @@ def fit(examples: Mapping[str, Sequence[Example]], used: Sequence[int], ridge: f
         if np.abs(step).max() < 1e-3:
             break
     weights = np.zeros(len(Features._fields))
-    weights[list(used)] = beta
+    weights[used] = beta
     return weights
 
 
-def confidence_fitted(judged: Mapping[str, Sequence[Judged]]) -> list[float]:
-    """Return the coefficients of the confidence. Each set has the same weight."""
+def confidence_fitted(judged: Mapping[str, Sequence[Judged]], without: int | None = None) -> list[float]:
+    """Return the coefficients of the confidence. Each set has the same weight. The value with the index `without` is
+    taken as 0."""
     inputs, right, weights = [], [], []
     for each in judged.values():
-        used = [one for one in each if one.grounds.is_judged and one.number % 2 == 0]
+        used = [one for one in each if not one.grounds.elsewhere and one.number % 2 == 0]
         inputs += [one.grounds.values for one in used]
         right += [float(one.right) for one in used]
         weights += [1 / max(1, len(used))] * len(used)
     scale = len(weights) / sum(weights)
-    return logistic(np.array(inputs), np.array(right), np.array(weights) * scale, _RIDGE).tolist()
+    values = np.array(inputs)
+    if without is not None:
+        values[:, without] = 0.0
+    return logistic(values, np.array(right), np.array(weights) * scale, _RIDGE).tolist()
 
 
 def confidences_by_parts(judged: Mapping[str, Sequence[Judged]]) -> Iterator[tuple[str, float, float, bool]]:

@@ -11,19 +11,18 @@ import numpy as np
 from agentformer.types import Span, TokenVectors, Vector
 
 _EVEN = 1e-3  # weight of a token that is equally near to all texts
+_OF_MEAN, _OF_TELLING, _OF_LEAST = 0.3, 0.5, 0.2  # shares of a likeness
 _LEAST = 5  # one in this many tokens belongs to the least similar ones
 
 
 class Likeness(NamedTuple):
-    """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `alike` is the mean
-    cosine of the question's tokens with the nearest tokens of the text. `telling` is the same mean with more weight for
-    tokens that are near to only a few texts. `least` is the mean of the least similar fifth of the question's tokens.
-    `asked` shows whether the text has an answer to the interrogative ("who", "which year"). It is the mean cosine of
-    the interrogative's tokens with the nearest of those tokens of the text that the question does not contain."""
+    """Measures of the likeness of a question and a text, each about 0..1; unrelated texts have 0. `likeness` is the
+    mean cosine of the question's tokens with the nearest tokens of the text, with more weight for tokens that are near
+    to only a few texts and for the least similar tokens. `asked` shows whether the text has an answer to the
+    interrogative ("who", "which year"). It is the mean cosine of the interrogative's tokens with the nearest of those
+    tokens of the text that the question does not contain."""
 
-    alike: float = 0.0
-    telling: float = 0.0
-    least: float = 0.0
+    likeness: float = 0.0
     asked: float = 0.0
 
 
@@ -64,10 +63,10 @@ def likeness(nearest: Mapping[int, tuple[Vector, float]], baseline: float) -> di
     telling = cosines @ (spread / spread.sum())
     few = max(1, cosines.shape[1] // _LEAST)
     least = np.sort(cosines, axis=1)[:, :few].mean(axis=1)
-    values = zip(nearest.items(), cosines.mean(axis=1), telling, least, strict=True)
+    values = _OF_MEAN * cosines.mean(axis=1) + _OF_TELLING * telling + _OF_LEAST * least
     return {
-        n: Likeness(float(a), float(t), float(m), max(0.0, (asked - baseline) / (1 - baseline)))
-        for (n, (_, asked)), a, t, m in values
+        n: Likeness(float(value), max(0.0, (asked - baseline) / (1 - baseline)))
+        for (n, (_, asked)), value in zip(nearest.items(), values, strict=True)
     }
 
 

@@ -219,14 +219,6 @@ def period_fit(asked: AskedValue, text: str, language: str) -> float:
     return 1.0 if stated & asked.lengths else -1.0
 
 
-def has_other_length(asked: AskedValue, text: str, language: str) -> bool:
-    """Return whether a text is only about periods of another length than the question: "Q2 2023" for "in 2023"."""
-    stated = lengths_of(text.casefold(), language)
-    if asked.lengths:
-        return bool(stated) and stated.isdisjoint(asked.lengths)
-    return bool(stated and asked.years) and "full_year" not in stated
-
-
 def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
     """Return a dictionary: span of a row -> 1 or -1. In each table, the row with the highest value (or the lowest, if
     the question asks for it) gets 1. The values of the column that the question asks for are compared. Rows with a

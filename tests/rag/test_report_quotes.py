@@ -119,7 +119,7 @@ def test_a_question_for_a_ratio_has_its_items_in_the_context(af: AgentFormer) ->
     report = f"{margins}\n\nCost of sales were 410 and net sales were 900, which is a gross profit of 490."
     af.rag.upload(report.encode(), name="report.txt")
     af.rag.upload(b"Cost of sales were 1 and net sales were 2.", name="other.txt")
-    context = af.rag.context("What is the gross margin of the plan?", max_tokens=200)
+    context = af.rag.context("What is the gross margin of the plan?", max_tokens=600)
     assert "Cost of sales were 410" in context.text
     assert "net sales were 2." not in context.text
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from agentformer.rag.answer.answerer import Answerer
-from agentformer.rag.answer.candidates import has_other_polarity
 from agentformer.types import Hit, MemoryEntry, Source
 
 
@@ -46,23 +45,3 @@ def test_a_question_about_a_year_and_another_statement_keep_the_order() -> None:
     assert first("What is the fee for a berth?", hits[0], other) == "prices 2023.txt"
     undated = hit("prices.txt", FEE.format(12), 0.9)
     assert first("What is the fee for a berth?", hits[0], undated) == "prices 2023.txt"
-
-
-@pytest.mark.parametrize(
-    ("question", "text", "language", "value"),
-    [
-        ("Which plants are not toxic?", "The fern is not toxic.", "en", 0.0),
-        ("Which plants are not toxic?", "The lily is toxic.", "en", 1.0),
-        ("Which plants are not toxic?", "The fern is non-toxic.", "en", 0.0),
-        ("Which plants are toxic?", "The fern is not toxic.", "en", 0.4),
-        ("Which plants are toxic?", "They need not be watered. The lily is toxic.", "en", 0.0),
-        ("Vilka växter är giftiga?", "Ormbunken är inte giftig, inte ens för katter.", "sv", 0.0),  # another form
-        ("Is the lily toxic?", "The lily is not toxic.", "en", 0.0),
-        ("Why is the fern not toxic?", "The fern has no sap.", "en", 0.0),
-        ("Mitkä kasvit eivät ole myrkyllisiä?", "Lilja on myrkyllinen.", "fi", 1.0),
-        ("Vilka växter är inte giftiga?", "Ormbunken är inte giftig.", "sv", 0.0),
-        ("Welche Pflanzen sind nicht giftig?", "Die Lilie ist giftig.", "de", 1.0),
-    ],
-)
-def test_a_negation_of_the_question_is_compared(question: str, text: str, language: str, value: float) -> None:
-    assert has_other_polarity(question, text, language) == value

@@ -6,20 +6,15 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from itertools import dropwhile, takewhile
 
-from agentformer.text.analysis import text_terms
 from agentformer.text.dates import find_dates, months, weekdays
-from agentformer.text.facts import facts_of
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS
+from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,
     Question,
-    classify,
     has_words,
-    is_question,
     pattern_of,
     periods,
 )
@@ -47,12 +42,6 @@ _CLOCK = re.compile(
     r"|\b(?:at|kl\.?|klo|kello|klokk?[ae]n?|klockan|a las|alle) ?\d{1,2}(?!\d| ?\w)",
     re.IGNORECASE,
 )
-_SELECTING = frozenset(
-    {"which", "what", "who", "where", "many"}
-)  # types of questions that ask for some of several things
-_NEGATING = "non|un|in|im|dis|u|o|epä|nicht|icke|ikke"  # the beginning of a word that negates the rest
-_BEHIND = 2  # words after a negation that it may negate
-_NEGATED = 0.4  # a text with a negation may still answer a question without one
 _BRACKETS = re.compile(r"\([^()]*\)")
 _BRACKETED = 0.6  # value of a time in brackets
 _MOMENT = 0.5  # value of a day of the week or a part of the day
@@ -60,7 +49,6 @@ _AMOUNT_VALUE, _NUMBER_VALUE, _WORD_VALUE = 1.0, 0.8, 0.7  # values of a number 
 _OTHER_MEASURE = 0.6  # factor of a number that may measure something else than the question asks for
 _WITHOUT_NUMBER = 0.5  # value of "half an hour" or "free"
 _YEARS_OLD = 0.5  # value of "40 years" and "built in 1921" for "How old"
-_ASKS = re.compile(r"[?？]")
 _PHYSICAL = frozenset({"age", "length", "mass", "heat", "speed"})  # a number without such a unit counts things
 _SHARED = frozenset({"money"})  # a percentage may answer "How much did the fee rise?"
 _SHARE, _LENGTH = frozenset({"share"}), frozenset({"length"})
@@ -99,69 +87,6 @@ def has_candidate(question: Question, text: str, language: str, known: Collectio
 def asks_number(question: Question) -> bool:
     """Return whether a number answers the question. Also true for "What does it cost?" and "What does it weigh?"."""
     return question.type in ("many", "much") or (question.type == "what" and not _AMOUNTS.isdisjoint(question.measures))
-
-
-def lacks_frequency(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks how often something happens, and a text does not say how often. The text may still
-    say when it happened."""
-    asked = classify(question, language)
-    return "often" in asked.measures and has_candidate(asked, text, language, _spoken(question)) == 0.0
-
-
-def lacks_candidate(question: str, text: str, language: str) -> bool:
-    """Return whether a question asks for a time, a number or a reason, and a text contains none. Return False if the
-    question asks for a reason and the text itself contains a question: the sentence after that question may be a reason
-    without a word such as "because"."""
-    asked = classify(question, language)
-    judged = asked.type in ("when", "many", "much") or (asked.type == "why" and not _ASKS.search(text))
-    return judged and has_candidate(asked, text, language, _spoken(question)) == 0.0
-
-
-def repeats_question(question: str, text: str, language: str) -> bool:
-    """Return whether a text only repeats the question. This is the case if the text is itself a question. For a
-    question that asks who, where or why, this is also the case if the text consists of words of the question and
-    function words ("The concert was postponed." for "Why was the concert postponed?")."""
-    if is_question(text):
-        return True
-    if classify(question, language).type not in ("who", "where", "why") or language in _CASELESS:
-        return False
-    words = {word.casefold() for word in _WORD.findall(text)}
-    return words <= _spoken(question) | FUNCTION_WORDS.get(language, frozenset())
-
-
-def has_other_polarity(question: str, text: str, language: str) -> float:
-    """Return how surely a question and a text differ in a negation, from 0 to 1. "Which plants are not toxic?" asks for
-    a text with a negation, which may be a part of a word ("non-toxic"). "Which plants are toxic?" more likely asks for
-    a text that does not negate one of its words. For other questions, such as "Is it toxic?" and "Why", the text may
-    have both."""
-    asked = classify(question, language)
-    if asked.type not in _SELECTING:
-        return 0.0
-    wanted, stated = (facts_of(each, language or asked.language).negated for each in (question, text))
-    if wanted:
-        words = "|".join(re.escape(word) for word in _spoken(question) if len(word) > 2)
-        return float(not stated and re.search(rf"\b(?:{_NEGATING})-?(?:{words})\b", text, re.IGNORECASE) is None)
-    if not stated or asked.type != "which":
-        return 0.0
-    code = language or asked.language
-    said, negations = [word.casefold() for word in _SPOKEN.findall(text)], NEGATIONS.get(code, frozenset())
-    behind = {word for at, word in enumerate(said) if not negations.isdisjoint(said[max(0, at - _BEHIND) : at])}
-    return 0.0 if behind.isdisjoint(_spoken(question) - FUNCTION_WORDS.get(code, frozenset())) else _NEGATED
-
-
-def role_of(question: str, language: str) -> set[str]:
-    """Return the stems of the role or the property in a question that asks who has it or what it is: {"president"} for
-    "Who is the president of Harbour Oy?". These are the words in small letters after the copula, up to a function word.
-    Return an empty set for another question."""
-    asked = classify(question, language)
-    words = _WORD.findall(question)
-    at = next((n for n, word in enumerate(words[:4]) if word.casefold() in COPULAS), None)
-    if asked.type not in ("who", "what") or at is None or language in _CAPITAL_NOUNS or language in _CASELESS:
-        return set()
-    ignored = FUNCTION_WORDS.get(language, frozenset()) | asked.asking
-    behind = dropwhile(lambda word: word.casefold() in ignored or not word.islower(), words[at + 1 :])
-    role = takewhile(lambda word: word.islower() and word not in ignored, behind)
-    return set(text_terms(" ".join(role), language).stems)
 
 
 def _spoken(text: str) -> set[str]:

@@ -12,11 +12,9 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.embedders.calibration import IDENTITY, Scale
-from agentformer.rag.answer.candidates import asks_number, defines, has_candidate, has_other_polarity
+from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
-from agentformer.text.facts.claims import CAPITAL_NOUNS
 from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
@@ -24,90 +22,64 @@ from agentformer.text.row_values import asked_value, label_share, period_fit, se
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
-_CAPITAL_WORD = re.compile(r"(?<!\w)[^\W\d_a-zåäöæøüß][^\W_]+")
+_WORD = re.compile(r"(?<!\w)[^\W\d_a-zåäöæøüß][^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
 _NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
 _AROUND = 2  # sentences on each side
 _FADING = 0.9  # of the terms of a sentence, this share counts for the next sentence
-_SHORT, _LONG, _VERY_LONG = 6, 25, 75  # terms of a sentence
-_NAMES_ONLY = 0.7  # value of the field `other`
-_UNKNOWN = 0.5  # value of the field if `has_candidate` returns None
-_FIELD = {"who": "person", "where": "place", "when": "time", "why": "reason", "how": "means"}
+_SIMILAR = 0.65  # value of a term that a sentence contains only in another form
+_OF_WORDS = 0.35  # likeness of a quote with all words of the question that is not embedded
+_FIRST_ADDS = 0.45  # value of a term of the first sentence of a passage
+_RANK = 0.48  # value of the first rank
+_PERIOD = 0.75  # value of the asked period, relative to a label
+_UNKNOWN = 0.5  # value of an answer's type if `has_candidate` returns None
+_DEFINITION = 1.1  # value of a definition of what the question asks about
+# How much a text of the asked type tells. Almost every sentence has a name, and few have a number with a unit.
+_TYPES = {"number": 1.0, "when": 0.75, "who": 0.65, "where": 0.3, "why": 0.9}
 
 
 class Features(NamedTuple):
     """The features of a sentence for a question. Most are shares or degrees of about 0..1.
 
-    The question's terms: `words` is the share that the sentence contains, `similar` is the share that it contains only
-    in another form, and `pieces` is the share of the parts of compounds. `phrase` is the share of the question's pairs
-    of neighboring words that are neighbors in the sentence, too. `before`, `after` and `heading` are the shares that
-    the previous sentence, the next sentence and the headings add. `topic` is the share that the first sentence of the
-    passage adds, and `carried` the share that all earlier sentences add, where a distant sentence counts less. If the
-    quote includes the previous sentence, its share is in `quoted_before` and not in `before`, and `quoted_pieces` is
-    its share of the parts of compounds. `around` is the share in the sentence and in two sentences on each side.
+    The question's terms: `words` is the share that the sentence contains, where another form of a term counts less, and
+    `pieces` is the share of the parts of compounds. `phrase` is the share of the question's pairs of neighboring words
+    that are neighbors in the sentence, too. `before` and `heading` are the shares that the previous sentence and the
+    headings add. `carried` is the share that all earlier sentences add, where a distant sentence counts less, and the
+    first one more. `around` is the share in the sentence and in two sentences on each side.
 
-    The passage: `passage` is its score divided by the best score, `rank` is 1 divided by its rank, and `nearness` is
-    its cosine minus the best cosine (at most 0). The form of the sentence: `short`, `long`, `stale` (few words that are
-    not in the question) and `asks` (it is a question that the passage does not answer).
+    `passage` is the score of the passage divided by the best score, and a part of 1 divided by its rank. `asks` is 1 if
+    the sentence is a question that the passage does not answer. `typed` says how surely the sentence contains what the
+    question asks for, such as a number, a date or the definition of its subject. `label` and `selected` are for rows of
+    tables: how many words of the row's label are in the question and whether the period fits, and whether the row is
+    one of those for which the question asks (-1 if it is not). `other` is 1 if the question asks about a numbered
+    thing, such as berth 30, and the sentence names another, such as berth 12.
 
-    The type of the question: `defines` says how surely the sentence explains the subject of a question such as "What is
-    a comet?". The fields from `number` to `means` say how surely the sentence contains what the question asks for; only
-    the field of the question's type is set. `label` and `selected` are for rows of tables: how many words of the row's
-    label are in the question, and whether the row is one of those for which the question asks (-1 if it is not).
-    `period` is 1 if the sentence is about a period of the asked length, and -1 if about another length. `other` is 1 if
-    the question asks about a numbered thing, such as berth 30, and the sentence names another, such as berth 12, or if
-    the question and the sentence differ in a negation; it is less if the sentence has only names of the question.
-
-    The vectors: `cosine` is the cosine of the sentence, and the last four fields are its `Likeness`. All five are 0
-    until the sentence is embedded."""
+    The last two fields are the `Likeness` of the sentence. Until the sentence is embedded, the words stand for it."""
 
     words: float = 0.0
-    similar: float = 0.0
     pieces: float = 0.0
     phrase: float = 0.0
     before: float = 0.0
-    quoted_before: float = 0.0
-    quoted_pieces: float = 0.0
-    after: float = 0.0
     heading: float = 0.0
-    topic: float = 0.0
     carried: float = 0.0
     around: float = 0.0
     passage: float = 0.0
-    rank: float = 0.0
-    nearness: float = 0.0
-    short: float = 0.0
-    long: float = 0.0
-    stale: float = 0.0
     asks: float = 0.0
-    defines: float = 0.0
-    number: float = 0.0
-    time: float = 0.0
-    person: float = 0.0
-    place: float = 0.0
-    reason: float = 0.0
-    means: float = 0.0
+    typed: float = 0.0
     label: float = 0.0
     selected: float = 0.0
-    period: float = 0.0
     other: float = 0.0
-    cosine: float = 0.0
-    alike: float = 0.0
-    telling: float = 0.0
-    least: float = 0.0
+    likeness: float = 0.0
     asked: float = 0.0
 
 
 class SentenceFeatures:
     """Computes the features of sentences for one question. Also sets the attributes `leads`, `refers` and `naming` of
-    each `Sentence`. `scale` is the scale of the cosines of the hits."""
+    each `Sentence`."""
 
-    def __init__(
-        self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence], scale: Scale = IDENTITY
-    ) -> None:
+    def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
-        self._text = query.text
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
         self._asked = asked_stems(query, self.question, languages)
@@ -120,13 +92,9 @@ class SentenceFeatures:
         pieces = {part for language in languages for part in query.terms([language]).parts}
         self._pieces = WeightedTerms(pieces, [sentence.terms.parts for sentence in sentences])
         self._words = _words(query.text)
-        self._names = _name_stems(query.text, languages)
         self._pairs = set(pairwise(self._words))
         self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
         self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
-        cosines = [(each, each.hit.dense_score) for each in passages]
-        self._nearness = {id(each): 0.0 if c is None else scale.of(c, each.language) for each, c in cosines}
-        self._nearest = max(self._nearness.values(), default=0.0)
         language = passages[0].language if passages else ""
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._things = numbered_things(query.text, query.language)
@@ -150,70 +118,41 @@ class SentenceFeatures:
                     sentence.naming = before.naming
 
     def of_words(self) -> list[Features]:
-        """Return, for all sentences, the features that follow from words and ranks. The fields from `defines` to
-        `means` and from `other` to `asked` are not set yet."""
+        """Return, for all sentences, the features that follow from words and ranks. The fields `typed`, `other`
+        and `asked` are not set yet."""
         return [self._of_words(n, sentence) for n, sentence in enumerate(self._sentences)]
 
     def with_candidate(self, features: Features, sentence: Sentence) -> Features:
-        """Return the features, with `defines`, `other` and the field of the question's type set."""
+        """Return the features, with `typed` and `other` set."""
         said = f"{sentence.text} {sentence.answer.text}" if sentence.answer else sentence.text
         other = float(names_another(self._things, said, sentence.passage.language))
-        if not sentence.row:
-            other = max(other, has_other_polarity(self._text, said, sentence.passage.language))
-            other = max(other, _NAMES_ONLY if self._has_names_only(sentence) else 0.0)
-        features = features._replace(defines=defines(self.question, said), other=other)
-        field = "number" if asks_number(self.question) else _FIELD.get(self.question.type)
-        if field is None:
-            return features
-        text = sentence.row.text if sentence.row and field == "number" else said
-        found = has_candidate(self.question, text, sentence.passage.language, self._words)
-        return features._replace(**{field: _UNKNOWN if found is None else found})
-
-    def _has_names_only(self, sentence: Sentence) -> bool:
-        """Return whether a quote of the sentence has names of the question and none of its other words: "Mira Hakala,
-        born in 1991" for "What is Mira Hakala's salary?"."""
-        if not self._names or not self._stems.known - self._names:
-            return False
-        held = self._held_by[id(sentence)]
-        held |= self._held_by[id(sentence.naming)] if sentence.leads and sentence.naming else frozenset()
-        return bool(held) and held <= self._names and not self._stems.similar_share(sentence.stems)
+        kind = "number" if asks_number(self.question) else self.question.type
+        text = sentence.row.text if sentence.row and kind == "number" else said
+        found = has_candidate(self.question, text, sentence.passage.language, self._words) if kind in _TYPES else 0.0
+        typed = _TYPES.get(kind, 0.0) * (_UNKNOWN if found is None else found)
+        return features._replace(typed=max(typed, _DEFINITION * defines(self.question, said)), other=other)
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
-        own = self._held[n]
+        own, passage = self._held[n], sentence.passage
         naming = sentence.naming
         before = self._held_by[id(naming)] if naming else frozenset()
-        after = frozenset[str]()
-        if n + 1 < len(self._sentences) and self._sentences[n + 1].before is sentence:
-            after = self._held[n + 1]
-        added = self._stems.share(before - own)
         pieces = self._pieces.held(sentence.terms.parts)
-        led = frozenset[str]()
-        if sentence.leads and naming:
-            led = self._pieces.held(naming.terms.parts) - pieces
-        size, passage = len(sentence.terms.stems), sentence.passage
+        led = self._pieces.held(naming.terms.parts) - pieces if sentence.leads and naming else frozenset()
+        added = self._stems.share(before - own)
+        words = self._stems.share(own) + _SIMILAR * self._stems.similar_share(sentence.stems)
         return Features(
-            words=self._stems.share(own),
-            similar=self._stems.similar_share(sentence.stems),
-            pieces=self._pieces.share(pieces),
+            words=words,
+            pieces=self._pieces.share(pieces | led),
             phrase=self._phrase(sentence.text) if own else 0.0,
-            before=0.0 if sentence.leads else added,
-            quoted_before=added if sentence.leads else 0.0,
-            quoted_pieces=self._pieces.share(led),
-            after=self._stems.share(after - own - before),
+            before=added,
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
-            topic=self._stems.share(self._first[id(passage)] - own),
-            carried=self._carried[n],
+            carried=self._carried[n] + _FIRST_ADDS * self._stems.share(self._first[id(passage)] - own),
             around=self._stems.share(self._around(n)),
-            passage=passage.hit.score / self._best,
-            rank=self._rank[id(passage)],
-            nearness=self._nearness[id(passage)] - self._nearest,
-            short=max(0.0, 1 - size / _SHORT),
-            long=min(1.0, max(0.0, (size - _LONG) / (_VERY_LONG - _LONG))),
-            stale=1 / (1 + len(sentence.stems - self._asked)),
+            passage=passage.hit.score / self._best + _RANK * self._rank[id(passage)],
             asks=float(sentence.asks and sentence.answer is None),
-            label=self._label(sentence),
+            label=self._label(sentence) + _PERIOD * self._period(sentence),
             selected=self._selected.get((id(passage), sentence.span), 0.0),
-            period=self._period(sentence),
+            likeness=_OF_WORDS * (words + (added if sentence.leads else 0.0)),
         )
 
     def _label(self, sentence: Sentence) -> float:
@@ -277,15 +216,6 @@ class SentenceFeatures:
         own, former = self._held_by[id(sentence)], self._held_by[id(before)]
         share = self._stems.share
         return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
-
-
-def _name_stems(question: str, languages: Iterable[str]) -> frozenset[str]:
-    """Return the stems of the words with a capital letter inside a question. Return an empty set for languages in which
-    capitals do not show names."""
-    names = " ".join(word for word in _CAPITAL_WORD.findall(question.partition(" ")[2]))
-    if not names or any(language in CAPITAL_NOUNS for language in languages):
-        return frozenset()
-    return frozenset(stem for language in languages for stem in text_terms(names, language).stems)
 
 
 @cache

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from agentformer.embedders.calibration import FOREIGN, IDENTITY, Calibration
+from agentformer.embedders.calibration import FOREIGN, Calibration
 from agentformer.embedders.late_interaction import AskedTokens, least_alike, likeness, word_tokens
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
@@ -25,35 +25,16 @@ from agentformer.text.languages import FUNCTION_WORDS
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Embedder, Hit, Span
 
-# Weights without and with cosines. Fitted by `python -m bench.answers --fit` to the questions with even numbers of four
-# sets in four languages, and rounded. The odds of two sentences are exp(difference of their scores). The sets contain
-# hardly any sentence that is a question or names another numbered thing, so the weights of `asks` and `other` were set
-# by hand.
+# The odds of two sentences are exp(difference of their scores). The weights were fitted to questions of five families
+# of sets and rounded (`python -m bench.answers --fit`). The sets contain hardly any sentence that is a question or
+# names another numbered thing, so the weights of `asks` and `other` were set by hand.
 _WEIGHTS = Features(
-    words=5.0, similar=4.5, pieces=1.9, phrase=2.0, before=0.7, quoted_before=2.5, quoted_pieces=2.2, after=0.5,
-    heading=2.7, topic=0.8, carried=1.6, around=1.3, passage=3.9, rank=0.6, nearness=2.0, short=0.8, long=-0.7,
-    stale=-1.6, asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
-    number=3.8, time=2.2, person=2.1, place=1.9, reason=1.9, means=0.6,
+    words=3.2, pieces=1.3, phrase=1.3, before=0.7, heading=2.1, carried=1.8, around=1.1, passage=2.5, asks=-4.0,
+    typed=2.5, label=2.0, selected=4.0, other=-3.0, likeness=6.8, asked=1.5,
 )  # fmt: skip
-_WEIGHTS_WITH_COSINE = Features(
-    words=4.3, similar=3.9, pieces=2.5, phrase=1.6, before=0.7, quoted_before=1.9, quoted_pieces=2.5, after=0.6,
-    heading=2.4, topic=0.9, carried=1.7, around=1.3, passage=3.7, rank=0.6, nearness=0.9, short=0.5, long=-0.5,
-    stale=-1.6, asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
-    number=3.7, time=2.2, person=1.9, place=1.8, reason=1.9, means=0.5,
-    cosine=4.8,
-)  # fmt: skip
-# Weights with vectors of tokens, fitted to three sets in three languages. The cosine of whole sentences would not
-# improve this ranking further.
-_WEIGHTS_WITH_TOKENS = Features(
-    words=3.2, similar=2.1, pieces=0.9, phrase=1.3, before=0.7, quoted_before=0.7, quoted_pieces=1.3, after=-0.1,
-    heading=2.1, topic=0.8, carried=1.8, around=1.1, passage=1.8, rank=1.2, nearness=0.6, short=0.2, long=-0.4,
-    asks=-6.0, label=2.0, selected=4.0, period=1.5, other=-3.0, defines=2.5,
-    number=2.2, time=1.6, person=1.4, place=0.5, reason=2.0, means=0.1,
-    alike=2.1, telling=3.3, least=1.4, asked=1.5,
-)  # fmt: skip
+_OF_COSINE = 0.7  # likeness of a sentence whose cosine is 1, if the embedder has no vectors of tokens
 _TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
-_EMBEDDED = 5  # sentences that are embedded for one question
-_COMPARED = 5  # sentences whose tokens are compared with those of the question
+_COMPARED = 5  # sentences that are embedded for one question
 _WINDOW = 1_200  # maximum code points of neighboring sentences that are embedded as one text
 _TITLE = 60  # code points of the words above a row that are embedded with the row
 _UNRELATED = 0.0974  # cosine of a token, on the common scale, that gives the likeness 0; the weights were fitted to it
@@ -108,19 +89,19 @@ def rank_sentences(
     if not sentences:
         return []
     calibration = calibration or Calibration()
-    computed = SentenceFeatures(query, passages, sentences, calibration.texts or IDENTITY)
+    computed = SentenceFeatures(query, passages, sentences)
     features = computed.of_words()
-    for n in _best(features, _WEIGHTS, _TYPED):
+    for n in _best(features, _TYPED):
         features[n] = computed.with_candidate(features[n], sentences[n])
     quotes = [whole_quote(sentence) for sentence in sentences]
-    weights, cosines = _WEIGHTS, dict[int, float]()
+    cosines = dict[int, float]()
     if embedder:
         asking, kept = computed.question.asking, vectors or RecentVectors()
         foreign = is_foreign(query.language, passages)
         compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, calibration, foreign)
-        features, weights, cosines = compared.with_vectors(features)
+        features, cosines = compared.with_vectors(features)
     texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
-    scores = _probabilities(features, weights, texts)
+    scores = _probabilities(features, texts)
     ranked = [
         RankedSentence(
             sentence.passage.hit,
@@ -203,14 +184,14 @@ def _repeats(sentence: RankedSentence, other: RankedSentence) -> bool:
     return one in two or two in one
 
 
-def _best(features: Sequence[Features], weights: Features, count: int) -> list[int]:
-    scores = np.array(features) @ np.array(weights)
+def _best(features: Sequence[Features], count: int) -> list[int]:
+    scores = np.array(features) @ np.array(_WEIGHTS)
     return [int(n) for n in np.argsort(-scores, kind="stable")[:count]]
 
 
-def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights: Features, count: int) -> list[int]:
+def _to_embed(features: Sequence[Features], passages: Sequence[Passage], count: int) -> list[int]:
     """Return the indexes of at most `count` sentences to embed: the best of each passage, and then the best of all."""
-    order = _best(features, weights, len(features))
+    order = _best(features, len(features))
     of_passage: dict[int, list[int]] = {}
     for n in order:
         of_passage.setdefault(id(passages[n]), []).append(n)
@@ -218,11 +199,11 @@ def _to_embed(features: Sequence[Features], passages: Sequence[Passage], weights
     return list(dict.fromkeys(first + order))[:count]
 
 
-def _probabilities(features: Sequence[Features], weights: Features, texts: Sequence[str]) -> list[float]:
-    """Return for each sentence the probability that it is the answer. The probabilities of different texts have the sum
-    1. Sentences with the same text do not compete with each other: only the most probable of them is counted in this
-    sum."""
-    scores = np.array(features) @ np.array(weights)
+def _probabilities(features: Sequence[Features], texts: Sequence[str]) -> list[float]:
+    """Return for each sentence the probability that it is the answer. The probabilities
+    of different texts have the sum 1. Sentences with the same text do not compete with each other: only the most
+    probable of them is counted in this sum."""
+    scores = np.array(features) @ np.array(_WEIGHTS)
     odds = np.exp(scores - scores.max())
     best: dict[str, float] = {}
     for text, each in zip(texts, odds, strict=True):
@@ -245,18 +226,18 @@ class _Compared:
     calibration: Calibration
     foreign: bool  # the question is in another language than the passages
 
-    def with_vectors(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]]:
-        """Return three values: the features with the fields from vectors, the weights for these features, and a
-        dictionary: index of a sentence -> its cosine. If the embedder is unavailable, or if its vectors cannot be used,
-        the features are unchanged, and the dictionary is empty."""
+    def with_vectors(self, features: list[Features]) -> tuple[list[Features], dict[int, float]]:
+        """Return two values: the features with the fields from vectors, and a dictionary: index of a sentence -> its
+        cosine. If the embedder is unavailable, or if its vectors cannot be used, the features are unchanged, and the
+        dictionary is empty."""
         try:
-            return self._by_tokens(features) or self._by_sentences(features) or (features, _WEIGHTS, {})
+            return self._by_tokens(features) or self._by_sentences(features) or (features, {})
         except EmbedderUnavailable:
-            return features, _WEIGHTS, {}
+            return features, {}
 
-    def _by_tokens(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
+    def _by_tokens(self, features: list[Features]) -> tuple[list[Features], dict[int, float]] | None:
         """Compare the tokens of sentences with those of the question (late interaction: Khattab and Zaharia, SIGIR
-        2020, "ColBERT"). Return the same three values as `with_vectors`. Return None if the embedder has no vectors of
+        2020, "ColBERT"). Return the same two values as `with_vectors`. Return None if the embedder has no vectors of
         tokens, or hardly knows the words of the question."""
         scale = self.calibration.tokens
         if scale is None:
@@ -266,7 +247,7 @@ class _Compared:
         asked = AskedTokens(self.question, read[0], self.asking, frequent) if read else None
         if asked is None or not asked.count or asked.letters < _LETTERS * asked.count:
             return None
-        best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS, _COMPARED)
+        best = _to_embed(features, [s.passage for s in self.sentences], _COMPARED)
         windows = _windows(self.sentences, self.quotes, best)
         tokens = self.vectors.tokens([window.text for window in windows], self.embedder) or []
         nearest, cosines = {}, {}
@@ -284,20 +265,20 @@ class _Compared:
         read_features = [
             Features._make((*each[: -len(least)], *found.get(n, least))) for n, each in enumerate(features)
         ]
-        return read_features, _WEIGHTS_WITH_TOKENS, self._normalized(cosines)
+        return read_features, self._normalized(cosines)
 
-    def _by_sentences(self, features: list[Features]) -> tuple[list[Features], Features, dict[int, float]] | None:
-        """Compare the vectors of sentences with the vector of the question. Return the same three values as
+    def _by_sentences(self, features: list[Features]) -> tuple[list[Features], dict[int, float]] | None:
+        """Compare the vectors of sentences with the vector of the question. Return the same two values as
         `with_vectors`, or None if the cosines of this embedder are not usable."""
         if self.calibration.texts is None:
             return None
-        best = _to_embed(features, [s.passage for s in self.sentences], _WEIGHTS_WITH_COSINE, _EMBEDDED)
+        best = _to_embed(features, [s.passage for s in self.sentences], _COMPARED)
         texts = [self.quotes[n].text(self.sentences[n].passage.content) for n in best]
         rows = self.vectors.of(texts, self.embedder) @ self.vectors.of_query(self.question, self.embedder)
         cosines = self._normalized(dict(zip(best, map(float, rows), strict=True)))
         least = min(cosines.values(), default=0.0)
-        features = [each._replace(cosine=cosines.get(n, least)) for n, each in enumerate(features)]
-        return features, _WEIGHTS_WITH_COSINE, cosines
+        features = [each._replace(likeness=_OF_COSINE * cosines.get(n, least)) for n, each in enumerate(features)]
+        return features, cosines
 
     def _normalized(self, cosines: Mapping[int, float]) -> dict[int, float]:
         scale = self.calibration.texts

@@ -12,34 +12,20 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderError
 from agentformer.index.embedding.active import current_embedder
 from agentformer.rag.answer import support
-from agentformer.rag.answer.candidates import (
-    asks_number,
-    lacks_candidate,
-    lacks_frequency,
-    other_period,
-    repeats_question,
-    role_of,
-)
-from agentformer.rag.answer.confidence import (
-    QuoteFeatures,
-    confidence_features,
-    covered_share,
-    held_share,
-)
+from agentformer.rag.answer.confidence import QuoteFeatures, about_question
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.rag.answer.versions import newer_first
 from agentformer.text.analysis import QueryTerms, analyze_query
-from agentformer.text.dates import find_dates
-from agentformer.text.facts.designations import is_about_another, may_be_about_another
+from agentformer.text.facts.designations import is_about_another
 from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.text.questions import classify
-from agentformer.text.row_values import asked_value, has_other_length
+from agentformer.text.row_values import asked_value
 from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
-_WITHIN_LIMIT = 0.5  # least probability that the hits contain the answer if a row is within the asked limit
+_REPEATED = 0.8  # share of the question's words in a quote that only repeats the question
 _OFF_TOPIC = 0.2  # factor of the score of a sentence that is probably about something else
 _PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
 _MENTIONED = "mentions"  # list of hits whose title is mentioned
@@ -169,37 +155,21 @@ class AnswerRequest:
         """The values from which the confidence is computed. None if there are no hits."""
         if not self.hits:
             return None
-        about = confidence_features(self.terms, self.passages, scale=self.scale)
+        about = about_question(self.terms, self.passages, self.scale)
         if not self.quotes:
-            return QuoteFeatures(about.confidence, 0.0, 0.0, 1)
-        first, passage = self.quotes[0], self._passage
-        return QuoteFeatures(
-            max(about.confidence, _WITHIN_LIMIT) if self._is_within_limit else about.confidence,
-            first.score,
-            covered_share(self.terms, passage, first.text),
-            len(self.quotes),
-            first.cosine,
-            not self._is_within_limit
-            and (self._is_about_something_else(first, passage) or self._names_another() or self._lacks_role),
-            self._has_other_period(),
-            first.features.telling if first.features else 0.0,
-            about.missing,
-            lacks_candidate(self.question, first.text, passage.language)
-            or bool(self._names[1])
-            or self._role < 1.0
-            or may_be_about_another(self.question, first.text, self._language),
-        )
+            return QuoteFeatures(0.0, about)
+        return QuoteFeatures(self.quotes[0].score, about, not self._is_within_limit and self._is_about_something_else())
 
-    def _is_about_something_else(self, first: RankedSentence, passage: Passage) -> bool:
-        """Return whether the first quote certainly does not answer the question: the quote has a time and the question
-        asks how often, the quote only repeats the question, the quote is about another numbered thing, the hit of the
-        quote is off topic, or the question has a number or a name that no hit contains."""
+    def _is_about_something_else(self) -> bool:
+        """Return whether the first quote certainly answers nothing: it repeats the question, its hit is off topic, the
+        question has a number or a name that no hit contains, or the quote names another thing than the question."""
+        first, passage = self.quotes[0], self._passage
         text = f"{passage.hit.entry.context}\n{first.text}"
         return (
-            lacks_frequency(self.question, first.text, passage.language)
-            or repeats_question(self.question, first.text, passage.language)
+            bool(first.features and first.features.asks and first.features.words > _REPEATED)
             or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
+            or self._names_another(text)
             or bool(support.unknown_in_question(self.question, self.quotable))
         )
 
@@ -216,58 +186,19 @@ class AnswerRequest:
         """The language of the first quote. If it is unknown, the language of the question."""
         return self._passage.language or classify(self.question).language
 
-    def _has_other_period(self) -> bool:
-        """Return whether the first quote states an amount for another period than the question asks for, such as an
-        amount per month for a question about a year."""
-        quote, language = self.quotes[0].text, self._language
-        asked = classify(self.question, language)
-        if other_period(asked, quote, language):
+    def _names_another(self, text: str) -> bool:
+        """Return whether the quote with its headings, `text`, is about another name, code or ordinal number than the
+        question. Also return True if the quote is from a memory such as a fact, and a name of the question is missing
+        in this memory and in the other hits of its session."""
+        passage = self._passage
+        group = [each for each in self.quotable if _group(each.hit) == _group(passage.hit)]
+        names, missing = support.names_of_question(self.question, group)
+        if missing and passage.hit.entry.kind not in _PARTS:
             return True
-        value = asked_value(asked, self.question.casefold(), language)
-        return asks_number(asked) and not find_dates(self.question) and has_other_length(value, quote, language)
-
-    @cached_property
-    def _names(self) -> tuple[list[str], list[str]]:
-        """The names of the question, and those of them that are neither in the first quote nor in the first sentence of
-        its paragraph, which names the topic."""
-        passage, quote = self._passage, self.quotes[0]
-        begin = passage.content.rfind("\n\n", 0, quote.span.start - passage.offset) + 1
-        topic = next((passage.content[span.start : span.end] for span in passage.sentences if span.start >= begin), "")
-        return support.names_of_question(self.question, [passage.quoting(f"{topic}\n{quote.text}")])
-
-    def _names_another(self) -> bool:
-        """Return whether the quote certainly is about another name, code or ordinal number than the question. Also
-        return True if the quote is from a memory such as a fact, and a name of the question is missing in this memory
-        and in the other hits of its session."""
-        names, missing = self._names
-        hit, quote = self._passage.hit, self.quotes[0].text
-        if missing and hit.entry.kind not in _PARTS:
-            group = [each for each in self.quotable if _group(each.hit) == _group(hit)]
-            if support.names_of_question(self.question, group)[1]:
-                return True
-        stated = f"{hit.entry.context}\n{quote}"
         # "The stadium" in a text about another club of the city: the whole passage lacks the name.
-        return is_about_another(names, self.question, stated, self._language) or is_about_another(
-            names, "", self._passage.content, self._language
+        return is_about_another(names, self.question, text, self._language) or is_about_another(
+            names, "", passage.content, self._language
         )
-
-    @property
-    def _lacks_role(self) -> bool:
-        """True if the question asks who has a role that the paragraph of the first quote does not name in any form."""
-        return self._role == 0.0 and classify(self.question, self._language).type == "who"
-
-    @cached_property
-    def _role(self) -> float:
-        """The share (0..1) of the words of the role or the property that the question asks for ("Who is the deputy
-        chair of the board?") in the paragraph of the first quote and the headings above it. 1 for other questions."""
-        role = role_of(self.question, self._language)
-        if not role:
-            return 1.0
-        passage, quote = self._passage, self.quotes[0]
-        begin = passage.content.rfind("\n\n", 0, quote.span.start - passage.offset) + 1
-        end = passage.content.find("\n\n", quote.span.end - passage.offset)
-        paragraph = passage.quoting(passage.content[begin : end if end >= 0 else None])
-        return held_share(role, paragraph.stems.union(passage.context_terms.stems))
 
     @property
     def confidence(self) -> float | None:
