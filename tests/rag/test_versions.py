@@ -1,4 +1,4 @@
-"""The newer of two versions of a statement is first; sentences that differ in a negation are not mistaken."""
+"""The newer of two versions of a statement is first."""
 
 from __future__ import annotations
 
