@@ -97,6 +97,7 @@ def test_the_command_for_an_extra_fits_how_this_copy_was_installed(
             return text
 
     monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
+    monkeypatch.setattr(metadata, "distributions", lambda name: [Distribution()])
 
     assert install_command("mcp") == command
     assert "/home/" not in install_command("mcp"), "a path of this machine could reach a remote client"

@@ -64,8 +64,7 @@ _QUERIES = (
     "zebra quantum",
 )
 _KINDS = ("fact", "event", "decision", "message", "chunk")  # summaries fade with time, and their scores with them
-_RANKING = {"statements": 0, "dated": 0}  # the ranking of the version that wrote the store
-_OPTIONS: dict[str, Any] = {"embedder": "hashing:64", "llm_model": "", "cleanup_interval": 0, **_RANKING}
+_OPTIONS: dict[str, Any] = {"embedder": "hashing:64", "llm_model": "", "cleanup_interval": 0}
 
 
 def connect(folder: Path) -> agentformer.AgentFormer:
