@@ -386,7 +386,8 @@ def _automatic(settings: Settings) -> Embedder:
     ]
     found = local_folder(name := settings.multilingual_model)
     if found and (found / "model.safetensors").exists():  # torch would download what an unfinished download lacks
-        choices.insert(0, (f"sbert:{name}", "multilingual, found on this machine"))
+        local = "multilingual, found on this machine; another one: agentformer reembed --to NAME"
+        choices.insert(0, (f"sbert:{name}", local))
     for spec, described in choices:
         with suppress(EmbedderUnavailable):
             embedder = _stored(spec, settings)

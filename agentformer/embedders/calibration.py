@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -101,13 +101,19 @@ class Calibration(NamedTuple):
         return {name: dict(scale.anchors) for name, scale in self._asdict().items() if scale}
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Mapping[str, Sequence[float]]]) -> Calibration:
-        """Return the calibration that `to_json` has written."""
+    def from_json(cls, values: Any) -> Calibration:
+        """Return the calibration that `to_json` has written. Raises `ValueError` for values that are no anchors."""
+
+        if not isinstance(values, dict):
+            raise ValueError("the values are no object")
 
         def scale(name: str, reference: Anchors) -> Scale | None:
             if name not in values:
                 return None
-            return Scale({code: Anchors(*map(float, pair)) for code, pair in values[name].items()}, reference)
+            anchors = {code: Anchors(*map(float, pair)) for code, pair in values[name].items()}
+            if _ALL not in anchors or not all(-1.01 <= low < high <= 1.01 for low, high in anchors.values()):
+                raise ValueError("anchors are missing, or related texts are not nearer than unrelated ones")
+            return Scale(anchors, reference)
 
         return cls(scale("texts", _TEXTS), scale("tokens", _TOKENS))
 

