@@ -66,12 +66,12 @@ def _new_owner(mark: Path, root: Path, former: Owner | None) -> Owner:
     owner = _named(_short(f"{former.id}/{_inode(mark)}") if former else _new_id(), mark, (beside,))
     if former is None or beside not in former.beside:
         return owner
-    folder = root / former.folder
-    claims = _claims(folder)
-    if not claims or _inode(folder) in claims.values():
+    folder, heir = root / former.folder, replace(owner, folder=former.folder)
+    # The claim may be our own, if the process was killed before it wrote the mark.
+    if not _claims(folder) or not _may_use(heir, root):
         return owner
     claim(folder, owner)
-    return replace(owner, folder=former.folder)
+    return heir
 
 
 def _may_use(owner: Owner, root: Path) -> bool:

@@ -17,6 +17,7 @@ import pytest
 from agentformer.factory import AgentFormer, connect
 from agentformer.jobs import FOLDER, Jobs
 from agentformer.jobs.store import Task
+from agentformer.rag import ownership
 from agentformer.tools.removals import Removals
 from agentformer.types import Scope
 from tests.edges.running import Running, form_of, wait_until
@@ -260,6 +261,26 @@ def test_a_copy_of_both_folders_deletes_its_files_and_one_that_moved_too(tmp_pat
     desk.folder.rename(moved)
     _remove_all(Desk(moved), "one")
     assert originals(moved) == []
+
+
+def test_a_copy_that_was_killed_before_it_wrote_its_mark_keeps_the_folder_of_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(tmp_path / "here")
+    desk.fill("one")
+    copied = tmp_path / "copied"
+    shutil.copytree(desk.folder, copied)
+
+    def killed(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ownership, "write_mark", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Desk(copied).opened("one")
+    with Desk(copied).opened("one") as af:
+        desk.check_documents(af)
+    assert len([*(copied / "uploads").glob("memory-*")]) == 1
 
 
 @pytest.mark.parametrize("both", [True, False], ids=["both folders", "the index folder"])
