@@ -15,7 +15,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers import ReadLimits, ocr, page_image, pdf, read
-from agentformer.readers.pdf.page_text import PdfiumDocument
+from agentformer.readers.pdf.page_text import PdfiumDocument, PypdfDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
 
@@ -298,6 +298,27 @@ def test_a_password_is_prepared_as_the_standard_says() -> None:
     locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("SaSLprep", algorithm="AES-256"))
 
     assert "lighthouse" in read_here(locked, password="S\u00aaSL\u00adprep").pages[0].text
+
+
+def test_a_password_may_be_longer_than_the_part_that_encryption_uses() -> None:
+    password = "a" + "ö" * 100
+    locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt(password, algorithm="AES-256"))
+
+    assert "lighthouse" in read_here(locked, password=password).pages[0].text
+
+
+@pytest.mark.parametrize("algorithm", ["RC4-128", "AES-128", "AES-256"])
+def test_the_second_extractor_reads_an_encrypted_file_without_a_library_for_encryption(
+    algorithm: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cryptography", "Crypto"):
+        monkeypatch.setitem(sys.modules, name, None)
+    locked = rewritten(make_pdf([PROSE]), lambda w: w.encrypt("x", algorithm=algorithm))
+    fast = PdfiumDocument(locked, "x")
+
+    assert fast.encrypted
+    assert "lighthouse" in (PypdfDocument(fast.decrypted(), ()).text(0) or "")
+    assert not PdfiumDocument(make_pdf([PROSE]), None).encrypted
 
 
 def test_a_file_that_only_restricts_its_owner_opens() -> None:

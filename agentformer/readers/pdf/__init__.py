@@ -32,6 +32,7 @@ MIN_HIDDEN_LETTERS = 60  # shorter text that only pypdf finds is the name of a l
 DPI = 300  # the resolution of tesseract's training data
 MAX_IMAGE_PIXELS = 200_000_000  # pixels of an image inside the page, which rendering unpacks completely
 _NOTHING = Quality(0.0, 0, "empty")
+_PASSWORD_BYTES = 127  # of a password that AES-256 uses (ISO 32000-2, 7.6.4.3.2)
 
 _LARGE_COUNT = re.compile(rb"/Count\s+(\d{7,20})")
 _DICTIONARY = 400  # bytes around "/Count" that contain its dictionary
@@ -113,24 +114,24 @@ def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, Pyp
                 locked = True
             except Unreadable:
                 break
-    slow = PypdfDocument(data, passwords)
-    if slow.encrypted or (locked and not len(slow)):
+    slow = None if locked else PypdfDocument(data, passwords)
+    if slow is None or slow.encrypted:
         raise EncryptedDocument(*((_WRONG, "password_wrong") if options.password else (_NEEDED, "password_needed")))
     if not len(slow):
         raise EncryptedDocument(_CERTIFICATE) if _FOR_CERTIFICATES.search(data) else CorruptDocument(_DAMAGED)
-    if locked and (plain := slow.decrypted()):
-        with suppress(PasswordNeeded, Unreadable):
-            return PdfiumDocument(plain, None), slow
     return None, slow
 
 
 def _passwords(password: str | None) -> tuple[str, ...]:
-    """Return the passwords to try, in this order: the password as typed, the password in SASLprep form (RFC 4013), and
-    the empty password. The empty password opens many files that only restrict printing or copying."""
+    """Return the passwords to try, in this order: the password as typed, the password in SASLprep form (RFC 4013), the
+    part of this form that encryption uses, and the empty password. The empty password opens many files that only
+    restrict printing or copying."""
     if not password:
         return ("",)
     prepared = "".join(" " if unicodedata.category(c) == "Zs" else c for c in _TO_NOTHING.sub("", password))
-    return tuple(dict.fromkeys((password, unicodedata.normalize("NFKC", prepared), "")))
+    prepared = unicodedata.normalize("NFKC", prepared)
+    used = prepared.encode("utf-8")[:_PASSWORD_BYTES].decode("utf-8", "ignore")
+    return tuple(dict.fromkeys((password, prepared, used, "")))
 
 
 def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> None:
@@ -165,6 +166,8 @@ def _second_reading(
 ) -> None:  # fmt: skip
     start = time.monotonic()
     until = start + PYPDF_SHARE * (options.deadline - start) if fast is not None else options.deadline
+    if fast is not None and fast.encrypted:
+        data = fast.decrypted()  # so pypdf needs no library for AES
     slow = slow or PypdfDocument(data, _passwords(options.password))
     for number in doubtful:
         if time.monotonic() > until:

@@ -81,6 +81,7 @@ class PdfiumDocument:
             if getattr(error, "err_code", None) == raw.FPDF_ERR_PASSWORD or "password" in str(error).lower():
                 raise PasswordNeeded from error
             raise Unreadable(str(error)) from error
+        self.encrypted = raw.FPDF_GetSecurityHandlerRevision(self._document.raw) >= 0
         self._form = False
         with suppress(pdfium.PdfiumError, RuntimeError):
             if self._document.get_formtype() in (raw.FORMTYPE_ACRO_FORM, raw.FORMTYPE_XFA_FOREGROUND):
@@ -89,6 +90,12 @@ class PdfiumDocument:
 
     def __len__(self) -> int:
         return len(self._document)
+
+    def decrypted(self) -> bytes:
+        """Return the bytes of the file without encryption."""
+        out = io.BytesIO()
+        self._document.save(out, flags=raw.FPDF_REMOVE_SECURITY)
+        return out.getvalue()
 
     def text(self, number: int) -> PageContent:
         """Return the text of a page, with its titles and tables.
@@ -291,11 +298,6 @@ class PypdfDocument:
         """Return the text of a page. Return None if pypdf fails, or takes longer than `PAGE_SECONDS`."""
         return _attempt(lambda: str(self._reader.pages[number].extract_text()), PAGE_SECONDS)
 
-    def decrypted(self) -> bytes | None:
-        """Return the bytes of the file without encryption, or None if pypdf fails. PDFium can open these bytes even if
-        PDFium does not accept the password of the file."""
-        return _attempt(self._written)
-
     def _open(self, data: bytes, passwords: tuple[str, ...]) -> int:
         """Open the file with the first password that fits, and return its number of pages, or 0 if none fits."""
         from pypdf import PasswordType, PdfReader
@@ -306,13 +308,6 @@ class PypdfDocument:
         opened = any(kind == PasswordType.USER_PASSWORD or (password and kind) for password, kind in kinds)
         self.encrypted = reader.is_encrypted and not opened
         return 0 if self.encrypted else len(reader.pages)
-
-    def _written(self) -> bytes:
-        from pypdf import PdfWriter
-
-        out = io.BytesIO()
-        PdfWriter(clone_from=self._reader).write(out)
-        return out.getvalue()
 
 
 def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:

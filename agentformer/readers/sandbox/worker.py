@@ -43,8 +43,8 @@ from agentformer.readers.sandbox.protocol import (
 
 # Modules of the parsers. Each may be in another folder or be a link.
 _PARSERS = (
-    *("chardet", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf", "cryptography", "cffi"),
-    *("_cffi_backend", "Crypto", "typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "striprtf"),
+    *("chardet", "lxml", "pypdfium2", "pypdfium2_raw", "pypdfium2_cfg", "pypdf"),
+    *("typing_extensions", "pytesseract", "packaging", "PIL", "numpy", "striprtf"),
     *("tree_sitter", *sorted({grammar.module for grammar in GRAMMARS.values()})),
 )
 _SITES = frozenset({"site-packages", "dist-packages"})
