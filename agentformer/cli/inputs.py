@@ -319,12 +319,13 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
     """Repeat a search of `recall`, to find out why it found nothing. With `every`, also return hits that are not
     relevant. The search does not count as a use of the entries."""
-    from agentformer.memory.recall import above_noise
-    from agentformer.search.relevance import Nearness, relevant_hits
+    from agentformer.search import pipeline
+    from agentformer.search.relevance import Nearness
 
-    hits = af.backend.search(Query(query, scope, _SEARCHED))
-    nearness = Nearness(hits, af.embedder)
-    return above_noise(hits, af.settings.noise_floor, nearness) if every else relevant_hits(query, hits, nearness)
+    wanted = Query(query, scope, _SEARCHED)
+    hits = af.backend.search(wanted)
+    floor, nearness = af.settings.noise_floor, Nearness(hits, af.embedder)
+    return pipeline.run(hits, pipeline.for_search(wanted, nearness, noise_floor=floor, relevant_only=not every))
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:

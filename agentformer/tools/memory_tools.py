@@ -14,7 +14,15 @@ from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME, program_metadata
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
-from agentformer.tools.result_json import brief_hit_json, brief_json, cut_json, factors_json, metadata_json, report_json
+from agentformer.tools.result_json import (
+    brief_hit_json,
+    brief_json,
+    cut_json,
+    factors_json,
+    metadata_json,
+    report_json,
+    steps_json,
+)
 from agentformer.types import TIERS, MemoryBackend, MemoryEntry, Scope, Tier
 
 _PART = 8_000  # characters of a text that one call returns
@@ -115,8 +123,8 @@ class MemoryTools:
             **scope,
         )
         memories = [brief_hit_json(hit, _PART, explain=explain) for hit in hits]
-        factors = {"factors": factors_json(hits)} if explain else {}
-        return {"memories": memories, "warnings": list(hits.warnings), **factors}
+        explained = {"factors": factors_json(hits), "steps": steps_json(hits)} if explain else {}
+        return {"memories": memories, "warnings": list(hits.warnings), **explained}
 
     @tool("Read a memory", Hints(PERMISSIONS["memory_get"], idempotent=True))
     def memory_get(

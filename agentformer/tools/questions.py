@@ -7,22 +7,18 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from datetime import date
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
 from agentformer.memory.batches import existing_document
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer.sources import (
-    EXTRA_HITS,
-    SourceName,
-    checked_sources,
-    main_document,
-    with_items,
-    with_sources,
-)
+from agentformer.rag.answer.sources import SourceName, checked_sources, main_document, with_items, with_sources
 from agentformer.records import fields
 from agentformer.records.filters import parse
+from agentformer.search import pipeline
+from agentformer.search.relevance import Nearness
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:
@@ -196,9 +192,10 @@ class Questions:
             if not hits and chunks.document_id is not None:
                 existing_document(self._backend, chunks.document_id, chunks.namespace)
             return hits
-        hits = self._backend.search(Query(question, scope, limit + EXTRA_HITS))
-        hits = self._contexts().usable(hits, question, fields.optional_name("session_id", filters.get("session_id")))
-        return hits.with_hits(hits[:limit])
+        query, session = Query(question, scope, limit), fields.optional_name("session_id", filters.get("session_id"))
+        hits = self._backend.search(dataclasses.replace(query, limit=limit + pipeline.EXTRA_HITS))
+        usable = partial(self._contexts().usable, question=question, session_id=session)
+        return pipeline.run(hits, pipeline.for_answer(query, Nearness(hits), usable))
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
         """Return the hits for a question. If the question names a ratio, such as "gross margin", also search for the

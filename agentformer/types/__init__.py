@@ -57,6 +57,7 @@ from agentformer.types.memory import Reference as Reference
 from agentformer.types.memory import Scope as Scope
 from agentformer.types.memory import Source as Source
 from agentformer.types.memory import Span as Span
+from agentformer.types.memory import StepResult as StepResult
 from agentformer.types.memory import Tier as Tier
 from agentformer.types.memory import Use as Use
 from agentformer.types.memory import Vote as Vote

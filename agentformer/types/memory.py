@@ -277,6 +277,13 @@ class Analyzed(NamedTuple):
     facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
 
 
+class StepResult(NamedTuple):
+    """The ids of the hits that remained after a step of the search pipeline, in their order."""
+
+    name: str
+    ids: tuple[str, ...]
+
+
 # The beginning of a warning in `Hits`: the word index does not contain the newest changes yet.
 NOT_INDEXED = "the word index is being updated"
 
@@ -285,7 +292,7 @@ class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
     the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains the stored results of text
-    analysis for the hits, by entry id."""
+    analysis for the hits, by entry id. `steps` explains the order (see `search.pipeline.changes`)."""
 
     def __init__(
         self,
@@ -301,11 +308,14 @@ class Hits(list[Hit]):
         self.one_sided = one_sided
         self.factors = factors
         self.analyzed = analyzed
+        self.steps: tuple[StepResult, ...] = ()
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
         """Return a copy that contains `hits` instead of the present hits, and `warnings` after the present warnings."""
         warnings = (*self.warnings, *warnings)
-        return Hits(hits, warnings, one_sided=self.one_sided, factors=self.factors, analyzed=self.analyzed)
+        copy = Hits(hits, warnings, one_sided=self.one_sided, factors=self.factors, analyzed=self.analyzed)
+        copy.steps = self.steps
+        return copy
 
 
 @dataclass(frozen=True, slots=True)

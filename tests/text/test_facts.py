@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.hierarchical import CoreMemory
-from agentformer.memory.recall import above_noise
-from agentformer.search.relevance import Nearness
 from agentformer.text.facts import conflict, facts_of, find_numbers, is_year, number_values
-from agentformer.types import Hit, Hits, MemoryBackend, MemoryEntry
+from agentformer.types import MemoryBackend
 
 
 def test_a_number_has_each_reading_that_its_spelling_allows() -> None:
@@ -78,11 +75,3 @@ def test_a_core_block_may_have_as_many_tokens_as_its_limit() -> None:
     core.check("persona", "12345")
     with pytest.raises(InvalidInput, match="would have 6 tokens, 1 over its limit of 5"):
         core.check("persona", "123456")
-
-
-def test_a_hit_without_a_term_of_the_query_needs_the_lowest_cosine() -> None:
-    near = Hit(MemoryEntry("a", "x"), 1.0, dense_score=0.3, dense_rank=1)
-    far, unranked = replace(near, dense_score=0.29), replace(near, dense_score=None)
-    word = replace(near, dense_score=0.1, lexical_rank=1)
-    assert list(above_noise(Hits([near, far, unranked, word]), 0.3, Nearness(Hits()))) == [near, word]
-    assert list(above_noise(Hits([far], one_sided=True), 0.3, Nearness(Hits()))) == [far]

@@ -23,7 +23,7 @@ from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
 from agentformer.errors import InvalidInput
 from agentformer.records.filters import both
-from agentformer.tools.result_json import context_json, factors_json, memory_hit_json, report_json
+from agentformer.tools.result_json import context_json, factors_json, memory_hit_json, report_json, steps_json
 from agentformer.types import DOCUMENT_KINDS, Condition, Scope
 
 _BLOCKS = f"{MEMORY}/core"
@@ -63,7 +63,8 @@ def search(service: Service, grant: Grant, body: requests.MemorySearch) -> Respo
     arguments = _without_removals(service, arguments_of(body, grant))
     hits = service.af.memory.search(**arguments)
     found = [memory_hit_json(hit) for hit in hits]
-    return reply({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
+    explained = {"factors": factors_json(hits), "steps": steps_json(hits)}
+    return reply({"hits": found, "warnings": list(hits.warnings), **explained})
 
 
 @router.route("POST", f"{MEMORY}/count", "memory_search", {200: models.EntryNumber})

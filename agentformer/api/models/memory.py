@@ -95,12 +95,32 @@ class Factor(ResponseModel):
     )
 
 
+class Move(ResponseModel):
+    """A hit that a step moved among the hits that stayed. Ranks start at 1."""
+
+    entry_id: str
+    before: int
+    after: int
+
+
+class StepChange(ResponseModel):
+    """What a step of the search has changed after the ranked lists were combined."""
+
+    step: str = Field(
+        description="The name of the step: `salience`, `relevance`, `noise floor`, `least score`, `newest facts` or "
+        "`limit`. docs/RETRIEVAL.md explains them."
+    )
+    left_out: int = Field(ge=0, description="The number of hits that the step left out.")
+    moved: list[Move] = Field(description="The hits of the result that the step moved.")
+
+
 class MemoryHits(ResponseModel):
     """The results of a search. The best result comes first."""
 
     hits: list[MemoryHit]
     warnings: list[str] = Field(description="The parts of the search that failed, such as the search by vectors.")
     factors: list[Factor] = Field(description="The factors whose product is the weight of the vectors.")
+    steps: list[StepChange] = Field(description="The steps of the search that changed the result, in their order.")
 
 
 class Entries(ResponseModel):

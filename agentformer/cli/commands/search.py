@@ -23,7 +23,15 @@ from agentformer.cli.inputs import (
 )
 from agentformer.cli.output import excerpt, moment, place_of, plural, print_json, print_table, print_warnings, say
 from agentformer.memory.context import Context, ContextReport
-from agentformer.tools.result_json import context_json, factors_json, hit_json, memory_hit_json, reference_json
+from agentformer.search.pipeline import Change, changes
+from agentformer.tools.result_json import (
+    context_json,
+    factors_json,
+    hit_json,
+    memory_hit_json,
+    reference_json,
+    steps_json,
+)
 from agentformer.types import Decay, Factor, Hit, Hits, Original, Reference, Scope, Vote
 
 # Name of a ranked list -> the property by which the list ranks.
@@ -51,7 +59,8 @@ _RERANKER = "reranker"  # the order of its hits depends on this list alone, so t
 _explain = click.option(
     "--explain",
     is_flag=True,
-    help="Explain the order of the hits: the rank of each hit in each ranked list, and the weight of each list.",
+    help="Explain the order of the hits: the rank of each hit in each ranked list, the weight of each list, and what "
+    "each step of the search changed after that.",
 )
 
 
@@ -185,7 +194,8 @@ def _print_hits(
     """
     if as_json:
         found = [to_json(hit) for hit in hits]
-        print_json({"hits": found, "warnings": list(hits.warnings), "factors": factors_json(hits)})
+        explained = {"factors": factors_json(hits), "steps": steps_json(hits)}
+        print_json({"hits": found, "warnings": list(hits.warnings), **explained})
         return
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
@@ -196,8 +206,11 @@ def _print_hits(
             say(f"       {ranks}")
     if not hits:
         say(nothing)
-    elif explain and hits.factors:
-        say(explain_weight(hits.factors))
+    elif explain:
+        if hits.factors:
+            say(explain_weight(hits.factors))
+        for change in changes(hits):
+            say(explain_step(change, hits))
 
 
 def _original(original: Original) -> str:
@@ -246,6 +259,16 @@ def explain_weight(factors: Sequence[Factor]) -> str:
     return f"Weight of meaning: {weight:.2g} = {' x '.join(reasons)}"
 
 
+def explain_step(change: Change, hits: Sequence[Hit]) -> str:
+    """Return a text with what a step of the search has changed, such as `Step newest facts: hit 1 from 2nd to 1st`. The
+    number of a hit is its place in the result."""
+    places = {hit.entry.id: place for place, hit in enumerate(hits, 1)}
+    moved = sorted((places[entry_id], _ordinal(before), _ordinal(after)) for entry_id, before, after in change.moved)
+    parts = [f"hit {place} from {before} to {after}" for place, before, after in moved]
+    parts += [f"{plural(change.left_out, 'hit')} left out"] if change.left_out else []
+    return f"Step {change.step}: {', '.join(parts)}"
+
+
 def explain_ranks(hits: Sequence[Hit]) -> list[str]:
     """Return a text for each hit with the rank of the hit in each ranked list, such as `1st by words (weight 1), 4th by
     meaning (weight 0.45)`.
@@ -265,8 +288,7 @@ def explain_ranks(hits: Sequence[Hit]) -> list[str]:
 
 
 def _rank(vote: Vote, hit: Hit) -> str:
-    ending = "th" if vote.rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(vote.rank % 10, "th")
-    rank = f"{vote.rank}{ending} by {_RANKED_BY.get(vote.name, vote.name)}"
+    rank = f"{_ordinal(vote.rank)} by {_RANKED_BY.get(vote.name, vote.name)}"
     if vote.name == _RERANKER:
         return f"{rank}, which decides"
     score = ""
@@ -275,3 +297,8 @@ def _rank(vote: Vote, hit: Hit) -> str:
     if vote.name == "vectors" and hit.dense_score is not None:
         score = f", cosine {hit.dense_score:.2f}"
     return f"{rank} (weight {vote.weight:.2g}{score})"
+
+
+def _ordinal(rank: int) -> str:
+    ending = "th" if rank % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(rank % 10, "th")
+    return f"{rank}{ending}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
@@ -17,7 +18,8 @@ from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.search.relevance import Nearness, relevant_hits
+from agentformer.search import pipeline
+from agentformer.search.relevance import Nearness
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Embedder, MemoryBackend, MemoryEntry, Query, Scope, Where
@@ -25,7 +27,7 @@ from agentformer.types import ChatMessage, Embedder, MemoryBackend, MemoryEntry,
 _CANDIDATES = 30  # number of hits of a search whose relevance is checked
 _RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
 _SESSION_MESSAGES = 200  # messages that are read if the caller gives no conversation
-_NOT_RELEVANT = "is not relevant to the task"
+_LEFT_OUT = {"room": NO_ROOM, "relevance": "is not relevant to the task"}  # step of the search -> reason
 # The role in which a message of each role is sent.
 _SENT_ROLES: dict[str, Literal["system", "user", "assistant"]] = {
     "system": "system",
@@ -108,16 +110,16 @@ class ContextBuilder:
         found are reported to `plan`, with the reason: they are not relevant, or too long."""
         if not query.strip():
             return []
-        hits = self._backend.search(Query(query, scope, limit=_CANDIDATES))
-        hits = hits.with_hits(hit for hit in hits if hit.entry.superseded_by is None)
-        too_long = [hit.entry.id for hit in hits if not plan.may_fit(hit.entry.content)]
-        plan.leave_out(too_long, NO_ROOM)
-        hits = hits.with_hits(hit for hit in hits if hit.entry.id not in too_long)
+        wanted = Query(query, scope, limit=_CANDIDATES)
+        hits = self._backend.search(wanted)
         nearness = Nearness(hits, self._embedder)
-        relevant = {hit.entry.id: hit.entry for hit in relevant_hits(query, hits, nearness)}
-        plan.leave_out((hit.entry.id for hit in hits if hit.entry.id not in relevant), _NOT_RELEVANT)
+        hits = pipeline.run(hits, pipeline.for_context(wanted, nearness, lambda hit: plan.may_fit(hit.entry.content)))
+        for before, after in pairwise(hits.steps):
+            if after.name in _LEFT_OUT:
+                kept = set(after.ids)
+                plan.leave_out((id_ for id_ in before.ids if id_ not in kept), _LEFT_OUT[after.name])
         plan.warn(hits.warnings)
-        return list(relevant.values())
+        return [hit.entry for hit in hits]
 
 
 def _check(task: Any, max_tokens: Any) -> None:

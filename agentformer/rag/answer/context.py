@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
-from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
@@ -36,7 +35,7 @@ _SMALLEST = 8  # tokens of the smallest useful part
 _READ = 20_000  # code points of a hit that are read at first; no chunk of a document has more
 _LONG_TOKEN = 20  # code points; a text with more per token of the budget is not counted, because it does not fit
 _PAGE = 1000  # entries read at a time
-_CHUNK, _MESSAGE = "chunk", "message"
+_MESSAGE = "message"
 _ASKS = ("?", "？", "؟")  # at the end of a question
 _CLOSERS = " \t\n\"'”’»)]*_"
 
@@ -91,14 +90,15 @@ class PassageBuilder:
     token_spans: Callable[[str], list[Span]]
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
-    def usable(self, hits: Hits, question: str, session_id: str | None) -> Hits:
-        """Return the hits that can answer the question. Among facts that contradict each other, the newest comes first,
-        as in a search of the memory. Messages that only ask a question are dropped, such as the same question in an
-        earlier conversation. Messages of the session `session_id` are dropped, too, because the caller already has
-        them."""
-        if all(hit.entry.kind == _CHUNK for hit in hits):
-            return hits
-        return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
+    def usable(self, hit: Hit, question: str, session_id: str | None) -> bool:
+        """Return whether a hit can answer the question. A message that only asks a question cannot, such as the same
+        question in an earlier conversation. A message of the session `session_id` is not used, because the caller
+        already has it."""
+        entry = hit.entry
+        if entry.kind != _MESSAGE or len(entry.content) > _READ:
+            return True
+        own = session_id is not None and entry.session_id == session_id
+        return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
 
     def items(self, question: str) -> tuple[str, ...]:
         """Return the items of financial statements from which the ratios in the question are computed, such as "gross
@@ -353,14 +353,6 @@ class _Draft:
             score=part.hit.score,
             entry_ids=tuple(id_ for id_, _ in part.chunks()),
         )
-
-
-def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
-    entry = hit.entry
-    if entry.kind != _MESSAGE or len(entry.content) > _READ:
-        return True
-    own = session_id is not None and entry.session_id == session_id
-    return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
 
 
 def _only_asks(entry: MemoryEntry) -> bool:

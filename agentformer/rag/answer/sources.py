@@ -14,7 +14,6 @@ from agentformer.types import DOCUMENT_KINDS, Hit, Hits, Scope
 
 SourceName = Literal["documents", "memories"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
-EXTRA_HITS = 10  # additional hits of a search, because messages that only ask a question are dropped later
 _MESSAGE = "message"
 _NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
 # Chosen on even questions about filings; docs/BENCHMARKS.md.
