@@ -321,11 +321,12 @@ def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
     relevant. The search does not count as a use of the entries."""
     from agentformer.search import pipeline
     from agentformer.search.relevance import Nearness
+    from agentformer.search.steps import run
 
     wanted = Query(query, scope, _SEARCHED)
     hits = af.backend.search(wanted)
     floor, nearness = af.settings.noise_floor, Nearness(hits, af.embedder)
-    return pipeline.run(hits, pipeline.for_search(wanted, nearness, noise_floor=floor, relevant_only=not every))
+    return run(hits, pipeline.for_search(wanted, nearness, noise_floor=floor, relevant_only=not every))
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:

@@ -8,6 +8,7 @@ from agentformer.records import fields
 from agentformer.search import pipeline
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
+from agentformer.search.steps import run
 from agentformer.types import Embedder, Hits, MemoryBackend, Query
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
@@ -34,7 +35,7 @@ class Recall:
         hits = self._backend.search(wider)
         floor = self._noise_floor if noise_floor is None else noise_floor
         nearness = Nearness(hits, self._embedder)
-        best = pipeline.run(hits, pipeline.for_search(query, nearness, noise_floor=floor, relevant_only=relevant_only))
+        best = run(hits, pipeline.for_search(query, nearness, noise_floor=floor, relevant_only=relevant_only))
         if best:
             return best.with_hits(name_originals(best, query.text, self._backend.get))
         return best.with_hits((), *self._why_nothing(wider))

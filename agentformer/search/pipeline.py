@@ -7,69 +7,22 @@ A store searches words and vectors, and fuses and boosts what they find; the vot
 - `for_answer`: salience, usable (without messages that only ask), newest facts, limit.
 - `for_context`: superseded, salience, room, relevance, newest facts.
 
-`run` applies the steps, and notes the order after each step in `Hits.steps`, from which `changes` explains the result.
+`search.steps.run` applies the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
 from agentformer.records.scopes import effective_salience
 from agentformer.search.newest_facts import latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
-from agentformer.types import Decay, Hit, Hits, Query, StepResult
+from agentformer.search.steps import Step
+from agentformer.types import Decay, Hit, Hits, Query
 
 EXTRA_HITS = 10  # hits that a search requests beyond its limit, because the steps move hits up and leave hits out
-_FOUND = "found"  # the order of the store, before the first step
 _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of its entry is 0
-
-
-class Step(NamedTuple):
-    """A step of the pipeline: its name, and a function that returns the hits that stay, in their new order."""
-
-    name: str
-    apply: Callable[[Hits], Iterable[Hit]]
-
-
-class Move(NamedTuple):
-    """A hit that a step has moved among the hits that stay. Ranks start at 1."""
-
-    entry_id: str
-    before: int
-    after: int
-
-
-class Change(NamedTuple):
-    """What a step has changed: the number of hits that it left out, and the hits of the result that it moved."""
-
-    step: str
-    left_out: int
-    moved: tuple[Move, ...]
-
-
-def run(hits: Hits, steps: Sequence[Step]) -> Hits:
-    """Apply the steps in order, and return the hits that remain. `Hits.steps` says which hits remained after each."""
-    results = [StepResult(_FOUND, _ids(hits))]
-    for step in steps:
-        hits = hits.with_hits(step.apply(hits))
-        results.append(StepResult(step.name, _ids(hits)))
-    hits.steps = tuple(results)
-    return hits
-
-
-def changes(hits: Hits) -> list[Change]:
-    """Return what each step has changed, without the steps that changed nothing."""
-    shown, found = {hit.entry.id for hit in hits}, []
-    for before, after in zip(hits.steps, hits.steps[1:], strict=False):
-        kept = set(after.ids)
-        ranks = {id_: rank for rank, id_ in enumerate((id_ for id_ in before.ids if id_ in kept), 1)}
-        moves = (Move(id_, ranks[id_], rank) for rank, id_ in enumerate(after.ids, 1) if id_ in shown)
-        moved = tuple(move for move in moves if move.before != move.after)
-        if moved or len(kept) < len(before.ids):
-            found.append(Change(after.name, len(before.ids) - len(kept), moved))
-    return found
 
 
 def for_search(query: Query, nearness: Nearness, *, noise_floor: float, relevant_only: bool = False) -> list[Step]:
@@ -144,7 +97,3 @@ def _least_score(least: float) -> Step:
 
 def _limit(count: int) -> Step:
     return Step("limit", lambda hits: hits[:count])
-
-
-def _ids(hits: Iterable[Hit]) -> tuple[str, ...]:
-    return tuple([hit.entry.id for hit in hits])

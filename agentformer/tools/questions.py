@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
 from datetime import date
-from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentformer.errors import InvalidInput
@@ -17,8 +16,6 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer.sources import SourceName, checked_sources, main_document, with_items, with_sources
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.search import pipeline
-from agentformer.search.relevance import Nearness
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:
@@ -193,9 +190,7 @@ class Questions:
                 existing_document(self._backend, chunks.document_id, chunks.namespace)
             return hits
         query, session = Query(question, scope, limit), fields.optional_name("session_id", filters.get("session_id"))
-        hits = self._backend.search(dataclasses.replace(query, limit=limit + pipeline.EXTRA_HITS))
-        usable = partial(self._contexts().usable, question=question, session_id=session)
-        return pipeline.run(hits, pipeline.for_answer(query, Nearness(hits), usable))
+        return self._contexts().search(query, session)
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
         """Return the hits for a question. If the question names a ratio, such as "gross margin", also search for the

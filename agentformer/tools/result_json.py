@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentformer.http.fetch_rules import is_url
 from agentformer.records.entry_json import entry_to_json
-from agentformer.search import pipeline
+from agentformer.search.steps import changes
 from agentformer.types import (
     Answer,
     AnswerEvent,
@@ -166,9 +166,7 @@ def factors_json(hits: Hits) -> list[dict[str, Any]]:
 def steps_json(hits: Hits) -> list[dict[str, Any]]:
     """Return the steps of the search pipeline that changed the result. Each has its name, the number of hits that it
     left out, and the hits that it moved, with their ranks (from 1) before and after."""
-    return [
-        {**change._asdict(), "moved": [move._asdict() for move in change.moved]} for change in pipeline.changes(hits)
-    ]
+    return [{**change._asdict(), "moved": [move._asdict() for move in change.moved]} for change in changes(hits)]
 
 
 def _cut(entry: MemoryEntry, max_chars: int) -> dict[str, str]:

@@ -10,18 +10,9 @@ import pytest
 
 import agentformer
 from agentformer.cli.commands.search import explain_step
-from agentformer.search.pipeline import (
-    Change,
-    Move,
-    Step,
-    above_noise,
-    changes,
-    for_answer,
-    for_context,
-    for_search,
-    run,
-)
+from agentformer.search.pipeline import above_noise, for_answer, for_context, for_search
 from agentformer.search.relevance import Nearness
+from agentformer.search.steps import Change, Move, Step, changes, run
 from agentformer.tools.result_json import steps_json
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Scope
 

@@ -23,7 +23,7 @@ from agentformer.cli.inputs import (
 )
 from agentformer.cli.output import excerpt, moment, place_of, plural, print_json, print_table, print_warnings, say
 from agentformer.memory.context import Context, ContextReport
-from agentformer.search.pipeline import Change, changes
+from agentformer.search.steps import Change, changes
 from agentformer.tools.result_json import (
     context_json,
     factors_json,

@@ -16,14 +16,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from agentformer.rag.answer import prompts
-from agentformer.search.relevance import EntryLanguages
+from agentformer.search.pipeline import EXTRA_HITS, for_answer
+from agentformer.search.relevance import EntryLanguages, Nearness
+from agentformer.search.steps import run
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items
 from agentformer.text.splitting import sentence_spans, windows
-from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Scope, Source, Span
+from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Source, Span
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets
 # more tokens. Chosen on the even questions about filings (similar hits) and encyclopedias (different hits);
@@ -90,15 +92,12 @@ class PassageBuilder:
     token_spans: Callable[[str], list[Span]]
     candidates: ClassVar[int] = 30  # hits of a search that may be in a context
 
-    def usable(self, hit: Hit, question: str, session_id: str | None) -> bool:
-        """Return whether a hit can answer the question. A message that only asks a question cannot, such as the same
-        question in an earlier conversation. A message of the session `session_id` is not used, because the caller
-        already has it."""
-        entry = hit.entry
-        if entry.kind != _MESSAGE or len(entry.content) > _READ:
-            return True
-        own = session_id is not None and entry.session_id == session_id
-        return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
+    def search(self, query: Query, session_id: str | None) -> Hits:
+        """Search for the passages and memories that can answer a question, best first. A message that only asks a
+        question is left out, such as the same question in an earlier conversation. Messages of the session `session_id`
+        are left out, too, because the caller already has them."""
+        hits = self.backend.search(dataclasses.replace(query, limit=query.limit + EXTRA_HITS))
+        return run(hits, for_answer(query, Nearness(hits), lambda hit: _answers(hit, query.text, session_id)))
 
     def items(self, question: str) -> tuple[str, ...]:
         """Return the items of financial statements from which the ratios in the question are computed, such as "gross
@@ -353,6 +352,14 @@ class _Draft:
             score=part.hit.score,
             entry_ids=tuple(id_ for id_, _ in part.chunks()),
         )
+
+
+def _answers(hit: Hit, question: str, session_id: str | None) -> bool:
+    entry = hit.entry
+    if entry.kind != _MESSAGE or len(entry.content) > _READ:
+        return True
+    own = session_id is not None and entry.session_id == session_id
+    return not own and letters_and_digits(entry.content) != letters_and_digits(question) and not _only_asks(entry)
 
 
 def _only_asks(entry: MemoryEntry) -> bool:

@@ -1,0 +1,61 @@
+"""The steps of a pipeline: `run` applies named steps to the hits of a search, and notes the order after each step in
+`Hits.steps`. `changes` explains the result by these notes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from agentformer.types import Hit, Hits, StepResult
+
+_FOUND = "found"  # the order of the store, before the first step
+
+
+class Step(NamedTuple):
+    """A step of the pipeline: its name, and a function that returns the hits that stay, in their new order."""
+
+    name: str
+    apply: Callable[[Hits], Iterable[Hit]]
+
+
+class Move(NamedTuple):
+    """A hit that a step has moved among the hits that stay. Ranks start at 1."""
+
+    entry_id: str
+    before: int
+    after: int
+
+
+class Change(NamedTuple):
+    """What a step has changed: the number of hits that it left out, and the hits of the result that it moved."""
+
+    step: str
+    left_out: int
+    moved: tuple[Move, ...]
+
+
+def run(hits: Hits, steps: Sequence[Step]) -> Hits:
+    """Apply the steps in order, and return the hits that remain. `Hits.steps` says which hits remained after each."""
+    results = [StepResult(_FOUND, _ids(hits))]
+    for step in steps:
+        hits = hits.with_hits(step.apply(hits))
+        results.append(StepResult(step.name, _ids(hits)))
+    hits.steps = tuple(results)
+    return hits
+
+
+def changes(hits: Hits) -> list[Change]:
+    """Return what each step has changed, without the steps that changed nothing."""
+    shown, found = {hit.entry.id for hit in hits}, []
+    for before, after in zip(hits.steps, hits.steps[1:], strict=False):
+        kept = set(after.ids)
+        ranks = {id_: rank for rank, id_ in enumerate((id_ for id_ in before.ids if id_ in kept), 1)}
+        moves = (Move(id_, ranks[id_], rank) for rank, id_ in enumerate(after.ids, 1) if id_ in shown)
+        moved = tuple(move for move in moves if move.before != move.after)
+        if moved or len(kept) < len(before.ids):
+            found.append(Change(after.name, len(before.ids) - len(kept), moved))
+    return found
+
+
+def _ids(hits: Iterable[Hit]) -> tuple[str, ...]:
+    return tuple([hit.entry.id for hit in hits])
