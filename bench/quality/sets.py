@@ -32,6 +32,7 @@ SETS = (
     "jsquad_valid",
     "hotpot_small",
     "locomo_dev",
+    "beam_dev",
     "madial_en",
     "code_pypdf",
     "cosqa_dev",
