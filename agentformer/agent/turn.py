@@ -25,7 +25,7 @@ _MIN_SECONDS = 0.5  # least seconds in which a model can answer
 @dataclass(frozen=True, slots=True)
 class UsedMemory:
     """A memory in the first prompt of a turn. `share` is the section of the prompt that contains the memory: core,
-    episodic or semantic."""
+    instructions, episodic or semantic."""
 
     id: str
     share: str

@@ -13,6 +13,7 @@ from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
+from agentformer.memory.instructions import instructions_of
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
@@ -82,13 +83,17 @@ class MemoryManager(BatchOperations):
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
         """Store messages in one transaction, and return their entries. Each item is a mapping with the arguments of
-        `add_message`; the items are in order of time. If one item is invalid, raises `InvalidInput` and stores none."""
+        `add_message`; the items are in order of time. Standing instructions of users, such as "Always answer in metric
+        units.", are also stored as entries of the kind `instruction`. If one item is invalid, raises `InvalidInput` and
+        stores none."""
         checked = validation.mappings("messages", messages)
         return self.add_checked([validation.new_message(message) for message in checked])
 
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
         """Store entries that `validation` has built, in one transaction, and return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
+        if instructions := [*instructions_of(stored)]:
+            _store_unique(self._backend, instructions)
         for entry in stored:
             if entry.kind == "message":
                 self._cleaner.message_added(entry)

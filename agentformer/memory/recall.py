@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 
+from agentformer.memory.instructions import INSTRUCTION
 from agentformer.records import fields
 from agentformer.search import pipeline
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
 from agentformer.search.steps import run
-from agentformer.types import Embedder, Hits, MemoryBackend, Query
+from agentformer.types import Embedder, Hits, MemoryBackend, Query, Scope
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
 _ARCHIVED = 30  # maximum hits, with archived entries, among which the reason for an empty result is searched
+_INSTRUCTIONS = 2  # standing instructions that a search adds
+_ROOM = 5  # least limit of a search that adds instructions
+
+
+def _may_hold_instructions(scope: Scope) -> bool:
+    return not scope.kinds and scope.document_id is None and (not scope.tiers or "semantic" in scope.tiers)
 
 
 class Recall:
@@ -36,9 +43,24 @@ class Recall:
         floor = self._noise_floor if noise_floor is None else noise_floor
         nearness = Nearness(hits, self._embedder)
         best = run(hits, pipeline.for_search(query, nearness, noise_floor=floor, relevant_only=relevant_only))
+        if query.limit >= _ROOM and query.mode == "hybrid" and _may_hold_instructions(query.scope):
+            best = self._with_instructions(best, query, floor)
         if best:
             return best.with_hits(name_originals(best, query.text, self._backend.get))
         return best.with_hits((), *self._why_nothing(wider))
+
+    def _with_instructions(self, best: Hits, query: Query, floor: float) -> Hits:
+        """Return the hits. Standing instructions that bear on the query replace the last ones, because such an
+        instruction often shares no word with the query, and hits of the topic stand before it. Its nearness is at least
+        `floor`."""
+        scope = dataclasses.replace(query.scope, kinds=(INSTRUCTION,))
+        found = self._backend.search(dataclasses.replace(query, scope=scope, limit=_INSTRUCTIONS, mode="dense"))
+        nearness, shown = Nearness(found, self._embedder), {hit.entry.id for hit in best}
+        new = [hit for hit in found if nearness.of(hit) >= floor and not {hit.entry.id, hit.entry.parent_id} & shown]
+        near = [*{hit.entry.content: hit for hit in new[::-1]}.values()][::-1]  # a repeated one is shown once
+        kept = best[: query.limit - len(near)]
+        least = kept[-1].score if kept else 1.0
+        return best.with_hits([*kept, *(dataclasses.replace(hit, score=min(hit.score, least)) for hit in near)])
 
     def _why_nothing(self, query: Query) -> tuple[str, ...]:
         """Return a warning with the reason why a search found nothing, or an empty tuple if the reason is unknown. The

@@ -112,8 +112,8 @@ _FILTER_CHECKS = {"source_id": fields.source_id}  # filter -> check; the values 
 _CATEGORY_OF_KIND = {"decision": "decisions", "summary": "summaries"}
 _RECALLED = "(recalled memory)"  # content that is stored for a message that only repeats recalled memory
 # The parts of a block of recalled memory in a prompt, as `memory.context` writes it.
-_MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled|core)-memory>")
-_MARK = "-memory>"  # part of every marker
+_MARKER = re.compile("<(?P<close>/?)(?P<frame>recalled-memory|core-memory|standing-instructions)>")
+_ENTRY = "<memory id="  # the beginning of every entry
 _ITEMS = re.compile("(?:\n?<memory id=[^<]*+</memory>)*")  # the text of an entry is escaped, so it contains no bracket
 _ID = re.compile('<memory id="([^"<>\n]{1,200})"')
 
@@ -326,7 +326,7 @@ def without_recalled(text: str) -> tuple[str, list[str]]:
     A block is a pair of markers with at least one entry between them. Nested blocks are removed as one block. Markers
     around other text are not removed. After an opening marker without a closing marker, only the entries that directly
     follow the marker are removed. The running time is linear."""
-    if _MARK not in text:
+    if _ENTRY not in text:
         return text, []
     remaining, ids, at = [], [], 0
     for start, end in _block_spans(text):

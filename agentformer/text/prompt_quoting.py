@@ -16,7 +16,18 @@ from agentformer.text.normalize import normalized
 
 # Tags that enclose data or roles in the prompts of this package or of other programs.
 _FRAMES = {
-    *("passage", "passages", "memory", "core-memory", "recalled-memory", "tool-result", "note", "message", "messages"),
+    *(
+        "passage",
+        "passages",
+        "memory",
+        "core-memory",
+        "recalled-memory",
+        "standing-instructions",
+        "tool-result",
+        "note",
+        "message",
+        "messages",
+    ),
     *("mistakes", "question", "system", "user", "assistant"),
 }
 _BREAK = re.compile("\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")

@@ -142,6 +142,7 @@ def test_core_comes_first_then_what_is_recalled_then_the_conversation_then_the_t
     assert built.report.included == {
         "core": ("core",),
         "conversation": (),
+        "instructions": (),
         "episodic": ("m001",),
         "semantic": ("fact",),
     }
@@ -303,7 +304,13 @@ def test_an_empty_task_asks_for_what_the_user_said_last() -> None:
 def test_what_is_in_the_conversation_is_not_recalled() -> None:
     said = [message(1, "We bought winter tyres."), message(2, "winter  tyres\nfor snow")]
     built = builder(*said).build(ASKED, [said[0], ChatMessage("user", "winter tyres for snow")])
-    assert built.report.included == {"core": (), "conversation": ("m001",), "episodic": (), "semantic": ()}
+    assert built.report.included == {
+        "core": (),
+        "conversation": ("m001",),
+        "instructions": (),
+        "episodic": (),
+        "semantic": (),
+    }
 
 
 def test_what_an_earlier_context_recalled_is_taken_out_of_the_conversation() -> None:
@@ -332,7 +339,13 @@ def test_the_scope_holds() -> None:
         MemoryEntry(id="d", content=FACT.content, user_id="aino"),
     ]
     built = builder(*strangers).build(ASKED, user_id="aino")
-    assert built.report.included == {"core": (), "conversation": (), "episodic": (), "semantic": ("d",)}
+    assert built.report.included == {
+        "core": (),
+        "conversation": (),
+        "instructions": (),
+        "episodic": (),
+        "semantic": ("d",),
+    }
 
 
 # ---------------------------------------------------------------------- the budget

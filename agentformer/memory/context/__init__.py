@@ -18,6 +18,7 @@ from agentformer.types import ChatMessage, MemoryEntry
 # The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
 CORE_OPEN, CORE_CLOSE = "<core-memory>", "</core-memory>"
+INSTRUCTIONS_OPEN, INSTRUCTIONS_CLOSE = "<standing-instructions>", "</standing-instructions>"
 CODE_HEADING = "[Relevant code from codebase]"
 PAST_HEADING = "[Relevant past context]"
 _EVENTS = frozenset({"event", "decision", "error"})  # kinds of entries that say what happened in a project
@@ -41,8 +42,8 @@ class ContextReport:
 
     budget: int
     total: int
-    tokens: Mapping[str, int]  # by part: core, conversation, episodic, semantic and task
-    included: Mapping[str, tuple[str, ...]]  # ids of entries by part: core, conversation, episodic, semantic
+    tokens: Mapping[str, int]  # by part: core, conversation, instructions, episodic, semantic and task
+    included: Mapping[str, tuple[str, ...]]  # ids of entries by the same parts, without the task
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...] = ()  # warnings of the searches
 
@@ -52,7 +53,7 @@ class Context:
     """Messages for a language model. If `has_memory` is True, the first message contains core blocks and recalled
     entries. Core blocks and entries contain words of documents, tools and other people, so this message is data and has
     the role user. Only system messages that the caller passed keep the role system. `entries` are the very core blocks
-    and recalled entries whose text is in the messages, by part: core, episodic and semantic."""
+    and recalled entries whose text is in the messages, by part: core, instructions, episodic and semantic."""
 
     messages: tuple[ChatMessage, ...]
     report: ContextReport
@@ -100,9 +101,21 @@ def core_block(blocks: Iterable[MemoryEntry]) -> str:
     return "\n".join([CORE_OPEN, *(_item(block, {"name": block.title}, block.content) for block in blocks), CORE_CLOSE])
 
 
-def memory_text(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> str:
-    """Return the text of the core blocks and of the recalled entries, or "" if there are none."""
-    parts = ([core_block(core)] if core else []) + ([recalled_block(recalled)] if recalled else [])
+def instructions_block(entries: Iterable[MemoryEntry]) -> str:
+    """Return the text of these standing instructions of the user, with their dates, between their markers."""
+    dated = ((entry, {"date": entry.occurred_at.date().isoformat() if entry.occurred_at else ""}) for entry in entries)
+    return "\n".join(
+        [INSTRUCTIONS_OPEN, *(_item(entry, date, entry.content) for entry, date in dated), INSTRUCTIONS_CLOSE]
+    )
+
+
+def memory_text(
+    core: Sequence[MemoryEntry], instructions: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]
+) -> str:
+    """Return the text of the core blocks, of the instructions and of the recalled entries, or "" if there are none."""
+    parts = [core_block(core)] if core else []
+    parts += [instructions_block(instructions)] if instructions else []
+    parts += [recalled_block(recalled)] if recalled else []
     return "\n".join(parts)
 
 

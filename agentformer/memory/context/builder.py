@@ -1,8 +1,9 @@
 """`ContextBuilder`: builds the messages for a language model from core memory, recalled entries, the conversation and
 the task, within a limited number of tokens. Core memory is always included. The tokens that remain after core memory
-and the task are divided: 60% for the conversation, 20% for episodic entries and 20% for semantic entries. Tokens that
-are not used are given to the conversation first, to further relevant entries next, and to recent episodic entries last.
-Messages and entries are never cut. Equal calls on an unchanged memory give equal contexts."""
+and the task are divided: 50% for the conversation, 20% for episodic entries, 20% for semantic entries and 10% for
+standing instructions of the user. Tokens that are not used are given to the conversation first, to further relevant
+entries next, and to recent episodic entries last. Messages and entries are never cut. Equal calls on an unchanged
+memory give equal contexts."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.context import Context, Turn
 from agentformer.memory.context.plan import NO_ROOM, ContextPlan
 from agentformer.memory.hierarchical import CoreMemory
+from agentformer.memory.instructions import INSTRUCTION
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
@@ -27,6 +29,7 @@ from agentformer.types import ChatMessage, Embedder, MemoryBackend, MemoryEntry,
 
 _CANDIDATES = 30  # number of hits of a search whose relevance is checked
 _RECENT = 20  # number of recent episodic entries that are added last, even if they are not relevant
+_INSTRUCTIONS = 100  # newest standing instructions that are read
 _SESSION_MESSAGES = 200  # messages that are read if the caller gives no conversation
 _LEFT_OUT = {"room": NO_ROOM, "relevance": "is not relevant to the task"}  # step of the search -> reason
 # The role in which a message of each role is sent.
@@ -68,7 +71,7 @@ class ContextBuilder:
         **place: Unpack[Place],
     ) -> Context:
         """Return a context with at most `max_tokens` tokens. Its messages contain core memory, recalled entries
-        (entries that a search for the task finds), `conversation` and `task`.
+        (entries that a search for the task finds), standing instructions of the user, `conversation` and `task`.
 
         Core memory and recalled entries are data, so they are in the first message, and its role is user. Two messages
         of the user may follow each other; `agent.conversation.alternate` joins them for models that need alternating
@@ -90,6 +93,7 @@ class ContextBuilder:
         blocks = self._core.blocks(scope.namespace, agent_id=scope.agent_id, user_id=scope.user_id)
         plan = ContextPlan(task, turns, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
+        plan.offer("instructions", self._instructions(scope, query))
         episodic = dataclasses.replace(scope, tiers=("episodic",))
         # A summary may lack the detail that is asked for, so its archived originals are searched too.
         plan.offer("episodic", self._recall(dataclasses.replace(episodic, include_archived=True), query, plan))
@@ -105,6 +109,16 @@ class ContextBuilder:
             return []
         scope = Scope(namespace, kinds=("message",), session_id=session_id)
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
+
+    def _instructions(self, scope: Scope, query: str) -> list[MemoryEntry]:
+        """Return the standing instructions in the scope: first those that the search for the task finds, and then the
+        newest. They need not have words of the task."""
+        kept = dataclasses.replace(scope, tiers=("semantic",), kinds=(INSTRUCTION,))
+        newest = self._backend.latest(kept, limit=_INSTRUCTIONS)
+        searched = Query(query, kept, limit=_CANDIDATES)
+        found = [hit.entry for hit in self._backend.search(searched)] if len(newest) > 1 and query.strip() else []
+        by_text = {entry.content: entry for entry in (*newest[::-1], *found[::-1])}  # a repeated one is shown once
+        return [*by_text.values()][::-1]
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
         """Return the entries in the scope that are relevant to the query, best first. Other entries that the search

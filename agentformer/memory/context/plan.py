@@ -14,10 +14,11 @@ from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 
 # Fractions of the tokens that remain after core blocks and the task. The conversation gets at least the rest.
-_EPISODIC_SHARE, _SEMANTIC_SHARE = 0.2, 0.2
+_EPISODIC_SHARE, _SEMANTIC_SHARE, _INSTRUCTIONS_SHARE = 0.2, 0.2, 0.1
 _CHARS_PER_TOKEN = 16  # more than the mean number in any text that is written for people
 _COUNTED_BUDGETS = 4  # tokens of recalled entries are counted until the texts fill the budget this many times
 _MAX_MISSES = 20  # older messages are not tried after this many consecutive messages that do not fit
+_PARTS = ("instructions", "episodic", "semantic")
 NO_ROOM = "does not fit into the tokens that are left"
 _COVERED = "is a summary whose originals are included"
 
@@ -42,8 +43,8 @@ class ContextPlan:
             raise InvalidInput("max_tokens", f"{counts}; increase max_tokens, or shorten core blocks")
         self._turns, self._task = _split_task(task, turns)
         self._taken_turns: list[Turn] = []
-        self._offered: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}  # key: the part of the context
-        self._taken: dict[str, list[MemoryEntry]] = {"episodic": [], "semantic": []}
+        self._offered: dict[str, list[MemoryEntry]] = {part: [] for part in _PARTS}
+        self._taken: dict[str, list[MemoryEntry]] = {part: [] for part in _PARTS}
         self._spare: list[MemoryEntry] = []  # recent entries that are added last if tokens remain
         self._task_fits = False
         self._countable = _COUNTED_BUDGETS * budget * _CHARS_PER_TOKEN  # code points whose tokens may still be counted
@@ -61,8 +62,8 @@ class ContextPlan:
         return next((turn.text for turn in reversed(self._turns) if turn.is_from_user), "")
 
     def offer(self, part: str, entries: Iterable[MemoryEntry]) -> None:
-        """Set the entries that can be added to a part of the context, best first. `part` is "episodic" or "semantic".
-        Entries that are already in the conversation or in the other part are skipped."""
+        """Set the entries that can be added to a part of the context, best first. `part` is "instructions", "episodic"
+        or "semantic". Entries that are already in the conversation or in another part are skipped."""
         self._offered[part] = self._new(entries)
 
     def offer_spare(self, episodes: Iterable[MemoryEntry]) -> None:
@@ -83,6 +84,7 @@ class ContextPlan:
         and finally more entries if tokens remain."""
         self._task_fits = self._task is not None and self._fits([*_memory(self._core, ()), self._task.message])
         quota = max(0, self._left())
+        self._take_entries("instructions", int(quota * _INSTRUCTIONS_SHARE))
         self._take_entries("episodic", int(quota * _EPISODIC_SHARE))
         self._take_entries("semantic", int(quota * _SEMANTIC_SHARE))
         self._take_turns()
@@ -91,12 +93,12 @@ class ContextPlan:
         self._take_entries("semantic", self._left())
         self._take_entries("episodic", self._left())
         self._drop_covered()
-        self._shrink("semantic", "episodic")
+        self._shrink("semantic", "episodic", "instructions")
         self._offered["episodic"] += self._spare
         self._take_entries("episodic", self._left())
-        self._shrink("episodic", "semantic")
+        self._shrink("episodic", "semantic", "instructions")
         self._drop_covered()
-        self._shrink("semantic", "episodic")
+        self._shrink("semantic", "episodic", "instructions")
 
     def context(self) -> Context:
         """Return the context: its messages and the report."""
@@ -184,7 +186,7 @@ class ContextPlan:
 
     def _messages(self) -> list[ChatMessage]:
         episodes = sorted(self._taken["episodic"], key=by_time)
-        messages = _memory(self._core, (*self._taken["semantic"], *episodes))
+        messages = _memory(self._core, (*self._taken["semantic"], *episodes), self._taken["instructions"])
         messages += [turn.message for turn in self._taken_turns]
         return messages + ([self._task.message] if self._task and self._task_fits else [])
 
@@ -248,8 +250,10 @@ def _comparable(text: str) -> str:
     return " ".join(strip_template_tokens(text).split())
 
 
-def _memory(core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry]) -> list[ChatMessage]:
-    text = memory_text(core, recalled)
+def _memory(
+    core: Sequence[MemoryEntry], recalled: Sequence[MemoryEntry], instructions: Sequence[MemoryEntry] = ()
+) -> list[ChatMessage]:
+    text = memory_text(core, instructions, recalled)
     return [ChatMessage("user", text)] if text else []
 
 

@@ -1,0 +1,35 @@
+"""Standing instructions of a user: sentences of messages that say how an agent should act ("Always answer in metric
+units."). Each is kept as an entry of the kind `instruction` whose parent is its message, so that it is found without
+words in common with a question, and stands in contexts within tokens of its own.
+
+Only messages with the role user give instructions. Text of documents, tools and assistants never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from agentformer.text.instructions import instructions_in
+from agentformer.types import MemoryEntry, new_id
+
+INSTRUCTION = "instruction"  # the kind of the entries
+
+
+def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
+    """Yield an entry for each instruction in these messages. If the message is removed, so is the instruction."""
+    for message in messages:
+        if message.kind != "message" or message.role != "user":
+            continue
+        for sentence in instructions_in(message.raw or message.content):
+            yield MemoryEntry(
+                id=new_id(),
+                content=sentence,
+                kind=INSTRUCTION,
+                namespace=message.namespace,
+                agent_id=message.agent_id,
+                user_id=message.user_id,
+                project=message.project,
+                speaker=message.speaker,
+                parent_id=message.id,
+                occurred_at=message.occurred_at,
+            )
