@@ -244,10 +244,15 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
 
 def _optimized(corpus: Corpus, work: Path, options: OptimizeOptions, *, quiet: bool) -> Optimization:
     """Run the optimisation and show its progress, unless `quiet` is true and standard error is not a terminal."""
-    state = ["starting"]
+    state = "starting"
+
+    def show(progress: str) -> None:
+        nonlocal state
+        state = progress
+
     try:
-        with nullcontext() if quiet and not on_terminal() else watching(lambda: state[-1]):
-            return optimize(corpus, work, options, state.append)
+        with nullcontext() if quiet and not on_terminal() else watching(lambda: state):
+            return optimize(corpus, work, options, show)
     except KeyboardInterrupt:
         say("\ninterrupted; measurements are kept, and the same command continues", err=True)
         sys.exit(INTERRUPTED)

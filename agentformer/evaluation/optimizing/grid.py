@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agentformer.errors import MissingExtra
 from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
 from agentformer.text.analyzers import choose_analyzers
@@ -77,15 +76,10 @@ def key(configuration: Configuration) -> str:
     return json.dumps(dict(configuration), sort_keys=True)
 
 
-def stored_key(settings: Settings, configuration: Configuration) -> str:
-    """Return a text that identifies the store that a configuration needs. Configurations that split, embed and analyze
-    passages in the same way have the same text."""
-    stored = {each.name: configuration[each.name] for each in PARAMETERS if each.rebuilds in ("vectors", "chunks")}
-    words = {each.name: configuration[each.name] for each in PARAMETERS if each.rebuilds == "words"}
-    try:
-        return key({**stored, "analyzers": ",".join(analyzer_names(settings_of(settings, configuration)))})
-    except MissingExtra:
-        return key({**stored, **words})
+def stored_key(configuration: Configuration) -> str:
+    """Return a text that identifies the store that a configuration needs. Configurations that only rank otherwise have
+    the same text."""
+    return key({each.name: configuration[each.name] for each in PARAMETERS if each.rebuilds})
 
 
 def analyzer_names(settings: Settings) -> list[str]:

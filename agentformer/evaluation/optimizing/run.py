@@ -380,7 +380,7 @@ class Measurements:
     @contextmanager
     def _opened(self, configuration: Configuration, progress: Callable[[int, int], None]) -> Iterator[Trial]:
         """Yield a memory with the passages. Configurations that only rank otherwise use the same memory."""
-        stored = stored_key(self._corpus.settings, configuration)
+        stored = stored_key(configuration)
         filled = stored == self._stored
         if not filled:
             self._stored = ""

@@ -100,6 +100,7 @@ class FolderRecords:
         """Close the folder. Every later call raises `StoreError`."""
         with self._thread_lock:
             self._closed = True
+            self._memory.close()
 
     @property
     def damaged(self) -> dict[str, str]:
@@ -368,6 +369,7 @@ class FolderRecords:
         leases = {name: [holder, ends / 1e6, micros / 1e6] for name, holder, ends, micros in _leases(self._memory)}
         try:
             write_atomically(self.path / LEASES_FILE, json.dumps(leases, indent=2).encode())
+            _set_unique_time(self.path / LEASES_FILE)
             self._files[LEASES_FILE] = _File(_version_of((self.path / LEASES_FILE).stat()))
         except OSError as error:
             raise self._not_written(error) from error
