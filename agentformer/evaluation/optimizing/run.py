@@ -52,6 +52,7 @@ from agentformer.types import Hit
 METRIC = "recall@5"
 LEAST = 20  # least number of questions; with fewer questions, the halves cannot compare settings
 _LEAST_HALF = 5
+_STORES = 4  # temporary memories that are kept during an optimisation
 _FEW = 100  # with fewer questions, a note warns that the figures are uncertain
 _FEW_NOTE = "{} questions are few: the true value of a figure may lie anywhere in its interval; add questions"
 _LONG = 50  # number of longest passages whose tokens are counted
@@ -308,8 +309,8 @@ class Measurements:
         analyzers = analyzer_names(settings_of(corpus.settings, _AUTOMATIC))
         self._inputs = json.dumps([corpus.dataset.digest(), model, __version__, ANALYSIS, fixed, analyzers])
         self._rows = Rows(folder / "measured.sqlite3")
-        self._folder = folder / "store"
-        self._stored = ""  # the `stored_key` of the memory in this folder, if it is complete
+        self._folder = folder / "stores"
+        self._stored: dict[str, Path] = {}  # `stored_key` -> folder of a filled memory; the last one used is last
         corpus.embedder.before = self._check_time
 
     def of(self, configuration: Configuration) -> Measured:
@@ -381,19 +382,22 @@ class Measurements:
     def _opened(self, configuration: Configuration, progress: Callable[[int, int], None]) -> Iterator[Trial]:
         """Yield a memory with the passages. Configurations that only rank otherwise use the same memory."""
         stored = stored_key(configuration)
-        filled = stored == self._stored
-        if not filled:
-            self._stored = ""
+        place = self._stored.pop(stored, None)
+        filled = place is not None
+        if place is None:
+            place = self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
             with using(self._folder):
-                delete(self._folder)
-                make_folder(self._folder)
-        with self._corpus.opens(settings_of(self._corpus.settings, configuration), self._folder) as trial:
+                while len(self._stored) >= _STORES:
+                    delete(self._stored.pop(next(iter(self._stored))))
+                delete(place)
+                make_folder(place)
+        with self._corpus.opens(settings_of(self._corpus.settings, configuration), place) as trial:
             if not filled:
                 trial.load(self._corpus.dataset, progress)
                 if self.model_tokens and trial.backend.embed_pending(refused=False):
                     reason = "the embedder became unavailable while passages were embedded"
                     raise EmbedderUnavailable(f"{reason}; start it and repeat the command")
-                self._stored = stored
+            self._stored[stored] = place
             yield trial
 
     def _check_time(self) -> None:
