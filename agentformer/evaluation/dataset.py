@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, time
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
@@ -209,6 +209,46 @@ def sampled(questions: Sequence[Question], most: int) -> tuple[Question, ...]:
     if not most or len(questions) <= most:
         return tuple(questions)
     return tuple(questions[n * len(questions) // most] for n in range(most))
+
+
+class Halves(NamedTuple):
+    """The questions with which settings are chosen (`development`), and those with which they are tested (`test`)."""
+
+    development: tuple[Question, ...]
+    test: tuple[Question, ...]
+
+
+def halves(questions: Sequence[Question], seed: int = 0) -> Halves:
+    """Divide the questions that have an answer into two halves. Questions with a common relevant passage, directly or
+    through other questions, are in the same half, because a setting that is good for one of them is probably good for
+    all. A hash of an id and `seed` decides, so the halves are the same on every machine and for every order of the
+    questions. The order of the questions stays the same in each half."""
+    answerable = [question for question in questions if question.relevant]
+    leader = leaders(answerable)
+    divided: tuple[list[Question], list[Question]] = [], []
+    for question in answerable:
+        name = f"{seed}:{leader[question.id]}"
+        divided[hashlib.blake2b(name.encode(), digest_size=1).digest()[0] & 1].append(question)
+    return Halves(tuple(divided[0]), tuple(divided[1]))
+
+
+def leaders(questions: Sequence[Question]) -> dict[str, str]:
+    """Return question id -> group id, which is the smallest question id of the group. Questions are in the same group
+    if they have a common relevant passage, directly or through other questions (union-find: Tarjan and van Leeuwen
+    1984)."""
+    above = {question.id: question.id for question in questions}
+
+    def top(name: str) -> str:
+        while above[name] != name:
+            above[name] = name = above[above[name]]
+        return name
+
+    first: dict[str, str] = {}  # passage -> a question that it answers
+    for question in questions:
+        for passage in question.relevant:
+            one, other = sorted((top(question.id), top(first.setdefault(passage, question.id))))
+            above[other] = one
+    return {question.id: top(question.id) for question in questions}
 
 
 Row = TypeVar("Row", Passage, Question)

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import json
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from agentformer.errors import InvalidInput, InvalidReply, PromptTooLong
 from agentformer.evaluation import corpus_loader
+from agentformer.evaluation.cache import Rows
 from agentformer.evaluation.corpus_loader import CONVERSATION, LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.memory_evaluation import page_name
@@ -218,6 +222,27 @@ def with_questions(dataset: Dataset, built: Built) -> Dataset:
             question = replace(question, meta={**question.meta, CONVERSATION[0]: name})
         questions.append(question)
     return replace(dataset, questions=tuple(questions), notes=(*dataset.notes, *built.notes))
+
+
+def with_generated(
+    dataset: Dataset, count: int, folder: Path, *, seed: int = 0, model: LanguageModel | None = None, name: str = ""
+) -> Dataset:
+    """Return the dataset with at most `count` questions that are generated from its passages. A language model, whose
+    name is `name`, would generate other questions in each call, so its questions are stored in `folder`, and a later
+    call with the same arguments reads them. Raises the errors of `build`, and `StoreFull` if `folder` cannot be
+    written."""
+    if model is None:
+        return with_questions(dataset, build(corpus_sources(dataset), count, seed=seed))
+    inputs = json.dumps([dataset.digest(questions=False), count, seed, name])
+    key = hashlib.blake2b(inputs.encode(), digest_size=16).digest()
+    with closing(Rows(folder / "questions.sqlite3")) as rows:
+        if not (stored := rows.get([key])):
+            built = build(corpus_sources(dataset), count, seed=seed, model=model)
+            stored = {key: json.dumps([[astuple(question) for question in built.questions], built.notes]).encode()}
+            rows.put(stored)
+    questions, notes = json.loads(stored[key])
+    read = [Question(number, text, tuple(relevant), meta) for number, text, relevant, meta in questions]
+    return with_questions(dataset, Built(tuple(read), tuple(notes)))
 
 
 def stored_sources(backend: MemoryBackend, namespace: str) -> Iterator[Source]:

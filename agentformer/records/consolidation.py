@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -58,14 +58,14 @@ def archive(
 def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
     """Make the archived originals of a summary live (not archived) again, and archive the summary with the time `at`.
     If the summary superseded another entry, that other entry is current again. Return the originals in order of id.
-    Raises `NotFound` if there is no entry `summary_id`, and the error of `restore_error` if the entry has no archived
+    Raises `NotFound` if there is no entry `summary_id`, and the error of `_restore_error` if the entry has no archived
     originals."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")
     originals = _originals(connection, [summary_id])
     if not originals:
-        raise restore_error(summary)
+        raise _restore_error(summary)
     _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
     connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
@@ -75,7 +75,7 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
     return sorted(records.by_num(connection, originals).values(), key=lambda entry: entry.id)
 
 
-def restore_error(entry: MemoryEntry) -> InvalidInput | Conflict:
+def _restore_error(entry: MemoryEntry) -> InvalidInput | Conflict:
     """Return the error of `restore` for an entry without archived originals: `Conflict` if the entry is a summary that
     was already restored, else `InvalidInput`."""
     if entry.kind != "summary":
@@ -111,15 +111,9 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
 
 
 def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
-    """Raise `InvalidInput` if `changes` would separate a summary from its originals; see `check_together`."""
-    check_together(entry, changes, lambda: bool(_originals(connection, [entry.id])))
-
-
-def check_together(entry: MemoryEntry, changes: Mapping[str, Any], has_originals: Callable[[], bool]) -> None:
     """Raise `InvalidInput` if `changes` would separate a summary from its originals. An original has the same namespace
     as its summary, and the original is archived while the summary is not. For this reason, an original, and a summary
-    with archived originals, cannot be archived, restored or moved to another namespace. The function `has_originals`
-    returns whether `entry` is such a summary."""
+    with archived originals, cannot be archived, restored or moved to another namespace."""
     moves = changes.get("namespace", entry.namespace) != entry.namespace
     field = "archived_at" if "archived_at" in changes else "namespace" if moves else None
     if field is None:
@@ -127,7 +121,7 @@ def check_together(entry: MemoryEntry, changes: Mapping[str, Any], has_originals
     if entry.archived_by is not None:
         problem = f"entry {entry.id} was archived for a summary; restore the summary {entry.archived_by} first"
         raise InvalidInput(field, problem)
-    if has_originals():
+    if _originals(connection, [entry.id]):
         raise InvalidInput(field, f"entry {entry.id} is a summary; restore the summary to get back its originals")
 
 

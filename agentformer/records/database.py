@@ -67,6 +67,13 @@ _OPENING = threading.Lock()
 _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
+def prepare(connection: sqlite3.Connection) -> None:
+    """Enable what the statements of `records` need in a connection: foreign keys and the functions of scopes."""
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.create_function("decayed", 3, decayed, deterministic=True)
+    connection.create_function("metadata_equals", 3, metadata_equals, deterministic=True)
+
+
 class RecordsSnapshot:
     """A `MemorySnapshot` that reads through a connection with an open read transaction. Writers do not wait for the
     snapshot, but the write-ahead log cannot be emptied while the snapshot is open."""
@@ -319,11 +326,9 @@ class Database:
 
     def _connect(self, *, check: bool = False) -> GuardedConnection:
         connection = open_database(self.path, BUSY_SECONDS, REQUIRED_TABLES, *([check_wal] if check else []))
-        connection.execute("PRAGMA foreign_keys = ON")
         connection.execute(f"PRAGMA cache_size = {-CACHE_KB}")  # per connection; the system caches the file too
         connection.execute("PRAGMA cell_size_check = ON")  # detects a damaged page when it is read
-        connection.create_function("decayed", 3, decayed, deterministic=True)
-        connection.create_function("metadata_equals", 3, metadata_equals, deterministic=True)
+        prepare(connection)
         return connection
 
     def _translate_errors(self) -> AbstractContextManager[None]:

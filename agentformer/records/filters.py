@@ -1,5 +1,5 @@
-"""Filters of entries: functions that parse and check the JSON form of a filter, test whether an entry matches a filter,
-and convert a filter to an SQL condition.
+"""Filters of entries: functions that parse and check the JSON form of a filter, and convert a filter to an SQL
+condition.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
 [...]}`, as in the API of OpenAI. Any other object is the short form: the entry must have the given value for each key,
@@ -14,32 +14,24 @@ texts in the order of their code points. The SQL is written for SQLite; the back
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from agentformer.errors import InvalidInput
 from agentformer.records import fields
 from agentformer.records.codec import to_micros
-from agentformer.types import Condition, Filter, Group, MemoryEntry, Where
+from agentformer.types import Condition, Filter, Group, Where
 
 COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists")
 GROUPS = ("and", "or", "not")
-# The comparisons of order, in Python and in SQL.
-_ORDERED: Mapping[str, tuple[Callable[[Any, Any], bool], str]] = {
-    "gt": (operator.gt, ">"),
-    "gte": (operator.ge, ">="),
-    "lt": (operator.lt, "<"),
-    "lte": (operator.le, "<="),
-}
+_ORDERED = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}  # comparisons of order
 _MAX_DEPTH = 20  # levels of groups
 _MAX_VALUES = 500  # conditions and compared values of one filter; SQLite allows 1,000 levels in an expression
 MAX_IDS = 20_000  # maximum number of ids in a condition `in` or `nin` on a field of _IDS; SQL receives them as one list
 _IDS = ("$id", "$document_id")
 _MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
 _METADATA = "$metadata."  # optional prefix of a metadata key
-_ABSENT = object()
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
 _SELECTIVE = frozenset({"id", "source_id", "parent_id", "document_id"})  # SQLite may use an index of these columns
 _TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
@@ -94,23 +86,6 @@ def both(one: Where | None, other: Where | None) -> Filter | None:
     return Group("and", parts) if len(parts) > 1 else parts[0] if parts else None
 
 
-def matches(filter: Filter, entry: MemoryEntry) -> bool:
-    """Return whether the entry matches the filter."""
-    if isinstance(filter, Group):
-        results = (matches(part, entry) for part in filter.filters)
-        return not any(results) if filter.type == "not" else all(results) if filter.type == "and" else any(results)
-    value = _value(entry, filter.key)
-    if filter.type == "exists":
-        return (value is not _ABSENT) is filter.value
-    if filter.type in ("ne", "nin"):
-        return not _is_one_of(value, filter.value if filter.type == "nin" else (filter.value,))
-    if filter.type in ("eq", "in"):
-        return _is_one_of(value, filter.value if filter.type == "in" else (filter.value,))
-    same = _is_number(value) and _is_number(filter.value)
-    same = same or any(isinstance(value, kind) and isinstance(filter.value, kind) for kind in (str, datetime))
-    return same and _ORDERED[filter.type][0](value, filter.value)
-
-
 def json_equal(one: Any, other: Any) -> bool:
     """Return whether two JSON values are equal. Numbers are compared by value, and true is not equal to 1. The order of
     the items of a list matters, and the order of the keys of an object does not."""
@@ -121,21 +96,6 @@ def json_equal(one: Any, other: Any) -> bool:
     if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
         return len(one) == len(other) and all(map(json_equal, one, other))
     return bool(one == other)
-
-
-def _value(entry: MemoryEntry, key: str) -> Any:
-    field = _field_of(key)
-    if field is None:
-        return entry.metadata.get(key.removeprefix(_METADATA), _ABSENT)
-    if field.column in ("page", "document_id"):
-        value = getattr(entry.source, field.column) if entry.source else None
-    else:
-        value = getattr(entry, field.column)
-    return _ABSENT if value is None else value
-
-
-def _is_one_of(value: Any, others: tuple[Any, ...]) -> bool:
-    return value is not _ABSENT and any(json_equal(value, other) for other in others)
 
 
 def _is_number(value: Any) -> bool:
@@ -304,7 +264,7 @@ def _metadata_sql(key: str, condition: Condition) -> Sql:
     elif condition.type in _ORDERED:
         kind = "= 'text'" if isinstance(condition.value, str) else "IN ('integer', 'real')"
         collation = " COLLATE BINARY" if isinstance(condition.value, str) else ""
-        text = f"m.type {kind} AND m.value{collation} {_ORDERED[condition.type][1]} ?"
+        text = f"m.type {kind} AND m.value{collation} {_ORDERED[condition.type]} ?"
         values = [condition.value]
     else:
         text, values = _any_of(condition.value if condition.type == "in" else (condition.value,))
@@ -329,7 +289,7 @@ def _field_sql(field: Field, condition: Condition) -> Sql:
     comparable = [_stored(value) for value in wanted if isinstance(value, kind) and not isinstance(value, bool)]
     if condition.type in _ORDERED:
         collation = " COLLATE BINARY" if field.type == "text" else ""
-        parts = [(f"{column}{collation} {_ORDERED[condition.type][1]} ?", [value]) for value in comparable]
+        parts = [(f"{column}{collation} {_ORDERED[condition.type]} ?", [value]) for value in comparable]
     elif field.type == "text" and len(comparable) > 1:
         together = [value for value in comparable if "\0" not in value]
         parts = [(f"{column} IN (SELECT value FROM json_each(?))", [json.dumps(together)])]

@@ -3,8 +3,7 @@ find a superseded entry. For this reason, each chain of successors must end at a
 last entry is archived, a summary must have replaced it. An entry that is archived, but that no summary has replaced, is
 called "archived without a summary".
 
-Every backend uses `check`, `is_lost` and `releases`. The other functions use the database; the caller opens and commits
-the write transaction.
+Functions with a connection use the database; the caller opens and commits the write transaction.
 """
 
 from __future__ import annotations

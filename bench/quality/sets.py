@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from agentformer.evaluation.cache import CachingEmbedder
 from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
-from agentformer.evaluation.optimizing.cache import CachingEmbedder
 from agentformer.evaluation.run import Evaluation, Mode
 from agentformer.factory import build_embedder, trial
 from agentformer.settings import Settings

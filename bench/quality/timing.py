@@ -21,8 +21,8 @@ from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
 
+from agentformer.evaluation.cache import CachingEmbedder
 from agentformer.evaluation.corpus_loader import scope_of
-from agentformer.evaluation.optimizing.cache import CachingEmbedder
 from agentformer.factory import build_backend, build_embedder, trial
 from agentformer.types import Query
 from bench.quality.__main__ import settings_of

@@ -20,10 +20,11 @@ from agentformer.memory.backends.cosmos_db import CosmosAddress, local_propertie
 from agentformer.memory.backends.cosmos_db.backend import (
     CosmosMemoryBackend,
     ServerQuery,
-    scope_condition,
     search_query,
+    select_scope,
     words_of,
 )
+from agentformer.memory.backends.cosmos_db.items import partition_of
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source
@@ -92,33 +93,39 @@ def random_entry(chooser: random.Random, number: int) -> MemoryEntry:
     )
 
 
-def test_every_query_follows_the_documented_grammar_and_contains_no_value() -> None:
+@pytest.mark.process
+def test_every_query_follows_the_documented_grammar_and_contains_no_value(backend: CosmosMemoryBackend) -> None:
     chooser = random.Random(3)
-    for _ in range(300):
-        scope = random_scope(chooser)
-        terms = chooser.choice(([], ["quokka", "x') OR 1=1"]))
-        vector = [0.5, -0.5] if not terms else chooser.choice((None, [0.5, -0.5]))
-        query = search_query(scope, 7, terms, vector, 10)
-        assert GRAMMAR.fullmatch(query.text), query.text
-        assert set(re.findall(r"@(\w+)", query.text)) == set(query.parameters)
-        assert "c.pk = @partition AND c.namespace = @namespace AND " in query.text
-        assert (query.parameters["partition"], query.parameters["namespace"]) == (
-            f"ns:{scope.namespace}",
-            scope.namespace,
-        )
-        assert query.parameters["limit"] == 10 and query.parameters["space"] == 7
+    backend.store([random_entry(chooser, number) for number in range(40)])
+    asked = 0
+    with backend._database.reading() as connection:
+        for _ in range(300):
+            scope = random_scope(chooser)
+            if (selected := select_scope(connection, scope)) is None:
+                continue
+            terms = chooser.choice(([], ["quokka", "x') OR 1=1"]))
+            vector = [0.5, -0.5] if not terms else chooser.choice((None, [0.5, -0.5]))
+            query = search_query(selected, 7, terms, vector, 10)
+            assert GRAMMAR.fullmatch(query.text), query.text
+            assert set(re.findall(r"@(\w+)", query.text)) == set(query.parameters)
+            assert "c.pk = @partition AND c.namespace = @namespace AND " in query.text
+            assert query.parameters["partition"] == f"ns:{scope.namespace}"
+            assert query.parameters["namespace"] == scope.namespace
+            assert query.parameters["limit"] == 10 and query.parameters["space"] == 7
+            asked += 1
+    assert asked > 20
 
 
 def test_the_three_rankings() -> None:
     def order(terms: list[str], vector: list[float] | None) -> str:
-        return search_query(Scope(), 1, terms, vector, 5).text.partition(" ORDER BY ")[2]
+        return search_query(ServerQuery("c.pk = @pk", {}), 1, terms, vector, 5).text.partition(" ORDER BY ")[2]
 
     assert order(["a", "b"], None) == "RANK FullTextScore(c.text, @term0, @term1)"
     assert order([], [1.0]) == "VectorDistance(c.embedding, @vector)"
     assert order(["a"], [1.0]) == "RANK RRF(FullTextScore(c.text, @term0), VectorDistance(c.embedding, @vector))"
     assert words_of("Two words, two WORDS: 'quoted'") == ["two", "words", "quoted"]
     with pytest.raises(TooLarge):
-        scope_condition(Scope("n" * 3000))
+        partition_of("n" * 3000)
 
 
 def test_policies_name_the_paths_of_the_items() -> None:
@@ -178,16 +185,34 @@ def test_the_condition_selects_exactly_the_entries_of_the_scope(backend: CosmosM
     with backend._database.reading() as connection:
         ids = {row["num"]: row["id"] for row in connection.execute("SELECT num, id FROM entries")}
     assert len(ids) == 120
-    found = 0
+    found, negated = 0, 0
     for _ in range(80):
         scope = random_scope(chooser)
-        text, parameters = scope_condition(scope)
-        query = f"SELECT c.scope.num, c.namespace FROM c WHERE IS_DEFINED(c.text) AND {text}"
-        rows = list(backend._container.query(query, **parameters))
+        with backend._database.reading() as connection:
+            selected = select_scope(connection, scope)
+        expected = [entry.id for entry in backend.list(scope, limit=1000)]
+        if selected is None:
+            assert expected == []
+            continue
+        query = f"SELECT c.scope.num, c.namespace FROM c WHERE IS_DEFINED(c.text) AND {selected.text}"
+        rows = list(backend._container.query(query, **selected.parameters))
         assert {row["namespace"] for row in rows} <= {scope.namespace}
-        assert sorted(ids[row["num"]] for row in rows) == [entry.id for entry in backend.list(scope, limit=1000)]
+        assert sorted(ids[row["num"]] for row in rows) == expected
         found += len(rows)
-    assert found > 50
+        negated += "NOT ARRAY_CONTAINS(@numbers" in selected.text
+    assert found > 50 and negated
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("numbers", "read"), [(2, 4), (20, 30), (2, 100), (30, 60)])
+def test_a_scope_with_too_many_entries_is_selected_from_the_results(
+    backend: CosmosMemoryBackend, monkeypatch: pytest.MonkeyPatch, numbers: int, read: int
+) -> None:
+    monkeypatch.setattr("agentformer.memory.backends.cosmos_db.backend._MAX_NUMBERS", numbers)
+    monkeypatch.setattr("agentformer.memory.backends.cosmos_db.backend._MAX_READ", read)
+    entries = backend.store([make_entry(f"numbat {n}", session_id="ab"[n % 2]) for n in range(40)])
+    hits = backend.search(Query("numbat", Scope(session_id="b"), limit=100))
+    assert sorted(hit.entry.id for hit in hits) == sorted(entry.id for entry in entries[1::2])
 
 
 @pytest.mark.process
@@ -225,7 +250,7 @@ def test_entries_without_vectors_are_found_by_words(backend: CosmosMemoryBackend
 
 
 @pytest.mark.process
-def test_a_decayed_salience_is_tested_after_the_service(backend: CosmosMemoryBackend) -> None:
+def test_a_decayed_salience_limits_a_search(backend: CosmosMemoryBackend) -> None:
     faded = [
         make_entry(f"numbat {n}", category="context", created_at=MOMENT - timedelta(days=30), salience=0.9)
         for n in range(30)

@@ -80,8 +80,8 @@ def test_a_file_is_readable_json_without_default_values(tmp_path: Path, backend:
       "id": "a",
       "content": "日本語 😀\\n\u2028second line",
       "metadata": {
-        "z": 1,
-        "a": []
+        "a": [],
+        "z": 1
       },
       "created_at": "2026-11-20T09:30:00+00:00",
       "updated_at": "2026-11-20T09:30:00+00:00"
@@ -179,7 +179,7 @@ def test_the_next_call_reads_a_file_edited_by_hand(tmp_path: Path, backend: Loca
         ("keys", "The keys hang in the blue cupboard.", "semantic"),
         ("zebra", "Zebras eat grass.", "core"),
     ]
-    assert [e.id for e in backend.latest(Scope())] == ["keys", "zebra"]  # what has no time is the oldest
+    assert [e.id for e in backend.latest(Scope())] == ["zebra", "keys"]  # without a time, that of the file counts
     backend.update("zebra", {"content": "Zebras eat leaves."})
     assert by_words(backend, "cupboard") == ["keys"] and by_words(backend, "leaves") == ["zebra"]
     assert [e.content for e in backend.history("zebra")] == ["Zebras eat grass."]

@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from agentformer.evaluation.dataset import Question, read_dataset
+from agentformer.evaluation.dataset import Question, halves, read_dataset
 from agentformer.evaluation.memory_evaluation import Trial
-from agentformer.evaluation.optimizing.corpus import halves
 from agentformer.evaluation.synthetic import Source
 from tests.edges.conftest import Invoke, Shown
 from tests.forked import SERVE, start

@@ -60,7 +60,7 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     assert target.read_text() == "OPENAI_API_KEY=mine\nAGENTFORMER_WINDOW_TOKENS=32\n"
     told = shown("optimize", far, *WINDOWS, "--work", work)
     assert (told["verdict"], told["chosen"], told["written"]) == ("better", {"window_tokens": 32}, None)
-    assert (told["embedded"], told["reused"]) == (0, 6)
+    assert (told["embedded"], told["reused"]) == (0, 4)
     assert told["gain"]["test"][1] > 0
     assert sorted(path.name for path in Path(far).iterdir()) == ["corpus.jsonl", "queries.jsonl"]
 
@@ -217,7 +217,7 @@ def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Inv
     folder, work = written(Dataset("built", tuple(texts)), tmp_path / "built"), tmp_path / "work"
     (work / "stores" / "0123456789abcdef").mkdir(parents=True)
     owned = [work / "stores" / "0123456789abcdef" / "thesis.txt", work / "stores" / "list.txt", work / "stores.txt"]
-    owned += [work / name for name in ("measured.jsonl", "questions.json", "lock")]
+    owned += [work / name for name in ("measured.sqlite3", "questions.sqlite3", "lock")]
     for path in owned:
         path.write_text("mine")
     for _ in range(2):
@@ -225,7 +225,7 @@ def test_what_is_somebodys_own_in_the_work_folder_stays(tmp_path: Path, run: Inv
         assert done.exit_code == 0, done.stderr
     assert {path: path.read_text() for path in owned} == dict.fromkeys(owned, "mine")
     assert sorted(each.name for each in work.iterdir()) == sorted(
-        ["agentformer-optimize", "lock", "measured.jsonl", "questions.json", "stores", "stores.txt"]
+        ["agentformer-optimize", "lock", "measured.sqlite3", "questions.sqlite3", "stores", "stores.txt"]
     )
 
 
@@ -257,4 +257,4 @@ def test_measurements_are_kept_in_the_cache_folder(
     done = run("optimize", same, "--level", "eval")
     assert done.exit_code == 0
     (kept,) = (tmp_path / "cache" / "optimize").iterdir()
-    assert kept.name.startswith("same-") and (kept / "agentformer-optimize" / "measured.jsonl").exists()
+    assert kept.name.startswith("same-") and (kept / "agentformer-optimize" / "measured.sqlite3").exists()

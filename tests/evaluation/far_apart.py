@@ -10,8 +10,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from agentformer.evaluation.dataset import Dataset, Passage, Question
-from agentformer.evaluation.optimizing.corpus import halves
+from agentformer.evaluation.dataset import Dataset, Passage, Question, halves
 
 _GROUP = 5  # facts whose words stand together in the same texts
 _OTHERS = 6  # texts that say a group's words far apart: more than are looked at

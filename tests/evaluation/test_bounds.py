@@ -10,12 +10,11 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import dataset as reading
-from agentformer.evaluation.dataset import Question, parse_moment, read_dataset
+from agentformer.evaluation.dataset import Halves, Question, parse_moment, read_dataset
 from agentformer.evaluation.memory_evaluation import evaluate_opened
 from agentformer.evaluation.metrics import Interval, difference, intervals, metric
 from agentformer.evaluation.optimizing import run
-from agentformer.evaluation.optimizing.corpus import Halves
-from agentformer.evaluation.optimizing.space import Level, is_improvement
+from agentformer.evaluation.optimizing.grid import Level, is_improvement
 from agentformer.evaluation.run import EvaluationOptions
 from agentformer.evaluation.synthetic import Rarity, Source, build, cloze, usable
 from tests.evaluation.conftest import Opens
@@ -174,12 +173,11 @@ def test_an_optimisation_needs_twenty_questions_and_five_in_each_half(monkeypatc
 
 
 def test_an_optimisation_uses_known_settings_and_at_most_ten_passages() -> None:
-    run.check_metric("recall@10")
-    run.check_only(["fusion"], {"fusion": "rrf", "rrf_k": 60})
+    assert run.OptimizeOptions(metric="recall@10", only=("fusion",)).metric == "recall@10"
     with pytest.raises(InvalidInput, match="at most 10 passages"):
-        run.check_metric("recall@11")
-    with pytest.raises(InvalidInput, match="'speed' is not a setting that can be optimised; known settings are fusion"):
-        run.check_only(["fusion", "speed"], {"fusion": "rrf"})
+        run.OptimizeOptions(metric="recall@11")
+    with pytest.raises(InvalidInput, match="'speed' is not a setting that can be optimised; known settings are chunk"):
+        run.OptimizeOptions(only=("fusion", "speed"))
 
 
 def test_unknown_names_are_listed_up_to_five(opens: Opens) -> None:

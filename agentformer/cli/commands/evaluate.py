@@ -20,8 +20,7 @@ from agentformer.cli.inputs import hint_namespaces, open_existing
 from agentformer.cli.output import bar, interval_text, plural, print_json, print_warnings, say, table
 from agentformer.errors import InvalidInput
 from agentformer.evaluation import synthetic
-from agentformer.evaluation.dataset import Dataset, read_dataset, sampled
-from agentformer.evaluation.optimizing.corpus import halves
+from agentformer.evaluation.dataset import Dataset, halves, read_dataset, sampled
 from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
 from agentformer.factory import build_model, trial
 from agentformer.records.integrity.files import kind_of

@@ -6,9 +6,9 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args
@@ -20,7 +20,6 @@ from agentformer.cli.inputs import hint_namespaces, lines_of, require_memory
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
-    duration,
     interval_text,
     on_terminal,
     plural,
@@ -31,38 +30,36 @@ from agentformer.cli.output import (
     watching,
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput
-from agentformer.evaluation.dataset import Dataset, read_dataset
-from agentformer.evaluation.memory_evaluation import read_questions
-from agentformer.evaluation.optimizing.cache import OWN, CachingEmbedder, Half, work_folder
-from agentformer.evaluation.optimizing.corpus import (
-    Corpus,
+from agentformer.evaluation.cache import OWN, CachingEmbedder, work_folder
+from agentformer.evaluation.dataset import read_dataset
+from agentformer.evaluation.documents import (
     answered_passage,
     document_dataset,
     stored_documents,
     with_documents,
 )
-from agentformer.evaluation.optimizing.corpus import synthetic as built
-from agentformer.evaluation.optimizing.measure import Optimization, Progress, Tried, Verdict
+from agentformer.evaluation.memory_evaluation import read_questions
+from agentformer.evaluation.optimizing.grid import BALANCE, PARAMETERS, Level
 from agentformer.evaluation.optimizing.run import (
     METRIC,
+    Corpus,
+    Half,
+    Optimization,
     OptimizeOptions,
-    check_metric,
-    check_only,
+    Tried,
+    Verdict,
     optimize,
     question_halves,
 )
-from agentformer.evaluation.optimizing.settings_file import Written, check_writable, write_settings
-from agentformer.evaluation.optimizing.space import BALANCE, PARAMETERS, Level, present
-from agentformer.evaluation.synthetic import COUNT
-from agentformer.evaluation.synthetic import passage_of as generated_passage
+from agentformer.evaluation.optimizing.settings_file import check_writable, write_settings
+from agentformer.evaluation.synthetic import COUNT, with_generated
 from agentformer.factory import AgentFormer, build_embedder, build_model, trial
 from agentformer.records.integrity.files import kind_of, real_path
 from agentformer.settings import Settings, load_settings
-from agentformer.types import Embedder
 
 _HALVES: dict[Half, str] = {"development": "used to choose", "test": "used to judge"}
 _SHOWN = 10  # at most this many configurations are printed
-_STORED = {parameter.name for parameter in PARAMETERS if parameter.cost in ("vectors", "chunks")}
+_STORED = {parameter.name for parameter in PARAMETERS if parameter.rebuilds in ("vectors", "chunks")}
 _UNBALANCED = (
     "{} were not searched, because generated questions favor the search by words; use --only to search these settings"
 )
@@ -73,21 +70,6 @@ _VERDICTS: dict[Verdict, str] = {
     "unproven": "the gain on the test half may be chance: keep your settings, or add questions",
     "worse": "worse for the questions that were not used to choose: keep your settings",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """The options of the command `optimize`."""
-
-    level: Level
-    metric: str
-    synthetic: int | None
-    only: tuple[str, ...]
-    budget: float | None
-    seed: int
-    work: Path | None
-    target: Path | None
-    force: bool
 
 
 @main.command(
@@ -127,7 +109,7 @@ class _Options:
     "--budget",
     metavar="SECONDS",
     type=click.FloatRange(min=0),
-    help="Limit for the whole run: a measurement that would end later is not started, or is interrupted.",
+    help="Limit for the whole run: the measurement that is running at its end is interrupted.",
 )
 @click.option(
     "--seed",
@@ -151,7 +133,21 @@ class _Options:
 )
 @click.option("--force", is_flag=True, help="Write the settings even if the gain is not proven.")
 @common
-def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) -> None:
+def optimize_command(
+    path: Path,
+    namespace: str,
+    as_json: bool,
+    level: Level,
+    metric: str,
+    synthetic: int | None,
+    only: tuple[str, ...],
+    budget: float | None,
+    seed: int,
+    work: Path | None,
+    target: Path | None,
+    force: bool,
+    **given: Any,
+) -> None:
     """Find the settings that give the best answers to your own questions.
 
     A FILE has questions about the stored documents of a namespace, as for `eval`. The documents are copied into
@@ -169,75 +165,51 @@ def optimize_command(path: Path, namespace: str, as_json: bool, **given: Any) ->
     settings could not be measured within --budget.
     """
     started = time.monotonic()
-    options = _Options(**{name: given.pop(name) for name in _Options.__dataclass_fields__})
     settings = load_settings(given)
-    work = options.work or _work_folder(settings, path, namespace)
-    result, without = _optimize(path, namespace, options, settings, work, started, quiet=as_json)
-    written = _write(options.target, result, options.force) if options.target is not None else None
+    work = work or _work_folder(settings, path, namespace)
+    options = OptimizeOptions(level, metric, only, seed=seed)
+    if target is not None:
+        check_writable(target)
+    if kind_of(path, "PATH") == "folder":
+        corpus = _folder_corpus(path, options, synthetic, settings, work)
+        if synthetic and not (settings.llm_model or only):
+            options = replace(options, without=BALANCE)  # a generated question repeats words of its passage
+    else:
+        corpus = _stored_corpus(path, namespace, options, synthetic, settings, work)
+    if budget is not None:
+        options = replace(options, budget=budget - (time.monotonic() - started))
+    result = _optimized(corpus, work, options, quiet=as_json)
+    written = _write(target, result, force)
     if as_json:
-        more = {"without": list(without), "work": str(work), "written": str(written.path) if written else None}
+        more = {"without": list(options.without), "work": str(work), "written": str(target) if written else None}
         print_json({**result.as_json(), **more})
     else:
-        if without:
-            print_warnings([_UNBALANCED.format(" and ".join(without))])
-        _print(result, work)
-        _print_written(options.target, written, result)
-    if (options.target is not None and written is None) or not result.current:
+        _print(result, options, work)
+        _print_written(target, written, result)
+    if (target is not None and written is None) or not result.current:
         sys.exit(1)
 
 
-def _optimize(
-    path: Path, namespace: str, options: _Options, settings: Settings, work: Path, started: float, *, quiet: bool
-) -> tuple[Optimization, tuple[str, ...]]:
-    """Search for the best settings. Return the result, and the names of the settings that were not searched. All input
-    is checked before a model is loaded. Measurements and vectors are kept in the folder `work`. The budget begins at
-    the moment `started`, in seconds of `time.monotonic`."""
-    check_metric(options.metric)
-    check_only(options.only, present(settings))
-    if options.target is not None:
-        check_writable(options.target)
-    without: tuple[str, ...] = ()
-    inner: Embedder
-    if kind_of(path, "PATH") == "folder":
-        dataset = _folder_dataset(path, options, settings, work)
-        inner, passage_of = build_embedder(settings).current, generated_passage
-        if options.synthetic and not (settings.llm_model or options.only):
-            without = BALANCE  # a generated question repeats words of its passage
-    else:
-        dataset, inner = _stored_dataset(path, namespace, options, settings)
-        passage_of = answered_passage
-    embedder = CachingEmbedder(inner, work)
-    corpus = Corpus(dataset, settings, embedder, lambda other, place: trial(other, embedder, place), passage_of)
-    try:
-        with _progress(quiet) as progress:
-            budget = None if options.budget is None else options.budget - (time.monotonic() - started)
-            search = OptimizeOptions(options.level, options.metric, options.only, without, options.seed, budget)
-            result = optimize(corpus, work, search, progress)
-    except KeyboardInterrupt:
-        say("\ninterrupted; measurements are kept, and the same command continues", err=True)
-        sys.exit(INTERRUPTED)
-    finally:
-        embedder.close()
-    return result, without
-
-
-def _folder_dataset(folder: Path, options: _Options, settings: Settings, work: Path) -> Dataset:
-    """Return the passages and the questions of a folder. With --synthetic, the questions are generated from the
-    passages, and kept in the folder `work`."""
-    dataset = read_dataset(folder, questions=not options.synthetic)
-    if options.synthetic:
-        model = build_model(settings)
-        dataset = built(dataset, options.synthetic, work, seed=options.seed, model=model, name=settings.llm_model)
+def _folder_corpus(folder: Path, options: OptimizeOptions, count: int | None, settings: Settings, work: Path) -> Corpus:
+    """Return the passages and the questions of a folder. If `count` is given, the questions are generated from the
+    passages. The questions are checked before a model of vectors is loaded."""
+    dataset = read_dataset(folder, questions=not count)
+    if count:
+        keeps, model = work_folder(work), build_model(settings)
+        dataset = with_generated(dataset, count, keeps, seed=options.seed, model=model, name=settings.llm_model)
     question_halves(dataset.answerable, options.level, options.seed)
-    return dataset
+    embedder = CachingEmbedder(build_embedder(settings).current, work)
+    return Corpus(dataset, settings, embedder, lambda other, at: trial(other, embedder, at))
 
 
-def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Settings) -> tuple[Dataset, Embedder]:
-    """Return the documents of a namespace with the questions of a file, and the embedder. The memory is not changed."""
+def _stored_corpus(
+    file: Path, namespace: str, options: OptimizeOptions, count: int | None, settings: Settings, work: Path
+) -> Corpus:
+    """Return the documents of a namespace with the questions of a file. The memory is not changed."""
     if not kind_of(file, "PATH"):
         raise InvalidInput("PATH", f"{file} does not exist; give a file of questions, or a folder with a corpus")
     lines = lines_of(file, "FILE")
-    if options.synthetic:
+    if count:
         raise InvalidInput("--synthetic", "does not apply to a FILE of questions; give a folder with a corpus")
     require_memory(settings)
     with AgentFormer(settings) as af:
@@ -252,7 +224,8 @@ def _stored_dataset(file: Path, namespace: str, options: _Options, settings: Set
         active = next((space.space for space in af.backend.spaces() if space.state == "active"), None)
         with suppress(EmbedderUnavailable):
             af.embedder.for_space(active)
-        return dataset, af.embedder.current
+        embedder = CachingEmbedder(af.embedder.current, work)
+        return Corpus(dataset, settings, embedder, lambda other, at: trial(other, embedder, at), answered_passage)
 
 
 def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
@@ -269,36 +242,37 @@ def _work_folder(settings: Settings, path: Path, namespace: str) -> Path:
     return settings.cache_dir / "optimize" / f"{path.name}-{digest}"
 
 
-@contextmanager
-def _progress(quiet: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Yield a function that shows progress. If `quiet` is true and standard error is not a terminal, yield None."""
-    if quiet and not on_terminal():
-        yield None
-        return
+def _optimized(corpus: Corpus, work: Path, options: OptimizeOptions, *, quiet: bool) -> Optimization:
+    """Run the optimisation and show its progress, unless `quiet` is true and standard error is not a terminal."""
     state = "starting"
 
-    def show(progress: Progress) -> None:
+    def show(progress: str) -> None:
         nonlocal state
-        left = f"about {duration(progress.seconds_left)} left, " if progress.seconds_left else ""
-        state = f"{progress.done} measured, {progress.left} planned, {left}{progress.doing}"
+        state = progress
 
-    with watching(lambda: state):
-        yield show
+    try:
+        with nullcontext() if quiet and not on_terminal() else watching(lambda: state):
+            return optimize(corpus, work, options, show)
+    except KeyboardInterrupt:
+        say("\ninterrupted; measurements are kept, and the same command continues", err=True)
+        sys.exit(INTERRUPTED)
+    finally:
+        corpus.embedder.close()
 
 
-def _write(target: Path, result: Optimization, force: bool) -> Written | None:
-    """Write the chosen settings into the file `target`. Return None if no settings were chosen. Also return None if the
-    settings are not proven better, unless `force` is true."""
-    if not result.changed or (result.verdict != "better" and not force):
+def _write(target: Path | None, result: Optimization, force: bool) -> list[str] | None:
+    """Write the chosen settings into the file `target`, and return the lines that were replaced. Return None if no
+    settings were chosen, or if they are not proven better and `force` is false."""
+    if target is None or not result.changed or (result.verdict != "better" and not force):
         return None
-    gain = result.gain.get("test")
-    text = f" {interval_text(gain, '+')} on {plural(result.questions['test'], 'question')}" if gain else ""
-    comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric}{text}"
+    gain = f"{interval_text(result.gain['test'], '+')} on {plural(result.questions['test'], 'question')}"
+    comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric} {gain}"
     return write_settings(target, {name: value for name, (_, value) in result.changed.items()}, comment)
 
 
-def _print(result: Optimization, work: Path) -> None:
-    print_warnings(result.notes)
+def _print(result: Optimization, options: OptimizeOptions, work: Path) -> None:
+    unbalanced = [_UNBALANCED.format(" and ".join(options.without))] if options.without else []
+    print_warnings([*unbalanced, *result.notes])
     counts = ", ".join(f"{plural(count, 'question')} {_HALVES[half]}" for half, count in result.questions.items())
     say(f"{result.name}: {plural(result.passages, 'passage')}, {counts}")
     if not result.current:
@@ -309,22 +283,23 @@ def _print(result: Optimization, work: Path) -> None:
         say(f"the time ended before everything was measured; {_CONTINUE}")
     _print_tried(result)
     say()
-    say(_columns(result.metric, (_HALVES[half] for half in result.questions)))
-    rows = [("present", "", result.current)]
-    rows += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
-    for name, sign, figures in rows:
-        cells = [interval_text(figures[half], sign) if half in figures else "not measured" for half in result.questions]
-        say(_columns(name, cells))
+    print_table((result.metric, *(_HALVES[half] for half in result.questions)), _rows(result))
     if result.level == "eval":
         return
     say()
     for name, (former, value) in result.changed.items():
         say(f"{name}: {former} -> {value}")
-    judged = "test" in result.gain or not result.changed
-    say(_VERDICTS[result.verdict] if judged else "the chosen settings are not judged yet: keep your settings")
+    say(_VERDICTS[result.verdict])
     if result.changed.keys() & _STORED:
         say("chunking and embedding settings apply to new documents; ingest your documents again into a new memory")
     say(f"measurements are kept in {work_folder(work)}")
+
+
+def _rows(result: Optimization) -> Iterator[tuple[str, ...]]:
+    means = [("present", "", result.current)]
+    means += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
+    for name, sign, figures in means:
+        yield (name, *(interval_text(interval, sign) for interval in figures.values()))
 
 
 def _print_tried(result: Optimization) -> None:
@@ -339,17 +314,13 @@ def _print_tried(result: Optimization) -> None:
             say(f"not tried: {_settings(tried)}: {tried.skipped}")
 
 
-def _print_written(target: Path | None, written: Written | None, result: Optimization) -> None:
-    if written:
-        say("\n  instead of ".join([f"written to {written.path}: {', '.join(result.changed)}", *written.replaced]))
-    elif target is not None:
-        forced = "; --force writes the settings" if result.changed else ""
-        say(f"nothing was written to {target}{forced}", err=True)
-
-
 def _settings(tried: Tried) -> str:
     return ", ".join(f"{name}={value}" for name, value in tried.changed.items())
 
 
-def _columns(name: str, cells: Iterable[str]) -> str:
-    return "  ".join([f"{name:10}", *(f"{cell:26}" for cell in cells)]).rstrip()
+def _print_written(target: Path | None, replaced: list[str] | None, result: Optimization) -> None:
+    if replaced is not None:
+        say("\n  instead of ".join([f"written to {target}: {', '.join(result.changed)}", *replaced]))
+    elif target is not None:
+        forced = "; --force writes the settings" if result.changed else ""
+        say(f"nothing was written to {target}{forced}", err=True)

@@ -1,51 +1,64 @@
 """Finds the best settings for given questions. Settings are chosen with one half of the questions (the development
-half) and tested with the other half (the test half).
+half) and judged with the other half (the test half), which the search does not see.
 
-To measure a configuration (a set of settings), `Optimizer` stores the passages in a memory with these settings, and
-asks the questions of the development half. `descend` chooses the best configuration. After this choice, the current and
-the chosen settings are measured with the test half.
-"""
+To measure a configuration (a set of settings), the passages are stored in a temporary memory with these settings, and
+all questions are asked. Ranks and vectors are kept in the work folder, so an interrupted run continues."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
+import hashlib
+import json
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from filelock import Timeout
 
 from agentformer._version import __version__
 from agentformer.embedders import estimated_spans
-from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput
-from agentformer.evaluation.dataset import Question
-from agentformer.evaluation.metrics import DEPTH
-from agentformer.evaluation.metrics import metric as measure_of
-from agentformer.evaluation.optimizing.cache import ANOTHER_FOLDER, Half, Journal, short_name, work_folder, writing
-from agentformer.evaluation.optimizing.corpus import Corpus, Stores, halves
-from agentformer.evaluation.optimizing.measure import Optimization, Optimizer, Progress
-from agentformer.evaluation.optimizing.space import (
-    Clock,
+from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
+from agentformer.evaluation import synthetic
+from agentformer.evaluation.cache import CachingEmbedder, Rows, short_name, using, work_folder
+from agentformer.evaluation.dataset import Dataset, Question, halves
+from agentformer.evaluation.memory_evaluation import Trial
+from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
+from agentformer.evaluation.optimizing.grid import (
+    PARAMETERS,
     Configuration,
-    Facts,
+    Grid,
     Level,
-    Space,
+    OutOfTime,
+    Value,
     analyzer_names,
+    differing,
+    key,
     present,
+    search,
     settings_of,
+    stored_key,
 )
 from agentformer.index.words.fields import ANALYSIS
+from agentformer.records.integrity.files import delete
+from agentformer.rerankers import NOT_RERANKED
+from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
 from agentformer.text.languages import detect_language
-from agentformer.types import Embedder, EmbeddingSpace
+from agentformer.types import Hit
 
 METRIC = "recall@5"
 LEAST = 20  # least number of questions; with fewer questions, the halves cannot compare settings
 _LEAST_HALF = 5
+_STORES = 4  # temporary memories that are kept during an optimisation
+_FEW = 100  # with fewer questions, a note warns that the figures are uncertain
+_FEW_NOTE = "{} questions are few: the true value of a figure may lie anywhere in its interval; add questions"
 _LONG = 50  # number of longest passages whose tokens are counted
 _SAMPLE = 500  # number of passages whose languages are detected
 _BEGINNING = 1_000  # code points of each text from which its language is detected
+
 # Other settings that a ranking depends on. If one of them changes, earlier measurements are not valid.
 _FIXED = (
     "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
@@ -53,14 +66,28 @@ _FIXED = (
 )  # fmt: skip
 _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto")  # the analyzers of this machine
 
+Half = Literal["development", "test"]
+Verdict = Literal["keep", "better", "unproven", "worse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """The passages, questions and current settings of an optimisation. `opens(settings, folder)` opens a memory that
+    uses `embedder`. `passage_of(hit, question)` returns the id of the passage that the hit belongs to."""
+
+    dataset: Dataset
+    settings: Settings
+    embedder: CachingEmbedder
+    opens: Callable[[Settings, Path], AbstractContextManager[Trial]]
+    passage_of: Callable[[Hit, Question], str] = synthetic.passage_of
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
     """The options of `optimize`. If `only` is not empty, only the settings that it names may change. Otherwise, all
-    settings may change, except those in `without`. `seed` changes how the questions are divided into halves. `budget`
-    is a number of seconds. A measurement is not started if it would probably exceed the budget, and it is interrupted
-    when the budget ends. The vectors that were made until then are kept. A part of the budget is reserved for the final
-    measurements with the test half."""
+    settings may change, except those in `without`. `seed` changes how the questions are divided into halves. When the
+    `budget`, in seconds, is over, the measurement that is running is interrupted. Raises `InvalidInput` for an unknown
+    setting, or a metric that is unknown or needs more than the ten passages that are ranked."""
 
     level: Level = "quick"
     metric: str = METRIC
@@ -69,38 +96,139 @@ class OptimizeOptions:
     seed: int = 0
     budget: float | None = None
 
+    def __post_init__(self) -> None:
+        metric(self.metric)
+        if int(self.metric.partition("@")[2]) > DEPTH:
+            example = f"recall@{DEPTH}, got {self.metric!r:.80}"
+            raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as {example}")
+        known = [parameter.name for parameter in PARAMETERS]
+        if unknown := sorted(set(self.only) - set(known)):
+            settings = f"known settings are {', '.join(known)}"
+            raise InvalidInput("only", f"{unknown[0]!r:.80} is not a setting that can be optimised; {settings}")
+
+
+class Tried(NamedTuple):
+    """A measured configuration. `changed` are the settings that differ from the current settings. `value` is the mean
+    of the metric on the development half, and `gain` is its increase over the current settings. If the configuration
+    cannot run on this machine, both are None, and `skipped` is the reason. `seconds` is 0 if an earlier run measured
+    it."""
+
+    changed: Mapping[str, Value]
+    value: float | None
+    gain: float | None
+    seconds: float
+    skipped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Optimization:
+    """The result of an optimisation. `current` and `best` are the means of the metric with the current and with the
+    chosen settings, and `gain` is the paired difference, for each half of the questions. Only the development half was
+    used to choose the settings. The means are empty if the time was over before the current settings were measured."""
+
+    name: str
+    level: Level
+    metric: str
+    passages: int
+    questions: Mapping[Half, int]
+    settings: Configuration  # the current settings
+    chosen: Configuration
+    current: Mapping[Half, Interval]
+    best: Mapping[Half, Interval]
+    gain: Mapping[Half, Interval]
+    tried: tuple[Tried, ...]  # in the order of measurement; the first has the current settings
+    finished: bool  # False: the time was over before the search had finished
+    reused: int  # measurements that an earlier run had made
+    embedded: int  # number of texts that the model embedded in this run
+    notes: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> dict[str, tuple[Value, Value]]:
+        """A mapping: setting -> (current value, chosen value), for each setting whose chosen value differs."""
+        return differing(self.settings, self.chosen)
+
+    @property
+    def verdict(self) -> Verdict:
+        """A judgement about the chosen settings. `keep`: no better settings were found on the development half.
+        `better` or `worse`: the test half shows a difference, because the 95% interval of the gain does not contain 0.
+        `unproven`: the test half shows no clear difference."""
+        if not self.changed:
+            return "keep"
+        gain = self.gain.get("test")
+        if gain is None or not gain.significant:
+            return "unproven"
+        return "better" if gain.value > 0 else "worse"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the result as JSON values. A mean with its confidence interval is `[mean, low, high]`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("current", "best", "gain"):
+            values[name] = {half: interval.as_json() for half, interval in values[name].items()}
+        values["chosen"] = {name: value for name, (_, value) in self.changed.items()}
+        values["tried"] = [
+            {name: round(value, 4) if isinstance(value, float) else value for name, value in each._asdict().items()}
+            for each in self.tried
+        ]
+        return {**values, "verdict": self.verdict, "notes": list(self.notes)}
+
 
 def optimize(
-    corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[Progress], None] | None = None
+    corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[str], None] = lambda state: None
 ) -> Optimization:
     """Search for the settings with the highest mean of a metric. Measurements are stored in a folder inside `work`, so
     the same call continues an interrupted optimisation. If the passages, questions, model, version, installed analyzers
-    or other retrieval settings have changed, everything is measured again.
+    or other retrieval settings have changed, everything is measured again. `progress` receives what is done now.
 
-    Raises `InvalidInput` for too few questions or a setting that cannot be searched, `Conflict` while another process
-    uses the folder, `StoreFull` if the folder cannot be written, and `EmbedderUnavailable` if the embedder fails.
-    Finished measurements remain stored after an error."""
-    check_metric(options.metric)
-    check_only(options.only, present(corpus.settings))
-    clock = Clock(options.budget)
-    questions = question_halves(corpus.dataset.answerable, options.level, options.seed)
-    space, notes = _space(corpus.embedder)
+    Raises `InvalidInput` for too few questions, `Conflict` while another process uses the folder, `StoreFull` if the
+    folder cannot be written, and `EmbedderUnavailable` if the embedder fails."""
+    ends = None if options.budget is None else time.monotonic() + options.budget
+    questions = corpus.dataset.answerable
+    divided = question_halves(questions, options.level, options.seed)
+    choice: Half = "development" if "development" in divided else "test"
+    place, value_of = {question.id: number for number, question in enumerate(questions)}, metric(options.metric)
+
+    def scores(measured: Measured, half: Half) -> list[float]:
+        return [value_of(measured.ranks[place[each.id]]) for each in divided[half]] if measured.ranks else []
+
     own = work_folder(work)
-    with _lock(own), closing(Journal(own / "measured.jsonl", _about(corpus, space, options.seed))) as journal:
-        stores = Stores(own / "stores", corpus, vectors=space is not None)
-        if journal.reset_reason:
-            stores.clear()
-        optimizer = Optimizer(stores, journal, questions, options.metric, clock, progress, notes)
+    with _lock(own), closing(Measurements(corpus, own, ends, progress)) as run:
         only, without = frozenset(options.only), frozenset(options.without)
-        result = optimizer.optimum(Space(options.level, _facts(corpus, space), only, without))
-        stores.clear()
-    return result
+        grid = Grid(options.level, only, without, run.model_tokens, _longest(corpus, run), _languages(corpus.dataset))
+        chosen, finished = search(grid, run.current, lambda each: scores(run.of(each), choice), run.plan)
+    current, best = (
+        {half: scores(run.measured[key(each)], half) for half in divided if key(each) in run.measured}
+        for each in (run.current, chosen)
+    )
+    few = len(questions) < _FEW
+    return Optimization(
+        corpus.dataset.name,
+        options.level,
+        options.metric,
+        len(corpus.dataset.passages),
+        {half: len(group) for half, group in divided.items()},
+        run.current,
+        chosen,
+        {half: intervals([values])[0] for half, values in current.items()},
+        {half: intervals([values])[0] for half, values in best.items()},
+        {half: difference(values, current[half]) for half, values in best.items()},
+        tuple(_tried(each, run.current, scores(each, choice), current[choice]) for each in run.measured.values()),
+        finished,
+        run.reused,
+        corpus.embedder.embedded,
+        (*corpus.dataset.notes, *((_FEW_NOTE.format(len(questions)),) if few else ()), *run.notes),
+    )
+
+
+def _tried(measured: Measured, current: Configuration, scores: Sequence[float], former: Sequence[float]) -> Tried:
+    changed = {name: value for name, (_, value) in differing(current, measured.configuration).items()}
+    value = statistics.fmean(scores) if scores else None
+    gain = None if value is None else value - statistics.fmean(former)
+    return Tried(changed, value, gain, measured.seconds, measured.skipped)
 
 
 def _lock(folder: Path) -> AbstractContextManager[Any]:
-    """Create the folder and lock it, so that only one process uses it. Raises `Conflict` if another process has the
-    lock. Raises `StoreFull` if the folder cannot be created."""
-    with writing(folder.parent, ANOTHER_FOLDER):
+    """Create the folder and lock it, so that only one process uses it."""
+    with using(folder.parent):
         make_folder(folder)
         try:
             return file_lock(folder / "lock", timeout=0).acquire()
@@ -109,77 +237,169 @@ def _lock(folder: Path) -> AbstractContextManager[Any]:
             raise Conflict(message) from None
 
 
-def check_metric(name: str) -> None:
-    """Raise `InvalidInput` if the metric is unknown, or needs more than the ten results that a measurement ranks."""
-    measure_of(name)
-    if int(name.partition("@")[2]) > DEPTH:
-        raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as recall@{DEPTH}, got {name!r:.80}")
-
-
-def check_only(only: Collection[str], known: Configuration) -> None:
-    """Raise `InvalidInput` if `only` contains a name that is not in `known`, the settings that can be searched."""
-    if unknown := sorted(set(only) - set(known)):
-        raise InvalidInput(
-            "only", f"{unknown[0]!r:.80} is not a setting that can be optimised; known settings are {', '.join(known)}"
-        )
-
-
 def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) -> dict[Half, tuple[Question, ...]]:
     """Return half -> questions. A half without questions is left out. Raises `InvalidInput` if there are too few
     questions; for the level `eval`, which chooses no settings, one question is enough."""
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)
-    if level != "eval":
-        if len(questions) < LEAST:
-            raise InvalidInput(
-                "questions",
-                f"there are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to "
-                "measure only the current settings, or add questions; a hundred questions of your own are best. "
-                "--synthetic generates questions from the corpus of a folder",
-            )
-        if min(len(development), len(test)) < _LEAST_HALF:
-            raise InvalidInput(
-                "questions",
-                f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test "
-                "them. Questions with a common passage are in the same half, so ask about more passages, or try "
-                "another --seed",
-            )
+    if level != "eval" and len(questions) < LEAST:
+        raise InvalidInput(
+            "questions",
+            f"there are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to "
+            "measure only the current settings, or add questions; a hundred questions of your own are best. "
+            "--synthetic generates questions from the corpus of a folder",
+        )
+    if level != "eval" and min(len(development), len(test)) < _LEAST_HALF:
+        raise InvalidInput(
+            "questions",
+            f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test "
+            "them. Questions with a common passage are in the same half, so ask about more passages, or try "
+            "another --seed",
+        )
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}
 
 
-def _space(embedder: Embedder) -> tuple[EmbeddingSpace | None, tuple[str, ...]]:
-    """Return the embedding space of the embedder, and notes for the user. If the embedder is unavailable, the space is
-    None, a note contains the reason, and search uses only words."""
-    try:
-        return embedder.space, ()
-    except EmbedderUnavailable as error:
-        return None, (f"only words were searched: {error}",)
+def _longest(corpus: Corpus, run: Measurements) -> int:
+    """Return the number of tokens of the longest passage."""
+    count = corpus.embedder.token_spans if run.model_tokens else estimated_spans
+    longest = sorted(corpus.dataset.passages, key=lambda passage: len(passage.text))[-_LONG:]
+    return max(len(count(passage.text)) for passage in longest)
 
 
-def _about(corpus: Corpus, space: EmbeddingSpace | None, seed: int) -> dict[str, Any]:
-    settings = corpus.settings
-    return {
-        "passages": corpus.dataset.digest(questions=False),
-        "questions": corpus.dataset.digest(),
-        "model": "" if space is None else f"{space.spec} {space.max_tokens} {short_name(space)}",
-        "version": f"{__version__} {ANALYSIS}",
-        "settings": {name: str(getattr(settings, name)) for name in _FIXED if hasattr(settings, name)},
-        "analyzers": [name for name in analyzer_names(settings_of(settings, _AUTOMATIC)) if name],
-        "seed": seed,
-    }
-
-
-def _facts(corpus: Corpus, space: EmbeddingSpace | None) -> Facts:
-    dataset = corpus.dataset
-    longest = sorted(dataset.passages, key=lambda passage: len(passage.text))[-_LONG:]
-    count = corpus.embedder.token_spans if space is not None else estimated_spans
+def _languages(dataset: Dataset) -> frozenset[str]:
+    """Return the languages of the questions and of a sample of the passages."""
     step = max(1, len(dataset.passages) // _SAMPLE)
-    texts = [passage.text for passage in dataset.passages[::step]]
-    texts += [question.text for question in dataset.questions]
-    return Facts(
-        space.max_tokens if space is not None else 0,
-        max(len(count(passage.text)) for passage in longest),
-        frozenset(detect_language(text[:_BEGINNING]) for text in texts),
-    )
+    texts = [passage.text for passage in dataset.passages[::step]] + [question.text for question in dataset.questions]
+    return frozenset(detect_language(text[:_BEGINNING]) for text in texts)
+
+
+class Measured(NamedTuple):
+    """The ranks of the relevant passages of each question, in order. If the configuration cannot run on this machine,
+    there are no ranks, and `skipped` is the reason. `seconds` is 0 for a measurement of an earlier run."""
+
+    configuration: Configuration
+    ranks: Sequence[Ranks]
+    seconds: float = 0.0
+    skipped: str = ""
+
+
+class Measurements:
+    """The measurements of a corpus, each made once, and stored in a folder for the next run. `ends` is the moment at
+    which the time is over, in seconds of `time.monotonic`, or None. `progress` receives what is done now."""
+
+    def __init__(self, corpus: Corpus, folder: Path, ends: float | None, progress: Callable[[str], None]) -> None:
+        self.current = present(corpus.settings)
+        self.measured: dict[str, Measured] = {}  # in the order of measurement
+        self.reused = 0  # measurements of earlier runs
+        self._left = 0  # planned configurations
+        self.notes: dict[str, None] = {}  # without repetition
+        self.model_tokens = 0  # tokens that the model can read; 0 if there are no vectors
+        self._corpus = corpus
+        self._ends = ends
+        self._progress = progress
+        model = ""
+        try:
+            space = corpus.embedder.space
+            self.model_tokens, model = space.max_tokens, f"{space.spec} {space.max_tokens} {short_name(space)}"
+        except EmbedderUnavailable as error:
+            self.notes[f"only words were searched: {error}"] = None
+        fixed = {name: str(getattr(corpus.settings, name)) for name in _FIXED}
+        analyzers = analyzer_names(settings_of(corpus.settings, _AUTOMATIC))
+        self._inputs = json.dumps([corpus.dataset.digest(), model, __version__, ANALYSIS, fixed, analyzers])
+        self._rows = Rows(folder / "measured.sqlite3")
+        self._folder = folder / "stores"
+        self._stored: dict[str, Path] = {}  # `stored_key` -> folder of a filled memory; the last one used is last
+        corpus.embedder.before = self._check_time
+
+    def of(self, configuration: Configuration) -> Measured:
+        """Return the measurement of a configuration. Raises `InvalidInput` if the current settings cannot run, and
+        `OutOfTime` if the time is over; the vectors that were made until then are kept."""
+        name = key(configuration)
+        if name not in self.measured:
+            row = hashlib.blake2b(f"{self._inputs}\n{name}".encode(), digest_size=16).digest()
+            if stored := self._rows.get([row]):
+                self.reused += 1
+                self.measured[name] = Measured(configuration, json.loads(stored[row]))
+            else:
+                self.measured[name] = self._measure(configuration, row)
+        if self.measured[name].skipped and configuration == self.current:
+            raise InvalidInput("settings", f"the current settings cannot be used: {self.measured[name].skipped}")
+        return self.measured[name]
+
+    def plan(self, left: int) -> None:
+        """Set the number of planned configurations, which `progress` reports."""
+        self._left = left
+
+    def close(self) -> None:
+        """Close the file of measurements, and delete the temporary memory."""
+        self._corpus.embedder.before = lambda: None
+        self._rows.close()
+        with using(self._folder):
+            delete(self._folder)
+
+    def _measure(self, configuration: Configuration, row: bytes) -> Measured:
+        started = time.monotonic()
+        try:
+            ranks, complete = self._ranks(configuration)
+        except (InvalidInput, MissingExtra) as error:
+            if isinstance(error, InvalidInput) and error.field == "DIR":  # no memory can store this passage
+                raise
+            return Measured(configuration, (), time.monotonic() - started, str(error))
+        if complete:
+            self._rows.put({row: json.dumps(ranks).encode()})
+        return Measured(configuration, ranks, time.monotonic() - started)
+
+    def _ranks(self, configuration: Configuration) -> tuple[list[Ranks], bool]:
+        """Return the ranks, and whether the reranker, if there is one, ranked the passages of every question."""
+        changed = differing(self.current, configuration)
+        name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
+
+        def step(number: int, all_: int, what: str) -> None:
+            self._check_time()
+            self._progress(f"{len(self.measured)} measured, {self._left} planned, {name}: {number} of {all_} {what}")
+
+        dataset = self._corpus.dataset
+        self._check_time()
+        with self._opened(configuration, lambda number, all_: step(number, all_, "passages stored")) as trial:
+            if self.model_tokens:  # embed before the search, which would ignore a failure and search only by words
+                for question in dataset.answerable:
+                    trial.embedder.embed_query(question.text)
+            evaluation = trial.evaluate(
+                dataset,
+                modes=("hybrid",),
+                limit=DEPTH,
+                metrics=(),
+                passage_of=self._corpus.passage_of,
+                progress=lambda number, all_: step(number, all_, "questions asked"),
+            )
+        self.notes.update(dict.fromkeys(evaluation.warnings))
+        complete = not any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
+        return [outcome.ranks["hybrid"] for outcome in evaluation.outcomes], complete
+
+    @contextmanager
+    def _opened(self, configuration: Configuration, progress: Callable[[int, int], None]) -> Iterator[Trial]:
+        """Yield a memory with the passages. Configurations that only rank otherwise use the same memory."""
+        stored = stored_key(configuration)
+        place = self._stored.pop(stored, None)
+        filled = place is not None
+        if place is None:
+            place = self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
+            with using(self._folder):
+                while len(self._stored) >= _STORES:
+                    delete(self._stored.pop(next(iter(self._stored))))
+                delete(place)
+                make_folder(place)
+        with self._corpus.opens(settings_of(self._corpus.settings, configuration), place) as trial:
+            if not filled:
+                trial.load(self._corpus.dataset, progress)
+                if self.model_tokens and trial.backend.embed_pending(refused=False):
+                    reason = "the embedder became unavailable while passages were embedded"
+                    raise EmbedderUnavailable(f"{reason}; start it and repeat the command")
+            self._stored[stored] = place
+            yield trial
+
+    def _check_time(self) -> None:
+        if self._ends is not None and time.monotonic() >= self._ends:
+            raise OutOfTime

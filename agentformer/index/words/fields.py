@@ -33,6 +33,8 @@ ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
 # Weight of a match in each field; chosen on development questions, see docs/BENCHMARKS.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
+# BM25 as tantivy computes it: saturation of repeated terms, and how much a long text lowers the weight of each term.
+K1, B = 1.2, 0.75
 _PLACES = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 # Field of an entry, and the field of a scope with the wanted values.
 _KINDS = (("tier", "tiers"), ("kind", "kinds"), ("category", "categories"))
@@ -126,6 +128,21 @@ def rarity(frequency: int, entries: int) -> float:
     """Return the weight that BM25 gives to a term. `frequency` is the number of entries with the term, and `entries` is
     the number of all entries. Rare terms have higher weights."""
     return math.log(1 + (max(entries, frequency) - frequency + 0.5) / (frequency + 0.5))
+
+
+def saturation(count: int, length: int, mean: float) -> float:
+    """Return the factor that BM25 gives to a term which occurs `count` times. `length` is the number of terms in the
+    field of the entry, and `mean` is the mean of all entries."""
+    return (1 + K1) * count / (count + K1 * (1 - B + B * length / mean))
+
+
+def stored_length(length: int) -> int:
+    """Return the number of terms in a field, rounded as tantivy rounds it, so that all word indexes give the same
+    scores. Tantivy stores the number in one byte: it is exact below 40, and larger numbers keep four binary digits."""
+    if length < 40:
+        return length
+    shift = (length - 24).bit_length() - 4
+    return 24 + ((length - 24 >> shift) << shift)
 
 
 def with_shared_rarity(

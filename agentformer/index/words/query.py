@@ -28,6 +28,8 @@ from agentformer.index.words.fields import (
     query_languages,
     rarity,
     required_places,
+    saturation,
+    stored_length,
     weighted_terms,
     without_common_terms,
 )
@@ -43,10 +45,6 @@ _MAX_PLACES = 2  # maximum place terms in a query; the rarest ones already exclu
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # number of first entries of a result for which `covered` is computed
 _MAX_FREQUENCIES = 50_000  # maximum number of terms whose number of entries is cached
-
-# BM25 as tantivy computes it.
-_K1 = 1.2  # saturation of repeated terms
-_B = 0.75  # how much a long text lowers the weight of each word
 
 
 class WordHits(NamedTuple):
@@ -162,11 +160,11 @@ class Memtable:
             frequency = frequencies.get((name, term)) or len(matching)
             rare = rarity(frequency, entries)
             # If a field on disk has none of the query's terms, the mean length is that of the entries in memory.
-            mean = lengths.get(name) or sum(_stored_length(e, name) for e in matching) / len(matching)
-            for entry in matching:
+            stored = [stored_length(len(entry.analyzed.terms[name])) for entry in matching]
+            mean = lengths.get(name) or sum(stored) / len(stored)
+            for entry, length in zip(matching, stored, strict=True):
                 count, num = entry.counts[name][term], entry.analyzed.num
-                length = _K1 * (1 - _B + _B * _stored_length(entry, name) / mean)
-                scores[num] = scores.get(num, 0.0) + weight * rare * (1 + _K1) * count / (count + length)
+                scores[num] = scores.get(num, 0.0) + weight * rare * saturation(count, length, mean)
         return scores
 
 
@@ -363,13 +361,3 @@ def _explained_values(explained: Mapping[str, Any]) -> dict[str, float]:
     for detail in explained.get("details", ()):
         values |= _explained_values(detail)
     return values
-
-
-def _stored_length(entry: MemtableEntry, name: str) -> int:
-    """Return the number of terms in a field of an entry, rounded as tantivy rounds it. Tantivy stores the number in one
-    byte: it is exact below 40, and larger numbers keep four binary digits."""
-    length = len(entry.analyzed.terms[name])
-    if length < 40:
-        return length
-    shift = (length - 24).bit_length() - 4
-    return 24 + ((length - 24 >> shift) << shift)

@@ -30,7 +30,6 @@ from agentformer.types import RecordStore
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
-HOW_SUPERSEDED = "these entries are current again; in a cycle of entries, only the newest entry was made current"
 DAMAGED = "its checksum differs, or it cannot be decoded"
 PARTS = ("chunk", "page")  # not lost, because a document that lacks parts is ingested again from its file
 
@@ -229,7 +228,8 @@ def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine
             entry = find(entry_id)
             if entry is not None and supersession.is_lost(entry, find, set()):
                 supersession.make_current(connection, entry)
-    findings.mark_repaired(len(findings.keys), HOW_SUPERSEDED)
+    how = "these entries are current again; in a cycle of entries, only the newest entry was made current"
+    findings.mark_repaired(len(findings.keys), how)
 
 
 def changes(database: Database, findings: Findings, quarantine: Quarantine) -> None:

@@ -22,7 +22,6 @@ from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_
 from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
-from agentformer.types import MemoryEntry
 
 # SQLite's messages about a damaged index, which a repair rebuilds from the rows
 _INDEX_WORDS = ("index", "non-unique entry")
@@ -39,7 +38,6 @@ _MISSING = (
     "SELECT id FROM entries INDEXED BY entries_by_id INTERSECT SELECT id FROM entries INDEXED BY entries_by_tier "
     "EXCEPT SELECT id FROM entries NOT INDEXED"
 )
-SUPERSEDED = "each superseded entry leads to an entry that searches find, or that a summary replaces"
 
 
 class DamagedRow(NamedTuple):
@@ -155,16 +153,15 @@ def links(connection: sqlite3.Connection) -> Findings:
 def superseded(connection: sqlite3.Connection) -> Findings:
     """Check that no superseded entry is lost. An entry is lost if searches find none of its successors (see
     `supersession.is_lost`). The keys of the findings are the ids of the lost entries."""
-    findings = Findings("superseded", SUPERSEDED)
+    findings = Findings(
+        "superseded", "each superseded entry leads to an entry that searches find, or that a summary replaces"
+    )
     with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
-        findings.add_all((lost_text(entry), entry.id) for entry in supersession.lost_entries(connection))
+        for entry in supersession.lost_entries(connection):
+            successor = f"{entry.superseded_by}, which is missing or archived, or leads back to it"
+            findings.add(f"entry {entry.id} is superseded by {successor}", entry.id)
     return findings
-
-
-def lost_text(entry: MemoryEntry) -> str:
-    """Return the text of the finding for a superseded entry that is lost (see `supersession.is_lost`)."""
-    return f"entry {entry.id} is superseded by {entry.superseded_by}, which is missing or archived, or leads back to it"
 
 
 def changes(connection: sqlite3.Connection) -> Findings:

@@ -26,14 +26,13 @@ from agentformer.memory.backends.cosmos_db import (
     server_properties,
 )
 from agentformer.memory.backends.cosmos_db.head import Heads
-from agentformer.memory.backends.cosmos_db.items import EQUAL, PARTITION_KEY, metadata_pair, partition_of
+from agentformer.memory.backends.cosmos_db.items import PARTITION_KEY, partition_of
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records import entries as records
-from agentformer.records.codec import to_micros
 from agentformer.records.database import Database
-from agentformer.records.scopes import OWNERS, searchable_numbers
+from agentformer.records.scopes import SEARCHED, searchable_numbers, where
 from agentformer.records.spaces import active_space
 from agentformer.settings import Settings
 from agentformer.types import (
@@ -60,7 +59,8 @@ _MOVE = "cosmos_db:reembed"  # the lease of a move to another embedding space
 _MOVE_SECONDS = 120.0
 _MAX_ROWS = 1_000  # the client refuses a longer hybrid search
 _MAX_TERMS = 30
-_MAX_AMONG = 20_000  # maximum entry numbers in a query, because its text and parameters may have at most 512 kB
+_MAX_NUMBERS = 20_000  # entry numbers in a query, because its text and parameters may have at most 512 kB
+_MAX_READ = 2 * _MAX_NUMBERS  # entry numbers that are read for one search
 _PASSAGES = 4  # requested passages for each wanted entry; an entry can have several
 _K = 60  # the score of a hit is 61/(60 + rank), which is 1 for the first hit
 _WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
@@ -234,21 +234,11 @@ def words_of(text: str) -> list[str]:
 
 
 def search_query(
-    scope: Scope,
-    space: int,
-    terms: Sequence[str],
-    vector: Sequence[float] | None,
-    limit: int,
-    *,
-    among: Sequence[int] | None = None,
+    selected: ServerQuery, space: int, terms: Sequence[str], vector: Sequence[float] | None, limit: int
 ) -> ServerQuery:
-    """Return the query that ranks the passages of a scope by words, by a vector, or by both (`RRF`). `space` is the
-    number of the embedding space. At least one term or a vector is required. If `among` is given, only passages of the
-    entries with these numbers are ranked."""
-    condition, values = scope_condition(scope)
-    if among is not None:
-        condition, values = f"{condition} AND ARRAY_CONTAINS(@among, c.scope.num)", {**values, "among": [*among]}
-    parameters = {**values, "limit": limit, "space": space}
+    """Return the query that ranks the passages of the `selected` entries by words, by a vector, or by both (`RRF`).
+    `space` is the number of the embedding space. At least one term or a vector is required."""
+    parameters = {**selected.parameters, "limit": limit, "space": space}
     fields = ["c.scope.num AS num", "c.row.span_start AS spanStart", "c.row.span_end AS spanEnd"]
     rankings = []
     if terms:
@@ -264,48 +254,42 @@ def search_query(
     order = rankings[0] if len(rankings) == 1 else f"RRF({', '.join(rankings)})"
     rank = "" if order.startswith("VectorDistance") else "RANK "
     text = (
-        f"SELECT TOP @limit {', '.join(fields)} FROM c WHERE {condition} AND IS_DEFINED(c.text) AND {passages} "
+        f"SELECT TOP @limit {', '.join(fields)} FROM c WHERE {selected.text} AND IS_DEFINED(c.text) AND {passages} "
         f"ORDER BY {rank}{order}"
     )
     return ServerQuery(text, parameters)
 
 
-def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the SQL condition for the items in the scope, and its parameters. Two filters of the scope are not
-    complete. `min_salience` is compared with the salience before decay, so the caller must test the results again.
-    `where` is not included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
-    parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
+def select_scope(connection: sqlite3.Connection, scope: Scope) -> ServerQuery | None:
+    """Return the SQL condition for the items of a scope, and its parameters, or None if the scope is empty. The local
+    copy decides which entries are in the scope, and the query names them by number, or names the other entries of the
+    namespace if these are fewer. If both lists are too long, the condition selects the whole namespace, and the caller
+    selects from the results."""
+    parts = [
+        f"c.{PARTITION_KEY} = @partition",
+        "c.namespace = @namespace",
+        "NOT ARRAY_CONTAINS(@unsearched, c.scope.kind)",
+    ]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
+    values["unsearched"] = sorted(UNSEARCHED_KINDS)
+    inside = _some_numbers(connection, scope)
+    everything = _some_numbers(connection, Scope(scope.namespace, include_archived=True))
+    known = set(inside)
+    outside = [num for num in everything if num not in known]
+    if len(inside) <= _MAX_NUMBERS and (len(inside) <= len(outside) or len(everything) > _MAX_READ):
+        parts.append("ARRAY_CONTAINS(@numbers, c.scope.num)")
+        values["numbers"] = inside
+    elif outside and len(outside) <= _MAX_NUMBERS and len(everything) <= _MAX_READ:
+        parts.append("NOT ARRAY_CONTAINS(@numbers, c.scope.num)")
+        values["numbers"] = outside
+    return ServerQuery(" AND ".join(parts), values) if inside else None
 
-    def add(condition: str, name: str, value: Any) -> None:
-        parts.append(condition)
-        values[name] = value
 
-    for name, column in (("tiers", "tier"), ("kinds", "kind"), ("categories", "category"), ("pages", "page")):
-        if allowed := getattr(scope, name):
-            add(f"ARRAY_CONTAINS(@{name}, c.scope.{column})", name, list(allowed))
-    excluded = sorted({*scope.except_kinds, *UNSEARCHED_KINDS})
-    add("NOT ARRAY_CONTAINS(@except_kinds, c.scope.kind)", "except_kinds", excluded)
-    for name in EQUAL:
-        if (value := getattr(scope, name)) is not None:
-            optional = scope.or_nobody and name in OWNERS
-            equal = f"c.scope.{name} = @{name}"
-            add(f"({equal} OR IS_NULL(c.scope.{name}))" if optional else equal, name, value)
-    for name, column, sign in (
-        ("occurred_from", "occurred_at", ">="),
-        ("occurred_to", "occurred_at", "<"),
-        ("since", "happened_at", ">="),
-        ("until", "happened_at", "<"),
-    ):
-        if (bound := getattr(scope, name)) is not None:
-            add(f"(IS_NUMBER(c.scope.{column}) AND c.scope.{column} {sign} @{name})", name, to_micros(bound))
-    for number, (key, value) in enumerate(scope.metadata.items()):
-        add(f"ARRAY_CONTAINS(c.scope.metadata, @metadata{number})", f"metadata{number}", metadata_pair(key, value))
-    if scope.min_salience > 0:
-        add("c.scope.salience >= @min_salience", "min_salience", scope.min_salience)
-    if not scope.include_archived:
-        parts.append("IS_NULL(c.scope.archived_at) AND IS_NULL(c.scope.superseded_by)")
-    return ServerQuery(" AND ".join(parts), values)
+def _some_numbers(connection: sqlite3.Connection, scope: Scope) -> list[int]:
+    """Return the numbers of the entries of a scope that a search may return, or only more than `_MAX_READ` of them."""
+    condition, values = where(scope)
+    query = f"SELECT num FROM entries WHERE {condition} AND {SEARCHED} LIMIT ?"
+    return [row[0] for row in connection.execute(query, [*values, _MAX_READ + 1])]
 
 
 class ServerSearch:
@@ -324,9 +308,7 @@ class ServerSearch:
             return Hits()
         with self._database.reading() as connection:
             active = active_space(connection)
-            among = searchable_numbers(connection, query.scope).tolist() if query.scope.where else None
-        if among is not None and len(among) > _MAX_AMONG:
-            among = None  # too many entries match: their passages are selected from the results
+            selected = select_scope(connection, query.scope)
         vector: Vector | None = None
         warnings: tuple[str, ...] = ()
         if active is not None and query.mode != "lexical":
@@ -337,13 +319,13 @@ class ServerSearch:
             except EmbedderError as error:
                 warnings = (_WORDS_ALONE.format(error),)
         terms = words_of(query.text) if query.mode != "dense" or warnings else []
-        if among == [] or (not terms and vector is None):
+        if selected is None or (not terms and vector is None):
             return Hits([], warnings)
         values = None if vector is None else [float(value) for value in vector]
         rows, top = 0, min(_MAX_ROWS, query.limit * _PASSAGES)
         while True:
             space = active[0] if active else 0
-            text, parameters = search_query(query.scope, space, terms, values, top, among=among)
+            text, parameters = search_query(selected, space, terms, values, top)
             found = list(self._container.query(text, **parameters))
             hits = self._hits(query, found)
             if len(hits) >= query.limit or len(found) < top or top == _MAX_ROWS or len(found) == rows:

@@ -48,20 +48,6 @@ KEYS: Mapping[str, tuple[str, ...]] = {  # type of an item -> columns of the pri
 CONDITIONS = {kind: " AND ".join(f"{name} = ?" for name in names) for kind, names in KEYS.items()}
 QUEUES = ("pending", "moving")  # tables with a row for each waiting entry; this row is stored in the item of the entry
 LOCAL_META = ("store_id", "former_log")  # keys of `meta` that describe only the local file
-# Columns of an entry that a search compares: `_COMPARED`. Filters of a scope compare those in `EQUAL` by equality.
-EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
-_COMPARED = (
-    "num",
-    "tier",
-    "kind",
-    "category",
-    "page",
-    *EQUAL,
-    "occurred_at",
-    "salience",
-    "archived_at",
-    "superseded_by",
-)
 _EXACT = 2**53  # larger integers lose digits, because JSON numbers of Cosmos DB are floats
 _RESERVE = 10_000  # bytes that the item of a change needs in addition until the change is written
 
@@ -135,31 +121,12 @@ def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any
 
 
 def _searched_fields(entry: Mapping[str, Any], passage: str, vector: Sequence[float] | None) -> Item:
-    """Return the fields that Cosmos DB searches: the text and the vector of a passage, and the values that a scope can
-    compare. `entry` is the row of the entry in the table `entries`. If the entry has no passages, `passage` is its
+    """Return the fields that Cosmos DB searches: the text and the vector of a passage, and the number and the kind of
+    its entry. `entry` is the row of the entry in the table `entries`. If the entry has no passages, `passage` is its
     whole content, and `vector` is None."""
-    metadata = json.loads(entry["metadata"])
-    scope = {
-        **{name: entry[name] for name in _COMPARED},
-        "happened_at": entry["created_at"] if entry["occurred_at"] is None else entry["occurred_at"],
-        "metadata": [metadata_pair(key, value) for key, value in metadata.items()],
-    }
     text = "\n".join(part for part in (entry["title"], entry["context"], passage) if part)
+    scope = {"num": entry["num"], "kind": entry["kind"]}
     return {"scope": scope, "text": text, **({} if vector is None else {"embedding": list(vector)})}
-
-
-def metadata_pair(key: str, value: Any) -> str:
-    """Return a text for a key and a value of metadata, so that a query can compare the two together. Equal pairs have
-    the same text, also if they have equal numbers of different types, such as 1 and 1.0."""
-    return json.dumps([key, _plain(value)], sort_keys=True)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def gone_item(key: RowKey, partition: str, seq: int, change: int) -> Item:

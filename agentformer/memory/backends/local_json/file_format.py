@@ -1,5 +1,4 @@
-"""The JSON files of the backend `local_json`, one for each namespace. This module parses the text of a file, and
-builds this text from records. `Contents` has the records of all files of a folder. People can edit a file, so every
+"""The text of the JSON files of the backend `local_json`, one file for each namespace. People can edit a file, so every
 value is checked when the file is read.
 
     {
@@ -24,50 +23,31 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.memory.backends.local_json.search import EntryTerms, analyze, indexed_text
-from agentformer.records import fields, meta
+from agentformer.records import fields
+from agentformer.records.entries import history_problem
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
 from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import AbsentDocument, MemoryEntry
 
 FORMAT = 1
 SHOWN = 80  # at most this many characters of a wrong value are shown in a message
-Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
-UNREADABLE: Version = (0, 0, 0)
 
 
+@dataclasses.dataclass(frozen=True)
 class Record:
-    """An entry with its former versions, oldest first. Immutable: a change of the entry creates a new record."""
+    """An entry with its former versions, oldest first."""
 
-    def __init__(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] = ()) -> None:
-        self.entry = entry
-        self.former = former
-
-    def replaced(self, entry: MemoryEntry, former: tuple[MemoryEntry, ...] | None = None) -> Record:
-        """Return a new record that contains `entry`. The former versions are `former`, or those of this record if
-        `former` is None. The search terms are computed again only if the text of the entry has changed."""
-        record = Record(entry, self.former if former is None else former)
-        if "terms" in self.__dict__ and indexed_text(self.entry) == indexed_text(entry):
-            record.__dict__["terms"] = self.terms
-        return record
-
-    def with_fields(self, **changes: Any) -> Record:
-        """Return a new record in which the fields in `changes` have new values. The former versions stay the same."""
-        return self.replaced(dataclasses.replace(self.entry, **changes))
-
-    @cached_property
-    def terms(self) -> EntryTerms:
-        """The search terms of the entry."""
-        return analyze(self.entry)
+    entry: MemoryEntry
+    former: Sequence[MemoryEntry] = ()
 
     @cached_property
     def text(self) -> str:
-        """The JSON text that represents the record in the file."""
+        """The JSON text of the record in a file."""
         namespace = self.entry.namespace
         values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
         if self.former:
@@ -76,15 +56,14 @@ class Record:
         return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
 
 
-def checked(entry: MemoryEntry) -> MemoryEntry:
-    """Return the entry in the form in which it will be read after it was written to a file. Raises `InvalidInput` if
-    JSON cannot represent a value."""
+def check_entry(entry: MemoryEntry) -> None:
+    """Raise `InvalidInput` if a file with this entry could not be read again."""
     fields.encodable("namespace", entry.namespace)
     try:
         values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidInput("metadata", f"must contain only JSON values: {str(error)[:SHOWN]}") from None
-    return parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
+    parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
 
 
 def file_name(namespace: str) -> str:
@@ -92,119 +71,24 @@ def file_name(namespace: str) -> str:
     return f"memory-{safe_file_name(namespace)}.json"
 
 
-def file_text(namespace: str, records: Iterable[Record], absent: Sequence[AbsentDocument] = ()) -> str:
-    """Return the complete text of the file for a namespace with these records and absent documents."""
+def file_text(namespace: str, records: Iterable[str], absent: Sequence[AbsentDocument] = ()) -> str:
+    """Return the complete text of the file for a namespace with the texts of these records, and absent documents."""
     name = json.dumps(namespace, ensure_ascii=False)
     head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
     tail = f',\n  "absent_documents": {json.dumps(absent)}' if absent else ""
-    return head + ",\n    ".join(record.text for record in records) + f"\n  ]{tail}\n}}\n"
+    return head + ",\n    ".join(records) + f"\n  ]{tail}\n}}\n"
 
 
-@dataclasses.dataclass(frozen=True)
-class NamespaceFile:
-    """The file of a namespace. `records` maps ids to records, in order of id. If the file cannot be read, `damage` is
-    the reason, and `records` is empty."""
+class Parsed(NamedTuple):
+    """The content of a file: the records by id, and the absent documents."""
 
-    version: Version
-    namespace: str = ""
-    records: Mapping[str, Record] = dataclasses.field(default_factory=dict)
-    damage: str = ""
-    absent: tuple[AbsentDocument, ...] = ()
+    namespace: str
+    records: dict[str, Record]
+    absent: list[AbsentDocument]
 
 
-@dataclasses.dataclass(frozen=True)
-class Contents:
-    """The records of all files at one moment. This object never changes."""
-
-    files: Mapping[str, NamespaceFile] = dataclasses.field(default_factory=dict)  # by namespace, sorted
-    records: Mapping[str, Record] = dataclasses.field(default_factory=dict)  # by id
-    damaged: Mapping[str, str] = dataclasses.field(default_factory=dict)  # file name to reason
-
-    def of(self, namespace: str) -> Mapping[str, Record]:
-        """Return the records of a namespace by id, in order of id. Raises `StoreDamaged` if its file is damaged."""
-        if reason := self.damaged.get(file_name(namespace)):
-            raise StoreDamaged(reason)
-        file = self.files.get(namespace)
-        return file.records if file else {}
-
-    @property
-    def absent(self) -> dict[str, tuple[AbsentDocument, ...]]:
-        """The absent documents by namespace: documents that are not stored, although their original files may exist."""
-        return {name: file.absent for name, file in self.files.items() if file.absent}
-
-    def check_whole(self) -> None:
-        """Raise `StoreDamaged` if a file cannot be read. For calls that need the entries of all namespaces."""
-        for reason in self.damaged.values():
-            raise StoreDamaged(reason)
-
-    def check_ids(self, ids: Iterable[str]) -> None:
-        """Raise `StoreDamaged` if one of these entries is missing and may be in a file that cannot be read."""
-        if not self.records.keys() >= set(ids):
-            self.check_whole()
-
-
-def changed_files(
-    contents: Contents, records: Mapping[str, Record], absent: Mapping[str, tuple[AbsentDocument, ...]]
-) -> dict[str, NamespaceFile]:
-    """Return the new file of each namespace whose records or absent documents differ from `contents`. Raises
-    `StoreDamaged` if the existing file of such a namespace is damaged."""
-    before, absent_before = contents.records, contents.absent
-    changed = {
-        record.entry.namespace
-        for entry_id in before.keys() | records.keys()
-        if before.get(entry_id) is not records.get(entry_id)
-        for record in (before.get(entry_id), records.get(entry_id))
-        if record
-    }
-    names = absent.keys() | absent_before.keys()
-    changed |= {name for name in names if set(absent.get(name, ())) != set(absent_before.get(name, ()))}
-    if not changed:
-        return {}
-    new: dict[str, dict[str, Record]] = {namespace: {} for namespace in changed}
-    for namespace in changed:
-        contents.of(namespace)  # a damaged file is not replaced
-    for entry_id in sorted(records):
-        if (namespace := records[entry_id].entry.namespace) in changed:
-            new[namespace][entry_id] = records[entry_id]
-    return {
-        name: NamespaceFile(UNREADABLE, name, namespace_records, absent=tuple(sorted(absent.get(name, ()))))
-        for name, namespace_records in new.items()
-    }
-
-
-def absent_with(
-    contents: Contents, added: Mapping[str, Sequence[AbsentDocument]], removed: Collection[AbsentDocument]
-) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the new lists of absent documents by namespace: the present lists of `contents`, with the documents of
-    `added` and without those of `removed`. Absent documents are not stored, but their original files may exist. A
-    document of `added` replaces a listed document with the same id."""
-    ids = {document.id for documents in added.values() for document in documents}
-    forgotten = set(removed)
-    absent = {
-        name: tuple(document for document in documents if document not in forgotten and document.id not in ids)
-        for name, documents in contents.absent.items()
-    }
-    for name, documents in added.items():
-        absent[name] = (*absent.get(name, ()), *documents)
-    return absent
-
-
-def absent_after(contents: Contents, records: Mapping[str, Record]) -> dict[str, tuple[AbsentDocument, ...]]:
-    """Return the absent documents of each namespace after a transaction that stores `records`. A stored document is not
-    absent, and a removed document is absent."""
-    absent = {
-        name: tuple(document for document in documents if document.id not in records)
-        for name, documents in contents.absent.items()
-    }
-    for entry_id in contents.records.keys() - records.keys():
-        entry = contents.records[entry_id].entry
-        absent[entry.namespace] = (*absent.get(entry.namespace, ()), *meta.absent([entry]))
-    return absent
-
-
-def parse_file(data: bytes) -> tuple[str, dict[str, Record], tuple[AbsentDocument, ...]]:
-    """Parse the content of a file. Return the namespace, the records by id, in the order of the ids, and the absent
-    documents. Raises `StoreDamaged` with the position of the mistake."""
+def parse_file(data: bytes) -> Parsed:
+    """Parse the content of a file. Raises `StoreDamaged` with the position of the mistake."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('the file must contain an object with a list "entries"')
@@ -229,14 +113,14 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record], tuple[AbsentDocumen
             advice = "give one of the entries another id"
             raise StoreDamaged(f"{where} has the id {record.entry.id} of an earlier entry; {advice}")
         records[record.entry.id] = record
-    return namespace, dict(sorted(records.items())), _parse_absent(content.get("absent_documents", []))
+    return Parsed(namespace, records, _parse_absent(content.get("absent_documents", [])))
 
 
-def _parse_absent(values: Any) -> tuple[AbsentDocument, ...]:
+def _parse_absent(values: Any) -> list[AbsentDocument]:
     rows: list[Any] = values if isinstance(values, list) else [None]
     if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(v, str) for v in row) for row in rows):
         raise StoreDamaged('"absent_documents" must be a list of lists of three strings; remove this key')
-    return tuple(AbsentDocument(*row) for row in rows)
+    return [AbsentDocument(*row) for row in rows]
 
 
 def _parse_record(values: Any, namespace: str) -> Record:
@@ -250,7 +134,10 @@ def _parse_record(values: Any, namespace: str) -> Record:
     if entry.namespace != namespace:
         name = f"{entry.namespace!r:.{SHOWN}}"
         raise InvalidInput("namespace", f"is {name}, which belongs in another file; remove this field")
-    return Record(entry, tuple(parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states))
+    former = [parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states]
+    if problem := history_problem(entry.id, entry.version, former):
+        raise InvalidInput("history", problem)
+    return Record(entry, former)
 
 
 def _load_json(data: bytes) -> Any:

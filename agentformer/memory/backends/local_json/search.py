@@ -1,124 +1,76 @@
-"""Word search and scope filter over entries in memory. The search uses BM25 (Robertson and Zaragoza 2009) with the same
-formula, terms and weights as the word index of the backend `faiss`, so that the scores of the two backends are
-equal."""
+"""The search by words of the backend `local_json`: the terms of the word index, in memory, with the same scores."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from typing import NamedTuple
 
-from agentformer.index.words.fields import BOOSTS, rarity
-from agentformer.memory.backends import is_live
-from agentformer.records.filters import json_equal, matches, parse
-from agentformer.records.scopes import OWNERS, effective_salience
-from agentformer.text.analysis import query_terms, stored_terms, text_terms
-from agentformer.text.languages import language_code
-from agentformer.types import Decay, MemoryEntry, Scope
+from agentformer.index.words.fields import (
+    BOOSTS,
+    AnalyzedEntry,
+    rarity,
+    saturation,
+    stored_length,
+    weighted_terms,
+    with_shared_rarity,
+)
+from agentformer.records import change_feed
+from agentformer.records import entries as records
+from agentformer.text.analysis import QueryTerms
+from agentformer.types import UNSEARCHED_KINDS
 
-_K1 = 1.2  # saturation of repeated words
-_B = 0.75  # how much a long text lowers the score
-_EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "source_type", "source_id")
 
+class _Terms(NamedTuple):
+    """The terms of an entry: for each field, how often each term occurs, and the number of all terms."""
 
-@dataclass(frozen=True, slots=True)
-class EntryTerms:
-    """The search terms of an entry. `counts` contains the frequency of each term, for each field of the word index.
-    `lengths` contains the number of all terms of each field. `language` is the language of the entry."""
-
+    namespace: str
     language: str
     counts: dict[str, Counter[str]]
     lengths: dict[str, int]
 
 
-def indexed_text(entry: MemoryEntry) -> tuple[str, str, str, str]:
-    """Return all values of an entry on which its search terms depend: content, title, context and language."""
-    return entry.content, entry.title, entry.context, language_code(entry.metadata.get("language"))
+class Words:
+    """The terms of all entries. Not thread-safe: the caller holds the lock of the store."""
 
+    def __init__(self) -> None:
+        self._seq = 0  # the last change that was applied
+        self._terms: dict[int, _Terms] = {}  # by number of the entry
 
-def analyze(entry: MemoryEntry) -> EntryTerms:
-    """Return the search terms that the backend `faiss` would index for this entry. A term in title and context counts
-    once, no matter how often it occurs there."""
-    content, title, context, known_language = indexed_text(entry)
-    language, terms = stored_terms(content, known_language, of_code=entry.kind == "chunk" and "code" in entry.metadata)
-    around = text_terms(f"{title} {context}", language)
-    counts = {
-        "stems": Counter((*terms.stems, *dict.fromkeys(around.stems))),
-        "surface": Counter(terms.surface),
-        "parts": Counter(terms.parts),
-    }
-    return EntryTerms(language, counts, {name: count.total() for name, count in counts.items()})
+    def scores(self, connection: sqlite3.Connection, namespace: str, text: str) -> dict[int, float]:
+        """Return entry number -> BM25 score for the entries of a namespace that contain a word of `text`. All entries
+        of the namespace are counted, so that a score does not depend on the scope of a search."""
+        self._follow(connection)
+        entries = {num: terms for num, terms in self._terms.items() if terms.namespace == namespace}
+        terms = weighted_terms(QueryTerms.of(text).terms(sorted({entry.language for entry in entries.values()})))
+        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        for name, term, _ in terms:
+            wanted[name].add(term)
+            wanted["surface"].add(term.removeprefix("~"))
+        postings: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+        for num, entry in entries.items():
+            for name, some in wanted.items():
+                for term in some & entry.counts[name].keys():
+                    postings[name, term].append(num)
+        frequencies = Counter({key: len(nums) for key, nums in postings.items()})
+        means = {name: sum(entry.lengths[name] for entry in entries.values()) / max(1, len(entries)) for name in BOOSTS}
+        scores: defaultdict[int, float] = defaultdict(float)
+        for name, term, weight in with_shared_rarity(terms, frequencies, len(entries)):
+            rare = rarity(frequencies[name, term], len(entries))
+            for num in postings[name, term]:
+                times, length = entries[num].counts[name][term], stored_length(entries[num].lengths[name])
+                scores[num] += weight * rare * saturation(times, length, means[name])
+        return scores
 
-
-def bm25_scores(terms: Sequence[EntryTerms], text: str) -> dict[int, float]:
-    """Return the BM25 scores of the entries that contain a word of `text`. `terms` are the search terms of all entries.
-    A key of the result is the index of an entry in `terms`."""
-    query = query_terms(text, sorted({entry.language for entry in terms}))
-    scores: dict[int, float] = defaultdict(float)
-    for field, boost in BOOSTS.items():
-        _add_field(scores, terms, field, Counter(getattr(query, field)), boost)
-    return scores
-
-
-def _add_field(
-    scores: dict[int, float], terms: Sequence[EntryTerms], field: str, query: Counter[str], boost: float
-) -> None:
-    """Add the scores of one field of the word index to `scores`. `boost` is the weight of the field. The terms are
-    added in a fixed order, so that equal texts get exactly equal sums."""
-    average = sum(entry.lengths[field] for entry in terms) / max(1, len(terms))
-    postings: dict[str, list[tuple[int, int]]] = {term: [] for term in query}
-    for number, entry in enumerate(terms):
-        counts = entry.counts[field]
-        for term in query.keys() & counts.keys():
-            postings[term].append((number, counts[term]))
-    for term, posting in postings.items():
-        frequency = len(posting)
-        if field == "stems" and term.startswith("~"):  # unknown language: the word is counted in all languages
-            frequency = max(frequency, sum(term[1:] in entry.counts["surface"] for entry in terms))
-        rare = rarity(frequency, len(terms))
-        for number, count in posting:
-            length = _K1 * (1 - _B + _B * terms[number].lengths[field] / average)
-            scores[number] += boost * query[term] * rare * count * (_K1 + 1) / (count + length)
-
-
-def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a function that tests whether an entry is in the scope. Decay of salience (importance) is computed for the
-    same moment in all tests."""
-    optional = OWNERS if scope.or_nobody else ()
-    equal = {
-        name: (value, None) if name in optional else (value,)
-        for name in _EQUAL
-        if (value := getattr(scope, name)) is not None
-    }
-    decay = Decay(scope.decay.rates, scope.decay.at or datetime.now(UTC))
-    tree = parse(scope.where)
-
-    def admits(entry: MemoryEntry) -> bool:
-        return (
-            entry.namespace == scope.namespace
-            and (scope.include_archived or is_live(entry))
-            and (not scope.tiers or entry.tier in scope.tiers)
-            and (not scope.kinds or entry.kind in scope.kinds)
-            and entry.kind not in scope.except_kinds
-            and (not scope.categories or entry.category in scope.categories)
-            and all(getattr(entry, name) in values for name, values in equal.items())
-            and (scope.document_id is None or (entry.source and entry.source.document_id) == scope.document_id)
-            and (not scope.pages or (entry.source and entry.source.page) in scope.pages)
-            and _in_time(entry.occurred_at, scope.occurred_from, scope.occurred_to)
-            and _in_time(entry.occurred_at or entry.created_at, scope.since, scope.until)
-            and all(
-                key in entry.metadata and json_equal(entry.metadata[key], value)
-                for key, value in scope.metadata.items()
-            )
-            and (tree is None or matches(tree, entry))
-            and (scope.min_salience <= 0 or effective_salience(entry, decay) >= scope.min_salience)
-        )
-
-    return admits
-
-
-def _in_time(at: datetime | None, start: datetime | None, end: datetime | None) -> bool:
-    if at is None:
-        return start is None and end is None
-    return (start is None or at >= start) and (end is None or at < end)
+    def _follow(self, connection: sqlite3.Connection) -> None:
+        """Apply the changes since the last search."""
+        changes = change_feed.since(connection, self._seq)
+        entries = records.by_num(connection, [num for _, num in changes])
+        for seq, num in changes:
+            self._seq = seq
+            self._terms.pop(num, None)
+            if (entry := entries.get(num)) and entry.kind not in UNSEARCHED_KINDS:
+                analyzed = AnalyzedEntry.of(num, entry)
+                counts = {name: Counter(terms) for name, terms in analyzed.terms.items()}
+                lengths = {name: len(terms) for name, terms in analyzed.terms.items()}
+                self._terms[num] = _Terms(entry.namespace, analyzed.language, counts, lengths)

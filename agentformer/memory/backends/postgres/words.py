@@ -19,10 +19,13 @@ from typing import Any, NamedTuple
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import (
     BOOSTS,
+    K1,
     AnalyzedEntry,
+    B,
     WeightedTerm,
     query_languages,
     rarity,
+    stored_length,
     weighted_terms,
     without_common_terms,
 )
@@ -35,7 +38,6 @@ from agentformer.text.analysis import QueryTerms
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
-_K1, _B = 1.2, 0.75  # parameters of BM25, as in tantivy
 _SMALL_SCOPE = 5_000  # entries; in a smaller scope, only entries of the scope get a score
 _MORE = 25  # additional entries that are requested, so that usually no entry with an equal score is cut off
 _HEAD = 3  # number of first entries of a result for which `covered` is computed
@@ -217,15 +219,6 @@ def _terms(num: int, entry: MemoryEntry, analyzers: Analyzers, around: Sequence[
     return _Terms(num, entry.namespace, analyzed.language, lengths, postings, digest)
 
 
-def stored_length(length: int) -> int:
-    """Return the length of a field, rounded as tantivy rounds it: exact below 40, and with four binary digits above.
-    Both word indexes therefore give the same scores."""
-    if length < 40:
-        return length
-    shift = (length - 24).bit_length() - 4
-    return 24 + ((length - 24 >> shift) << shift)
-
-
 class _Statistics(NamedTuple):
     entries: int
     languages: dict[str, int]  # entries of each
@@ -295,10 +288,10 @@ def _query_values(
 ) -> list[Any]:
     weights = []
     for field, term, boost in terms:
-        weights.append(boost * rarity(frequencies[field, term], statistics.entries) * (1 + _K1))
+        weights.append(boost * rarity(frequencies[field, term], statistics.entries) * (1 + K1))
     hashes = [term_hash(field, term) for field, term, _ in terms]
     means = [statistics.means[field] or 1.0 for field, _, _ in terms]
-    return [_K1, _B, _B, hashes, weights, means, namespace]
+    return [K1, B, B, hashes, weights, means, namespace]
 
 
 def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
