@@ -60,7 +60,8 @@ class Recall:
             ranked = relevant_hits(query.text, ranked, nearness)  # tolerates misspelt words
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor if noise_floor is None else noise_floor, nearness)
-        best = latest_first([hit for hit in ranked if hit.score >= query.min_score], nearness.languages)[: query.limit]
+        found = [hit for hit in ranked if hit.score >= query.min_score]
+        best = latest_first(found, nearness.languages, query.text)[: query.limit]
         best = name_originals(best, query.text, self._backend.get)
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
 

@@ -98,7 +98,8 @@ class PassageBuilder:
         them."""
         if all(hit.entry.kind == _CHUNK for hit in hits):
             return hits
-        return hits.with_hits(latest_first([hit for hit in hits if _answers(hit, question, session_id)]))
+        usable, languages = [hit for hit in hits if _answers(hit, question, session_id)], EntryLanguages(hits.analyzed)
+        return hits.with_hits(latest_first(usable, languages, question))
 
     def items(self, question: str) -> tuple[str, ...]:
         """Return the items of financial statements from which the ratios in the question are computed, such as "gross
