@@ -227,25 +227,34 @@ def _compared(older: Statement, newer: Statement, one: _Value, other: _Value, la
         return ""  # "Oslo, Norway" does not contradict "Oslo"
     if any(is_kind("states", word, older.group) for word in (*one.words, *other.words)):
         return ""
+    if any(f"~{name}" in older.words and f"~{name}" in newer.words for name in VALUES):
+        return "value"
     moved = bool(older.changed or newer.changed)
-    timed = "t" in one.kinds and "t" in other.kinds and one.kind not in "t#"
-    if timed and not older.changed:
-        return ""  # soup on Monday, pasta on Tuesday
     if one.kind == "#":
         return "number" if {*one.kinds, *other.kinds} <= {"#", "t"} else ""  # and no other unit
     if (older.many or newer.many) and not (moved and one.kind == "t"):
         return ""
     if one.kind == "t":
         return "date" if not last else ""
-    classed = "~work" in older.words
-    articles = all(is_kind("a", value.before, older.group) for value in (one, other))
-    if one.before != other.before and not (moved or classed or articles):
-        return ""
+    if "t" in one.kinds and "t" in other.kinds and not older.changed:
+        return ""  # soup on Monday, pasta on Tuesday
+    return "value" if _is_same_kind(older, one, other, moved) else ""
+
+
+def _is_same_kind(older: Statement, one: _Value, other: _Value, moved: bool) -> bool:
+    """Return whether two names or words can be values of the same property. `moved` is True if a statement says that
+    something is different now."""
+    group, work = older.group, "~work" in older.words
+    articles = all(is_kind("a", value.before, group) for value in (one, other))
+    if one.before != other.before and not (moved or work or articles):
+        return False
+    if work and is_kind("with", one.before, group):
+        return False  # "works with Eva", "works with Ben"
     if one.kind == "n":
-        return "value"
-    if older.kinds[0] == "i" and not older.copula and older.subject == "" and older.group in ("en", "de"):
-        return ""  # "Believe in yourself"
-    indefinite = is_kind("a", one.before, older.group) and not (classed or moved)
+        return True
+    if older.kinds[0] == "i" and not (older.copula or older.subject) and group in ("en", "de"):
+        return False  # "Believe in yourself"
+    named = older.definite and older.copula and not older.kin and "n" in one.kinds  # "Mein Auto ist ein Golf"
     single = len(one.words) == len(other.words) == 1
-    exclusive = any(f"~{name}" in older.words and f"~{name}" in newer.words for name in VALUES)
-    return "value" if exclusive or (single and not indefinite and (older.definite or not older.copula)) else ""
+    certain = not is_kind("a", one.before, group) or work or moved or named
+    return single and certain and (older.definite or not older.copula)

@@ -41,7 +41,12 @@ _POSSESSIVE = ("ni", "mme")  # Finnish endings that mean "my" and "our"
 _DEFINITE = ("en", "et", "an")  # Scandinavian endings that mean "the"
 CLASSES = ("home", "work", "use", "marital", "diet")
 VALUES = ("marital", "diet")  # classes whose words are values, of which only one holds
-_FREQUENT = frozenset({"a", "the", "my", "i", "we", "they"})  # kinds of words that are function words, too
+_FREQUENT = frozenset(
+    {"a", "the", "my", "i", "we", "they", "with", "one"}
+)  # kinds of words that are function words, too
+_SHARED = (
+    0.5  # weight of "is" and "not" for the language of a text, because they are other words elsewhere ("on", "en")
+)
 _BASE = {"ca": "can", "wo": "will", "sha": "shall"}  # "can't", "won't"
 _HALVES = frozenset({"am", "pm", "a.m", "p.m"})
 
@@ -72,7 +77,7 @@ class Statement:
     past: bool = False
     kin: bool = False  # the first word is a relative, a friend ...
     topic: str = ""  # the word before a Japanese topic particle
-    first: str = ""  # the first word, or "is" if the sentence begins with a pronoun and a verb ("I am 34 years old")
+    first: str = ""  # the first word, or "is" if the verb is before it ("I am 34 years old")
     timeless: dict[str, str] = field(default_factory=dict)  # the words without times, and their kinds
     core: frozenset[str] = frozenset()  # the words without times
     times: frozenset[str] = frozenset()
@@ -171,7 +176,8 @@ def group_weights(content: str) -> dict[str, float]:
     votes, written = language_votes(content).votes, _WORD.findall(content)
     weights = {}
     for group, codes in _GROUPS.items():
-        known = sum(bool(_phrase([word.casefold()], 0, group)[1] - _FREQUENT) for word in written)
+        kinds = (_phrase([word.casefold()], 0, group)[1] - _FREQUENT for word in written)
+        known = sum(_SHARED if each <= {"copulas", "negations"} else 1 for each in kinds if each)
         pronouns = written.count("I") if group == "en" else 0
         weights[group] = known + pronouns + max(votes.get(code, 0.0) for code in codes)
     return weights
@@ -278,7 +284,9 @@ class _Reader:
                 self._add(stem(phrase[0], found.group), "w", written)
         if "times" in kinds:
             self._add(" ".join(phrase), "t", written)
-        elif not (own or changes or "negations" in kinds):
+        elif "one" in kinds:
+            self._number("1")
+        elif not own and kinds.isdisjoint({"changes", "now", "new", "negations"}):
             self._word(" ".join(phrase), written, first=not found.rest)
 
     def _mark_verb(self, kinds: frozenset[str], word: str) -> None:
@@ -290,7 +298,7 @@ class _Reader:
             found.event |= "events" in kinds
             is_verb |= "many" in kinds and word in self._function_words  # "Anna has"
         if "copulas" in kinds and not found.copula:
-            if (self._before and not found.words and not found.subject) or self._is_pronoun():
+            if (self._before and not found.words and not found.subject) or (self._is_pronoun() and not found.changed):
                 found.subject = "they"  # "Das ist", "Anna, that is"
             found.copula = is_verb = True
         if is_verb and found.verb < 0:
@@ -358,7 +366,8 @@ class _Reader:
         found.timeless = {word: kinds[word] for word in found.words if kinds[word] != "t"}
         found.core = frozenset(found.timeless)
         found.times = frozenset(kinds) - found.core
-        found.first = "is" if found.copula and found.verb == 0 else found.words[0] if found.words else ""
+        if found.words:
+            found.first = "is" if found.verb == 0 and found.kinds[0] in "#nt" else found.words[0]
         return found
 
     def _is_definite(self, start: int, end: int) -> bool:
