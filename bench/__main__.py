@@ -19,6 +19,7 @@ PARTS = (
     ("bench.claims",),
     ("bench.pages",),
     ("bench.precision",),
+    ("bench.facts",),
     ("bench.cleaning",),
     ("bench.memory",),
     ("bench.moving",),

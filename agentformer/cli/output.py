@@ -219,7 +219,8 @@ def memory_place(citation: Citation) -> str:
     speaker = f" of {citation.speaker}" if citation.speaker else ""
     at = f", {moment(citation.at)}" if citation.at else ""
     originals = f", of {plural(len(citation.originals), 'message')}" if citation.originals else ""
-    return f"{citation.kind}{speaker}{at}{originals} ({citation.entry_id})"
+    former = ", former" if citation.newer else ""
+    return f"{citation.kind}{speaker}{at}{originals}{former} ({citation.entry_id})"
 
 
 def print_answer(answer: Answer) -> None:

@@ -1,4 +1,4 @@
-"""Properties that a search derives from an entry: its title, its language, the days that it names, the facts that it
+"""Properties that a search derives from an entry: its title, its language, the days that it names, keys of what it
 states, and whether it is a question. They are stored in the table `derived`, in the transaction that stores the entry.
 If many entries are stored at once, they are analyzed while their vectors are computed. A background thread later writes
 the rows that are still missing (`property_threads.py`).
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
 from typing import Any, NamedTuple
@@ -24,19 +24,21 @@ from agentformer.records.codec import from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
-from agentformer.text.facts.single_values import MAX_LENGTH, current_facts
+from agentformer.text.facts.statements import MAX_LENGTH, keys
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
-# `text.facts.single_values` or of `text.splitting` returns another result for a text.
+# `text.facts.statements` or of `text.splitting` returns another result for a text.
 # `tests/index/test_entry_properties.py` detects such a change.
-VERSION = 1
+VERSION = 2
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
+EVENTS = frozenset({"event", "error", "milestone"})  # kinds of entries about a moment: two of them can both be true
 DATE_TEXT = 2_000  # code points in which days are searched
 MESSAGE_TEXT = 1_000  # code points of a message that are read
 TITLE_TEXT = 102  # code points of the content in which a title is searched
+_WITHOUT_FACTS = DOCUMENT_KINDS | EVENTS | {"summary"}
 _TITLE_WORDS = 8  # maximum words of a first line that is used as a title
 _TITLE_END = re.compile(r"[^\s.,;:!?]$")
 _QUALIFIER = re.compile(r"(?<!\s)\s*+\([^()]*+\)$")  # "Mercury (planet)" has the title "Mercury"
@@ -120,10 +122,9 @@ class Derived:
 
     @property
     def analyzed(self) -> Analyzed:
-        """The language and the facts of the entry. The facts are compared with the facts of other entries."""
+        """The language of the entry, and the keys of what it states."""
         if isinstance(self._facts, str):
-            facts = json.loads(self._facts) if self._facts else ()
-            self._facts = Analyzed(self.language, tuple((tuple(about), tuple(value)) for about, value in facts))
+            self._facts = Analyzed(self.language, tuple(json.loads(self._facts)) if self._facts else ())
         return self._facts
 
     @property
@@ -222,7 +223,7 @@ def analyze(entry: MemoryEntry) -> Analysis:
     same = not prior and len(start) == len(entry.content)
     spans = _days(start, on, language if same else detect_language(start))
     days = " ".join(f"{first.toordinal()} {last.toordinal()}" for first, last in spans)
-    facts = [(about, value) for about, value, _ in stated_facts(entry, lambda: language)]
+    facts = fact_keys(entry, lambda: language)
     texts = json.dumps(facts) if facts else "", json.dumps(message) if message else ""
     return _entry_title(entry), language, days, *texts
 
@@ -239,14 +240,12 @@ def entry_language(entry: MemoryEntry) -> str:
     return detect_language(entry.content, language_code(entry.metadata.get("language")))
 
 
-def stated_facts(
-    entry: MemoryEntry, language: Callable[[], str]
-) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Yield the facts of an entry that have one value at a time, such as a home address. Each fact consists of the
-    words that name it, the words of its value, and its sentence. Parts of documents, summaries and very long texts have
-    none. `language` returns the language of the entry."""
-    if entry.kind not in DOCUMENT_KINDS and entry.kind != "summary" and len(entry.content) <= MAX_LENGTH:
-        yield from current_facts(entry.content, language(), labels=entry.kind != "message")
+def fact_keys(entry: MemoryEntry, language: Callable[[], str]) -> tuple[str, ...]:
+    """Return the keys of what an entry states (see `text.facts.statements.keys`). Parts of documents, summaries,
+    events and very long texts have none. `language` returns the language of the entry."""
+    if entry.kind in _WITHOUT_FACTS or len(entry.content) > MAX_LENGTH:
+        return ()
+    return keys(entry.content, language(), labels=entry.kind != "message")
 
 
 def named_days(content: str, on: date | None) -> tuple[DaySpan, ...]:

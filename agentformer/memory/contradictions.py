@@ -1,37 +1,28 @@
 """Contradictions between stored texts: `block_contradictions` compares the sentences of core blocks, and
 `FactContradictions` compares facts. Both compare words and do not understand their meaning.
 
-Facts are compared only if they have the same owner, title, source and metadata. Three kinds of contradictions are
-detected:
+Facts are compared only if they have the same owner, title, source and metadata. `text.facts.replacing` decides whether
+a newer fact replaces an older one. A contradiction is a `value`, `number` or `date` that differs, or a `negation`.
 
-- `value`: the same subject and verb, but another name or number ("Anna lives in Turku", "Anna lives in Oslo"). The
-  file `text/facts/single_values.txt` lists the verbs.
-- `number`: the same words in the same order, but one number differs ("The office closes at 17", "The office closes at
-  18"). Only English sentences in the present tense are compared.
-- `negation`: the same words in the same order, but one sentence is negated ("Anna drinks coffee", "Anna doesn't drink
-  coffee"), in English, Finnish, Swedish, Norwegian, Danish and German.
-
-Each fact is compared only with the facts that have the same key, so the time is proportional to the number of facts.
+Each fact is compared only with a few older facts, so the time is proportional to the number of facts.
 """
 
 from __future__ import annotations
 
-import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice, pairwise
-from typing import NamedTuple
+from itertools import chain, islice
+from operator import itemgetter
 
-from agentformer.search.newest_facts import EARLIEST, owner, statements
+from agentformer.index.entry_properties import EVENTS
+from agentformer.search.newest_facts import moment, owner, replaced, stated_keys
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import query_terms
-from agentformer.text.dates import find_dates
-from agentformer.text.facts import Facts, conflict, facts_of, find_numbers, is_year, masked, number_values, values_of
-from agentformer.text.facts.single_values import MAX_LENGTH, PRONOUNS, SENTENCES
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
-from agentformer.text.normalize import normalized
+from agentformer.text.facts import Facts, conflict, facts_of
+from agentformer.text.facts.statements import MAX_LENGTH, compared_keys
+from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import RESERVED_KINDS, MemoryEntry
 
@@ -44,39 +35,7 @@ _SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
 _MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
 
 
-def _word_sets(**texts: str) -> dict[str, frozenset[str]]:
-    return {language: frozenset(text.split()) for language, text in texts.items()}
-
-
-_EVENTS = frozenset({"event", "error", "milestone"})  # kinds of entries about a moment: two of them can both be true
-_SCANDINAVIAN = ("sv", "no", "da")  # a short sentence in one of these languages is often detected as another of them
-_NEGATORS: Mapping[str, frozenset[str]] = _word_sets(
-    en="not no never cannot",
-    fi="ei en et emme ette eivät",
-    sv="inte ej icke aldrig ingen inget inga ikke ikkje aldri",
-    de="nicht kein keine keinen keinem keiner nie niemals",
-)
-# Words that do not change the statement of a sentence: articles, "do" in a negation, and "now".
-_DROPPED: Mapping[str, frozenset[str]] = _word_sets(
-    en="a an the do does any anymore longer now currently also",
-    fi="nyt nykyään enää myös",
-    sv="en ett ei et den det nu numera nå längre lenger også också",
-    de="ein eine einen einem einer der die das den dem jetzt mehr auch",
-)
-_BASE = {"has": "have", "goes": "go", "ca": "can", "wo": "will", "sha": "shall", "cannot": "can"}
-# Words of sentences about the past. Two such sentences can both be true.
-_PAST: frozenset[str] = _word_sets(
-    en="was were had did went got made took gave came saw said told met bought sold paid spent sent ran won lost left "
-    "found wrote read ate drank slept drove flew swam began broke chose felt heard held kept knew led put sat spoke "
-    "stood taught thought wore ago yesterday last"
-)["en"]
-_PRESENT = frozenset({"is", "are", "am", "has", "have"})
-_NUMBER_VERBS = frozenset({"have", "need", "take", "cost", "weigh", "drink", "eat", "own", "pay", "earn", "want"})
-_NAMING = frozenset({"bus", "class", "series", "status", "address", "process", "canvas"})  # "bus 5" is a name
-_ARTICLES = frozenset({"en", "et"})  # words that are articles in some languages, and negations in Finnish
-_MAX_FINNISH = 12  # maximum words of a Finnish sentence that is compared with negated sentences
-_CONDITIONS = frozenset({"if", "when", "unless", "whether", "jos", "kun", "om", "när", "hvis", "når", "wenn", "falls"})
-_TOKEN = re.compile(r"[#@]|[^\W\d_]+(?:['-][^\W\d_]+)*")
+_RECENT = 20  # a fact is compared with at most this number of older facts for each of its words
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,56 +120,30 @@ def _same_subject(one: _Sentence, other: _Sentence, about: str) -> bool:
     return shared / len(one.terms | other.terms) >= (1.0 if shared == 1 else least)
 
 
-class _Stated(NamedTuple):
-    """A sentence of a fact. `value` is a name, a number, or whether the sentence is negated. Sentences that contradict
-    each other have different values."""
-
-    at: datetime
-    entry_id: str
-    title: str
-    sentence: str
-    value: tuple[str, ...]
-
-
 class FactContradictions:
-    """Collects facts, and finds the contradictions between them. `examined` is the number of facts that are compared,
-    and `long` is the number of facts that are not compared because their texts are long."""
+    """Collects facts, and finds those that a newer fact replaces, as a search does (`search.newest_facts`). `examined`
+    is the number of facts that are compared, and `long` is the number of facts that are not compared because their
+    texts are long."""
 
     def __init__(self) -> None:
         self._languages = EntryLanguages()
-        self._stated: defaultdict[tuple[object, ...], list[_Stated]] = defaultdict(list)
+        self._owned: defaultdict[tuple[object, ...], list[MemoryEntry]] = defaultdict(list)
         self.examined = self.long = 0
 
     def add(self, entry: MemoryEntry) -> None:
         """Add an entry. Entries that are not facts, such as messages and events, are ignored."""
-        if entry.kind in RESERVED_KINDS | _EVENTS or entry.tier in ("core", "working"):
+        if entry.kind in RESERVED_KINDS | EVENTS or entry.tier in ("core", "working"):
             return
         if len(entry.content) > MAX_LENGTH:
             self.long += 1
             return
         self.examined += 1
-        group = owner(entry)
-        written = entry.occurred_at or entry.created_at or EARLIEST, entry.id, entry.title
-        for fact, value, sentence in statements(entry, self._languages):
-            value = tuple(" ".join(sorted(number_values(word))) or word for word in value)
-            self._stated["value", group, fact].append(_Stated(*written, sentence, value))
-        language = self._languages.of(entry)
-        for start, end in sentence_spans(entry.content)[:SENTENCES]:
-            sentence = entry.content[start:end].strip()
-            for about, key, state in _keys(sentence, language):
-                self._stated[about, group, key].append(_Stated(*written, sentence, (state,)))
+        self._owned[owner(entry)].append(entry)
 
     def find(self) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
         """Return the contradictions, newest first, and notes about limits that were reached and facts that were not
         compared."""
-        pairs: dict[tuple[str, str], tuple[datetime, Contradiction]] = {}
-        for about in ("value", "number", "negation"):  # a pair is reported only as the first of these kinds
-            for key in (key for key in self._stated if key[0] == about):
-                for one, other in _different(self._stated[key]):
-                    ids = (one.entry_id, other.entry_id)
-                    titles, sentences = (one.title, other.title), (one.sentence, other.sentence)
-                    pairs.setdefault(ids, (other.at, Contradiction(about, ids, titles, sentences)))
-        newest = sorted(pairs.values(), key=lambda pair: (pair[0], pair[1].ids), reverse=True)
+        newest = sorted(chain.from_iterable(map(self._replaced, self._owned.values())), reverse=True, key=itemgetter(0))
         notes = []
         if len(newest) > _MAX_REPORTED:
             notes.append(f"{len(newest)} contradictions among facts; only the newest {_MAX_REPORTED} are listed")
@@ -220,104 +153,22 @@ class FactContradictions:
             )
         return tuple(found for _, found in newest[:_MAX_REPORTED]), tuple(notes)
 
-
-def _different(stated: Sequence[_Stated]) -> Iterator[tuple[_Stated, _Stated]]:
-    """Compare each sentence with the next one in order of time, and yield the pairs with different values. A value that
-    only adds words is not different: "Oslo, Norway" does not contradict "Oslo"."""
-    if len(stated) > 1:
-        for one, other in pairwise(sorted(stated, key=lambda each: (each.at, each.entry_id))):
-            if one.entry_id != other.entry_id and any(a != b for a, b in zip(one.value, other.value, strict=False)):
-                yield one, other
-
-
-def _keys(sentence: str, language: str) -> Iterator[tuple[str, object, str]]:
-    """Yield triples for a sentence: a kind of contradiction, a key and a value. Two sentences contradict each other if
-    they have the same kind and key, but different values. The key contains the words of the sentence without the value:
-    "The office closes at 17" has the value "17". If the language is unknown, as for many short sentences, yield the
-    triples for each language."""
-    language = "sv" if language in _SCANDINAVIAN else language
-    text = normalized("NFKC", sentence).replace("’", "'").replace("#", " ")
-    dates = find_dates(text)
-    days = frozenset(mention.readings[0] for mention in dates)
-    text = masked(text, dates)
-    for candidate in [name for name in _NEGATORS if language in (name, "")]:
-        words = _words(text, candidate, _NEGATORS[candidate] - (frozenset() if language else _ARTICLES))
-        if len(words) > 1 and not text.endswith("?") and words[0].written not in PRONOUNS | _CONDITIONS:
-            yield from _negation_keys(words, (candidate, days))
-            if candidate == "en" and not _is_past(words):
-                yield from _number_keys(words, days)
-
-
-def _negation_keys(words: Sequence[_Word], prefix: tuple[object, ...]) -> Iterator[tuple[str, object, str]]:
-    """Yield the triples of `_keys` of the kind `negation`. The value says whether the sentence is negated, and the key,
-    which begins with `prefix` (language and days), is the same with and without a negation. In Finnish, a negation
-    changes the verb ("pitää", "ei pidä"), so the key has only the first letters of the verb. In a negated sentence, the
-    verb follows the negation. In another sentence, any word may be the verb, so there is a key for each word."""
-    texts = [word.text for word in words]
-    negated = [n for n, word in enumerate(words) if word.negated]
-    if "fi" not in prefix:
-        yield "negation", (prefix, *texts), str(bool(negated))
-    elif len(words) <= _MAX_FINNISH:
-        for n in negated[:1] or range(len(words)):
-            yield "negation", (prefix, *texts[:n], f"{texts[n][:2]}~", *texts[n + 1 :]), str(bool(negated))
-
-
-def _number_keys(words: Sequence[_Word], days: object) -> Iterator[tuple[str, object, str]]:
-    texts = [word.text for word in words]
-    negated = any(word.negated for word in words)
-    for n, word in enumerate(words):
-        if word.number and not is_year(word.text) and not (n and _is_named(words[n - 1])):
-            yield "number", (days, negated, *texts[:n], "#", *texts[n + 1 :]), word.text
-
-
-class _Word(NamedTuple):
-    """A word of a sentence. `text` is its stem, or the value of a number. `negated` is True if the word follows a
-    negation."""
-
-    text: str
-    written: str
-    number: bool = False
-    negated: bool = False
-
-
-def _words(text: str, language: str, negators: frozenset[str]) -> list[_Word]:
-    """Return the words of a sentence, without articles, the words in `negators`, and words such as "now"."""
-    parts, end, values = [], 0, []
-    for number in find_numbers(text):
-        values.append(" ".join(sorted(values_of(text, number))))
-        parts += [text[end : number.start], " # "]
-        end = number.end
-    following = iter(values)
-    words: list[_Word] = []
-    negated = False
-    for match in _TOKEN.findall("".join([*parts, text[end:]]).casefold()):
-        word = match.removesuffix("n't") if language == "en" else match
-        negated |= word != match or match in negators
-        word = _BASE.get(word, word)
-        if match == "#" or word in NUMBER_WORDS[language]:
-            value = next(following) if match == "#" else NUMBER_WORDS[language][word]
-            words.append(_Word(value, word, number=True, negated=negated))
-        elif word in negators or word in _DROPPED[language]:
-            continue
-        else:
-            words.append(_Word(stem(word, language), word, negated=negated))
-        negated = False
-    if negated and words:  # a negation at the end: "Das stimmt nicht"
-        words[-1] = words[-1]._replace(negated=True)
-    return words
-
-
-def _is_past(words: Sequence[_Word]) -> bool:
-    """Return whether an English sentence is about the past. Two such sentences can both be true although a number
-    differs."""
-    written = {word.written for word in words}
-    if not _PRESENT.isdisjoint(written):
-        return False
-    return not _PAST.isdisjoint(written) or any(len(word) > 4 and word.endswith("ed") for word in written)
-
-
-def _is_named(before: _Word) -> bool:
-    """Return whether a number names a thing, such as 12 in "room 12". `before` is the word in front of the number."""
-    word = before.written
-    counts = word in FUNCTION_WORDS["en"] or word in _NUMBER_VERBS or (len(word) > 3 and word.endswith("s"))
-    return not counts or word in _NAMING
+    def _replaced(self, entries: Sequence[MemoryEntry]) -> Iterator[tuple[tuple[datetime, str], Contradiction]]:
+        """Yield the contradictions between facts of one owner, with the time of the newer fact. A fact is compared with
+        the last facts before it that have a key in common (see `compared_keys`), and is reported only for the first
+        newer fact that replaces it."""
+        recent: defaultdict[str, deque[MemoryEntry]] = defaultdict(lambda: deque(maxlen=_RECENT))
+        reported: set[str] = set()
+        for entry in sorted(entries, key=moment):
+            keys, sentences = stated_keys(entry, self._languages), set[str]()
+            compared = chain.from_iterable(recent[key] for key in compared_keys(keys))
+            before = {older.id: older for older in compared if older.id not in reported}
+            for older in sorted(before.values(), key=moment, reverse=True):
+                found = replaced(older, entry, self._languages)
+                if found and found.older not in sentences:
+                    sentences.add(found.older)
+                    reported.add(older.id)
+                    pairs = (older.id, entry.id), (older.title, entry.title), (found.older, found.newer)
+                    yield moment(entry), Contradiction(found.about, *pairs)
+            for key in keys:
+                recent[key].append(entry)

@@ -34,7 +34,7 @@ def for_search(query: Query, nearness: Nearness, *, noise_floor: float, relevant
         steps.append(relevance(query.text, nearness))
     elif query.mode == "hybrid":
         steps.append(above_noise(noise_floor, nearness))
-    return [*steps, _least_score(query.min_score), newest_facts(nearness), _limit(query.limit)]
+    return [*steps, _least_score(query.min_score), newest_facts(query.text, nearness), _limit(query.limit)]
 
 
 def for_answer(query: Query, nearness: Nearness, usable: Callable[[Hit], bool]) -> list[Step]:
@@ -43,7 +43,7 @@ def for_answer(query: Query, nearness: Nearness, usable: Callable[[Hit], bool]) 
     return [
         salience(query.scope.decay),
         Step("usable", lambda hits: filter(usable, hits)),
-        newest_facts(nearness),
+        newest_facts(query.text, nearness),
         _limit(query.limit),
     ]
 
@@ -55,7 +55,7 @@ def for_context(query: Query, nearness: Nearness, fits: Callable[[Hit], bool]) -
         Step("room", lambda hits: filter(fits, hits)),
         salience(query.scope.decay),
         relevance(query.text, nearness),
-        newest_facts(nearness),
+        newest_facts(query.text, nearness),
     ]
 
 
@@ -86,9 +86,10 @@ def above_noise(floor: float, nearness: Nearness) -> Step:
     return Step("noise floor", near)
 
 
-def newest_facts(nearness: Nearness) -> Step:
-    """Return the step that ranks the newest of facts that contradict each other first."""
-    return Step("newest facts", lambda hits: latest_first(hits, nearness.languages))
+def newest_facts(text: str, nearness: Nearness) -> Step:
+    """Return the step that ranks the newest of facts that replace each other first, unless the query asks for the
+    past (see `search.newest_facts`)."""
+    return Step("newest facts", lambda hits: latest_first(hits, nearness.languages, text))
 
 
 def _least_score(least: float) -> Step:

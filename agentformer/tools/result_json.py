@@ -84,13 +84,14 @@ def hit_json(hit: Hit) -> dict[str, Any]:
         "kind": hit.entry.kind,
         "tier": hit.entry.tier,
         "metadata": dict(hit.entry.metadata),
+        "newer": hit.newer,
         **_scores(hit),
     }
 
 
 def memory_hit_json(hit: Hit) -> dict[str, Any]:
     """Return a hit as JSON: the fields of the entry, and the scores of the hit."""
-    return {**entry_to_json(hit.entry), **_scores(hit), "originals": originals_json(hit)}
+    return {**entry_to_json(hit.entry), **_scores(hit), "originals": originals_json(hit), "newer": hit.newer}
 
 
 def originals_json(hit: Hit) -> list[dict[str, Any]]:
@@ -150,7 +151,8 @@ def brief_hit_json(hit: Hit, max_chars: int, *, explain: bool = False) -> dict[s
     votes = {"votes": votes_json(hit)} if explain else {}
     brief = brief_json(hit.entry, _around(hit, max_chars))
     originals = {"originals": originals_json(hit)} if hit.originals else {}
-    return {**brief, **_cut(hit.entry, max_chars), "score": round(hit.score, 4), **originals, **votes}
+    former = {"former": True, "newer": hit.newer} if hit.newer else {}
+    return {**brief, **_cut(hit.entry, max_chars), "score": round(hit.score, 4), **former, **originals, **votes}
 
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
@@ -191,6 +193,7 @@ def passage_json(hit: Hit, max_chars: int) -> dict[str, Any]:
         "page": source.page if source else None,
         "content": _around(hit, max_chars),
         **({} if source else _origin(hit.entry)),
+        **({"former": True} if hit.newer else {}),
     }
 
 

@@ -109,6 +109,7 @@ class Citation:
     at: datetime | None = None  # when a memory happened, or when it was stored
     originals: tuple[str, ...] = ()  # the ids of the entries that a summary replaces
     headings: str = ""
+    newer: str | None = None  # the id of a newer memory that replaces this one, among the hits of the search
 
 
 @dataclass(frozen=True, slots=True)

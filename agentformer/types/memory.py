@@ -258,6 +258,7 @@ class Hit:
     span: Span | None = None  # best-matching part of `entry.content`
     votes: tuple[Vote, ...] = ()
     originals: tuple[Original, ...] = ()  # the originals of a summary that answer the query best, best first
+    newer: str | None = None  # id of a newer hit of the same search that replaces this fact; this fact is then former
 
 
 class Factor(NamedTuple):
@@ -270,11 +271,10 @@ class Factor(NamedTuple):
 
 class Analyzed(NamedTuple):
     """The analysis of the text of an entry, which is stored, so that a search need not repeat it. `language` is ISO
-    639-1, or "" if unknown. `facts` are only those facts that have one value at a time, such as a home address. Each
-    fact is a pair of tuples: the words that name the fact, and the words of its value."""
+    639-1, or "" if unknown. `facts` are the keys of what the entry states (see `text.facts.statements.keys`)."""
 
     language: str
-    facts: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()
+    facts: tuple[str, ...] = ()
 
 
 class StepResult(NamedTuple):

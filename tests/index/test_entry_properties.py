@@ -82,8 +82,7 @@ def test_what_is_kept_equals_what_the_entry_shows(af: agentformer.AgentFormer, o
         assert row.days == entry_properties.named_days(entry.content, on)
         found = find_date_ranges(start, on, detect_language(start))
         assert {*row.days} == {(days.first, days.last) for days in found}
-        stated = entry_properties.stated_facts(entry, lambda language=row.language: language)
-        assert row.analyzed == (row.language, tuple((about, value) for about, value, _ in stated))
+        assert row.analyzed == (row.language, entry_properties.fact_keys(entry, lambda language=row.language: language))
         assert row.title == entry_properties.own_title("", entry.content[:102])
     for entry in said:
         message, text = kept[entry.id].message, entry.content[:1000]
@@ -225,4 +224,4 @@ def test_the_version_is_that_of_the_analysis() -> None:
         entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
         told.append(entry_properties.analyze(entry))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
-    assert (entry_properties.VERSION, digest) == (1, "cc88b2c357b9dc8f")
+    assert (entry_properties.VERSION, digest) == (2, "2632fc20395ef0f9")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 import agentformer
+from agentformer.rag.answer import prompts
 from agentformer.search.newest_facts import COMPARED, latest_first
 from agentformer.types import Hit, MemoryEntry, Query
 
@@ -44,6 +46,27 @@ def test_the_newer_value_stands_first() -> None:
         ("Anna bor på Frogner", "Anna bor nå på Majorstua"),
         ("Anna hedder Holm", "Anna hedder Lund"),
         ("Anna wohnt in Berlin", "Anna wohnt jetzt in Köln"),
+        ("Port: 6379", "Port: 5432"),
+        ("Dark mode is enabled", "Dark mode is disabled"),
+        ("Kalle is my manager", "My manager is Sari since Monday"),
+        ("The project deadline is 3 March", "The deadline was moved to 24 March"),
+        ("I drink my coffee black", "I no longer drink coffee; I switched to tea"),
+        ("We use Jira", "We migrated to Linear"),
+        ("My boss is Tim", "I have a new boss, her name is Laura"),
+        ("Bob works in sales", "Bob moved to marketing"),
+        ("I am single", "I got married last month"),
+        ("The light is on", "The light is off"),
+        ("Anna eats meat", "Anna does not eat meat"),
+        ("Olen 34-vuotias", "Olen 35-vuotias"),
+        ("Kokous on tiistaina", "Kokous siirtyi torstaille"),
+        ("Matti on vastuussa laskutuksesta", "Laskutuksesta vastaa nyt Liisa, ei enää Matti"),
+        ("Jag arbetar på Ericsson", "Jag har slutat på Ericsson och börjat på Volvo"),
+        ("Jeg bor i Aarhus", "Jeg er flyttet til Odense"),
+        ("Kontoret åpner klokka 8", "Kontoret åpner klokka 9"),
+        ("Ich wohne in Hamburg", "Ich bin nach Leipzig umgezogen"),
+        ("Das Passwort lautet Sommer", "Das Passwort lautet Winter"),
+        ("私は東京に住んでいます。", "先月、大阪に引っ越しました。"),
+        ("会議は月曜日です。", "会議は火曜日に変更されました。"),
     ]:
         found = hits(older, "something else is said here", newer)
         assert order(found) == ["2", "1", "0"]
@@ -84,7 +107,23 @@ def test_what_may_both_hold_stays_where_it_is() -> None:
         ("Anna wohnt in einem Haus", "Anna wohnt in einem Vorort"),
         ("She lives in Turku", "She lives in Oslo"),
         ("There are 5 chairs", "There are 6 chairs"),
-        ("Port: 6379", "Port: 5432"),
+        ("The red button stops the belt", "The green button starts the belt"),
+        ("My sister lives in Oslo", "I moved to Turku"),
+        ("Aino lives in Helsinki", "Aino became a teacher"),
+        ("I have a dog called Rex", "I have a cat called Miu"),
+        ("In 2019 I lived in Oslo", "I live in Bergen"),
+        ("Lunch on Monday is soup", "Lunch on Tuesday is pasta"),
+        ("The meeting on 5 May is in room B", "The meeting on 6 May is in room B"),
+        ("A train to Turku leaves at 9", "A train to Turku leaves at 10"),
+        ("Bus 5 stops at the harbour", "Bus 6 stops at the harbour"),
+        ("The office in Turku opens at 8", "The office in Lund now opens at 9"),
+        ("Anna, that sounds awesome", "Anna, that sounds incredible"),
+        ("If it rains, we meet in Turku", "If it rains, we meet in Oslo"),
+        ("Olen allerginen pähkinöille", "Olen allerginen siitepölylle"),
+        ("Jag besökte Rom i maj", "Jag besökte Paris i juni"),
+        ("Ich mag Kaffee", "Ich mag Tee"),
+        ("兄は京都に住んでいます。", "妹は奈良に住んでいます。"),
+        ("私は犬を飼っています。", "私は猫を飼っています。"),
         ("Note: call Anna", "Note: buy milk"),
         ("Allergy: nuts", "Allergy: shellfish"),
         ("Salary: 3000 euros", "Salary: raised again"),
@@ -97,6 +136,7 @@ def test_scores_stay_with_the_places_and_all_else_with_the_hits() -> None:
     first, second = latest_first(found)
     assert (first.entry, second.entry) == (found[1].entry, found[0].entry)
     assert (first.score, second.score) == (found[0].score, found[1].score)
+    assert (first.newer, second.newer) == (None, first.entry.id)
 
 
 def test_each_change_is_a_step_of_its_own() -> None:
@@ -136,11 +176,28 @@ def test_what_is_told_of_another_thing_contradicts_nothing() -> None:
 def test_a_hit_takes_no_place_that_its_score_is_far_from() -> None:
     contents = ("Anna lives in Rome", "Anna lives in Turku", "Anna lives in Oslo")
     rome, turku, oslo = (hit.entry for hit in hits(*contents))
-    assert order([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)]) == ["1", "2", "0"]
-    assert order([Hit(rome, 1.0), Hit(turku, 0.69), Hit(oslo, 0.5)]) == ["0", "2", "1"]
-    assert order([Hit(rome, 1.0), Hit(turku, 0.5), Hit(oslo, 0.1)]) == ["0", "1", "2"]
-    assert order([Hit(rome, 1.0), Hit(turku, 0.7)]) == ["1", "0"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.16), Hit(oslo, 0.14)]) == ["1", "2", "0"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.14), Hit(oslo, 0.1)]) == ["0", "2", "1"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.14), Hit(oslo, 0.02)]) == ["0", "1", "2"]
+    assert order([Hit(rome, 1.0), Hit(turku, 0.15)]) == ["1", "0"]
+    far = latest_first([Hit(rome, 1.0), Hit(turku, 0.14)])
+    assert [hit.newer for hit in far] == [turku.id, None]  # it is shown as former in any case
     assert [hit.score for hit in latest_first([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)])] == [1.0, 0.71, 0.69]
+
+
+def test_a_question_for_the_past_or_for_the_older_value_keeps_the_order() -> None:
+    def asked(question: str, older: str, newer: str) -> list[str]:
+        return [hit.entry.id for hit in latest_first(hits(older, newer), question=question)]
+
+    home = "I live in Turku", "I moved to Oslo"
+    assert asked("Where do I live?", *home) == asked("Do I live in Turku?", *home) == ["1", "0"]
+    for question in ("Where did I live before?", "Why do I live in Turku?", "Turku", "Where was I in 2019?"):
+        assert asked(question, *home) == ["0", "1"], question
+    assert asked("Missä asuin aiemmin?", "Asun Turussa", "Muutin Ouluun") == ["0", "1"]
+    assert asked("以前どこに住んでいましたか？", "私は東京に住んでいます。", "私は大阪に住んでいます。") == ["0", "1"]
+    budget = "The 2024 budget is 5 million", "The 2024 budget was raised to 6 million"
+    assert asked("What is the 2024 budget?", *budget) == ["1", "0"]
+    assert asked("Is dark mode enabled?", "Dark mode is enabled.", "Dark mode is disabled.") == ["1", "0"]
 
 
 def fields(entry: MemoryEntry) -> dict[str, object]:
@@ -165,8 +222,22 @@ def test_a_search_gives_the_latest_first_also_past_its_limit(tmp_path: Path) -> 
         assert found[0].entry.id == newer.id
         assert [hit.score for hit in found] == sorted((hit.score for hit in found), reverse=True)
         assert [hit.entry.id for hit in af.memory.search(question, limit=1)] == [newer.id]
-        first = af.memory.search("does Anna live in Turku", limit=1)  # of which the newer one says much less
-        assert [hit.entry.id for hit in first] == [older.id]
+        former = next(hit for hit in af.memory.search(question) if hit.entry.id == older.id)
+        assert former.newer == newer.id
+        first = af.memory.search("does Anna live in Turku?", limit=1)
+        assert [hit.entry.id for hit in first] == [newer.id]
+
+
+def test_an_answer_quotes_the_newer_fact_first_and_shows_the_older_one_as_former(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "uploads"}
+    with agentformer.connect(**folders, embedder="hashing") as af:
+        older = af.memory.store("The staging server runs Ubuntu 22.04.", occurred_at="2023-01-01T00:00:00Z")
+        newer = af.memory.store("We upgraded the staging server to Ubuntu 24.04.", occurred_at="2024-01-01T00:00:00Z")
+        answer = af.rag.query("Which version of Ubuntu does the staging server run?", sources=["memories"])
+        assert answer.citations[0].entry_id == newer.id
+        assert {each.entry_id: each.newer for each in answer.citations}.get(older.id, newer.id) == newer.id
+        prompt = prompts.passages(answer.hits)
+        assert 'source="fact, 2023-01-01, former"' in prompt and 'source="fact, 2024-01-01"' in prompt
 
 
 def test_the_limits_of_a_statement_are_inclusive() -> None:
@@ -179,16 +250,25 @@ def test_the_limits_of_a_statement_are_inclusive() -> None:
 
     assert replaces("Anna lives in Turku.", of_length(300))
     assert not replaces("Anna lives in Turku.", of_length(301))
-    assert replaces("My new own phone: 040 123", "My new own phone: 050 321")
-    assert not replaces("All my new own phone: 040 123", "All my new own phone: 050 321")
-    assert replaces("Anna is called Moe Lee Poe", "Anna is called Moe Lee Roe")
-    assert not replaces("Anna is called Moe Lee Poe Ash", "Anna is called Moe Lee Poe Elm")
-    assert replaces("The rent is of the 800 euros", "The rent is of the 950 euros")
-    assert not replaces("The rent is of the in 800 euros", "The rent is of the in 950 euros")
+    assert replaces("Anna is called Ash Bo Cy Di", "Anna is called Elm Fay Gil Hal")
+    assert not replaces("Anna is called Ash Bo Cy Di Ed", "Anna is called Elm Fay Gil Hal Ida")
     assert not replaces("The rent is 800 euros", "The rent is 950 dollars")
-    assert replaces("Phone: 040 123 456", "Phone: 050 321 456")
-    assert not replaces("Phone: 040 123 456 7", "Phone: 050 321 456 7")
+    assert replaces("Phone: 040 123 456 7", "Phone: 050 321 456 7")
     assert replaces("It rains. It snows. Anna lives in Turku.", "It rains. It snows. Anna lives in Oslo.")
     assert not replaces(
         "It rains. It snows. It hails. Anna lives in Turku.", "It rains. It snows. It hails. Anna lives in Oslo."
     )
+
+
+def test_pairs_of_statements() -> None:
+    """`fact_pairs.jsonl` has pairs that were written before the rules. The rules were tuned on the half `development`,
+    and 28 of the 30 pairs of the half `test` were right when they were first judged (`python -m bench.facts`)."""
+    lines = (Path(__file__).parent / "fact_pairs.jsonl").read_text("utf-8").splitlines()
+    wrong = {"development": [], "test": []}
+    for pair in map(json.loads, lines):
+        first, second = latest_first(hits(pair["first"], pair["second"]), question=pair["question"])
+        former = second.entry.content == pair["first"] and second.newer == first.entry.id
+        if former != (pair["expect"] == "second") or (pair["expect"] != "second" and (first.newer or second.newer)):
+            wrong[pair["half"]].append(pair["id"])
+    assert len(lines) == 60 and wrong["development"] == []
+    assert len(wrong["test"]) <= 1, wrong

@@ -269,6 +269,12 @@ class _Place(ResponseModel):
     score: float
 
 
+NEWER = (
+    "The id of a newer memory among the results that states another value of the same fact. This fact is then former, "
+    "and `at`, `occurred_at` or `created_at` is its time. Null for other results."
+)
+
+
 class Citation(_Place):
     """A quotation that supports the answer. `quote` is exactly the part of the page's text from `start` to `end`. These
     positions count Unicode code points. A citation of a memory has no document, and its positions are in the content of
@@ -289,6 +295,7 @@ class Citation(_Place):
         "stored. Null for a document."
     )
     originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
+    newer: str | None = Field(description=NEWER)
 
 
 class Vote(ResponseModel):
@@ -338,6 +345,7 @@ class Hit(Scores):
     kind: str
     tier: Tier
     metadata: dict[str, Any]
+    newer: str | None = Field(description=NEWER)
 
 
 class UnsupportedSentence(ResponseModel):

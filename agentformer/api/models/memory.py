@@ -10,7 +10,7 @@ from pydantic import Field, create_model
 
 from agentformer import types as records
 from agentformer.api.models import Next, ResponseModel
-from agentformer.api.models.documents import Scores
+from agentformer.api.models.documents import NEWER, Scores
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.types import MemoryEntry
 
@@ -80,6 +80,7 @@ class MemoryHit(Entry, Scores):
     originals: list[Original] = Field(
         description="The originals of a summary that answer the query best; empty for other entries."
     )
+    newer: str | None = Field(description=NEWER)
 
 
 class Factor(ResponseModel):

@@ -87,10 +87,11 @@ def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> N
 def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
     """Show duplicates, contradictions and entries that were never read.
 
-    Two facts of the same owner, or two core blocks, contradict each other in three cases: they have different names
-    after a verb such as "lives in", they have different numbers, or one of them is negated. Words are compared, not
-    meanings. So many contradictions are not found, and a result can be a false alarm. The command also shows core
-    blocks whose size is near the limit. Without --merge, nothing is changed. No language model is needed."""
+    Two facts of the same owner contradict each other if a search ranks the newer one first: it states another value of
+    the same property, says that something has changed, or negates the older one. Core blocks contradict each other if a
+    number, a date or a negation differs. Words are compared, not meanings. So some contradictions are not found, and a
+    result can be a false alarm. The command also shows core blocks whose size is near the limit. Without --merge,
+    nothing is changed. No language model is needed."""
     from agentformer.memory.audit import merge_duplicates
 
     with open_existing(**options) as af:

@@ -200,6 +200,8 @@ def _print_hits(
     print_warnings(hits.warnings)
     for hit, ranks in zip(hits, explain_ranks(hits), strict=True):
         say(f"{hit.score:.3f}  {place_of(hit.entry)}\n       {excerpt(hit.entry.content)}")
+        if hit.newer:
+            say(f"       former ({moment(hit.entry.occurred_at or hit.entry.created_at)}); newer: {hit.newer}")
         if hit.originals:
             say(f"       best originals: {', '.join(map(_original, hit.originals))}")
         if explain:

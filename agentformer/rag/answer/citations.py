@@ -102,6 +102,7 @@ def citation(number: int, sentence: RankedSentence) -> Citation:
         headings=sentence.shown.headings,
         score=sentence.score,
         entry_id=entry.id,
+        newer=sentence.hit.newer,
         **_origin(entry),
     )
 

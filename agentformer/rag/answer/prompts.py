@@ -14,7 +14,7 @@ from agentformer.text.languages import detect_language, likelier_of_alike
 from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.text.questions import classify
-from agentformer.types import ChatMessage, Hit, MemoryEntry
+from agentformer.types import ChatMessage, Hit
 
 NO_ANSWER = "NO_ANSWER"  # a model declines with this token, which is not a phrase of any language
 
@@ -62,17 +62,19 @@ def contains_no_answer(hits: Sequence[Hit]) -> bool:
 def passage(number: int, hit: Hit) -> str:
     """Return a passage of a prompt, with number and source. Tags, template tokens and references are escaped."""
     source = hit.entry.source
-    place = place_name(source.name, source.page, source.label) if source else _memory_place(hit.entry)
+    place = place_name(source.name, source.page, source.label) if source else _memory_place(hit)
     name = _without_markers(escape_line(place))  # an uploader chooses the name, line breaks included
     text = _without_markers(escape_text(hit.entry.content))
     return f'<passage number="{number}" source="{name}">\n{text}\n</passage>'
 
 
-def _memory_place(entry: MemoryEntry) -> str:
-    """Return a description of a memory, such as "message of Maija, 2026-11-20"."""
+def _memory_place(hit: Hit) -> str:
+    """Return a description of a memory, such as "message of Maija, 2026-11-20". If another hit replaces the memory, the
+    description says so."""
+    entry = hit.entry
     at = entry.occurred_at or entry.created_at
     speaker = f" of {entry.speaker or entry.role}" if entry.speaker or entry.role else ""
-    return f"{entry.kind}{speaker}{f', {at:%Y-%m-%d}' if at else ''}"
+    return f"{entry.kind}{speaker}{f', {at:%Y-%m-%d}' if at else ''}{', former' if hit.newer else ''}"
 
 
 def _without_markers(text: str) -> str:

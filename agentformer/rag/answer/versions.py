@@ -1,5 +1,6 @@
 """Rank the newer of two versions of a statement first. Two documents may state the same with different values: a policy
-of 2023 and its version of 2025. A question that names no time asks for what holds now."""
+of 2023 and its version of 2025. A question that names no time asks for what holds now. Among memories, the search has
+found which hit replaces another one (`search.newest_facts`)."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from itertools import takewhile
 
 from agentformer.rag.answer.quotes import RankedSentence
 from agentformer.text.dates.expressions import find_date_ranges
@@ -19,22 +21,32 @@ _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
 
 
 def newer_first(question: str, ranked: list[RankedSentence], hits: Sequence[Hit]) -> list[RankedSentence]:
-    """Return the ranked sentences. If the first has other versions in other documents, the newest of them becomes the
-    first. The date of a document is the latest in its name, or else the latest that its `hits` name. If the question
-    names a date, the order is unchanged."""
-    if len(ranked) < 2 or _latest(question):
+    """Return the ranked sentences. If a better hit replaces the hit of the first sentence, the best sentence of that
+    hit becomes the first. If the first has other versions in other documents, the newest of them becomes the first. The
+    date of a document is the latest in its name, or else the latest that its `hits` name. If the question names a date,
+    the order of documents is unchanged."""
+    if len(ranked) < 2:
         return ranked
     first = ranked[0]
+    if first.hit.newer:
+        better = [hit.entry.id for hit in takewhile(lambda hit: hit is not first.hit, hits)]
+        at = next((n for n, each in enumerate(ranked) if each.hit.entry.id == first.hit.newer), 0)
+        return _with_first(ranked, at) if first.hit.newer in better else ranked
     versions = [n for n, other in enumerate(ranked[:_COMPARED]) if n == 0 or _is_version(first, other)]
-    if len(versions) < 2:
+    if len(versions) < 2 or _latest(question):
         return ranked
     dates = {n: _date_of(ranked[n].hit, hits) for n in versions}
     newest = max(versions, key=lambda n: (dates[n] or date.min, -n))
-    if newest == 0 or dates[0] is None:
+    return ranked if dates[0] is None else _with_first(ranked, newest)
+
+
+def _with_first(ranked: list[RankedSentence], at: int) -> list[RankedSentence]:
+    """Return the sentences, of which the one at position `at` and the first have exchanged their scores."""
+    if at == 0:
         return ranked
-    moved = replace(ranked[newest], score=first.score), replace(first, score=ranked[newest].score)
-    rest = [sentence for n, sentence in enumerate(ranked) if n not in (0, newest)]
-    return sorted([moved[0], moved[1], *rest], key=lambda sentence: -sentence.score)
+    moved = replace(ranked[at], score=ranked[0].score), replace(ranked[0], score=ranked[at].score)
+    rest = [sentence for n, sentence in enumerate(ranked) if n not in (0, at)]
+    return sorted([*moved, *rest], key=lambda sentence: -sentence.score)
 
 
 def _is_version(one: RankedSentence, other: RankedSentence) -> bool:
