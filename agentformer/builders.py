@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ from agentformer.rag.originals import Originals
 from agentformer.registry import SERVERS, built_in_names, known, lookup, names
 from agentformer.settings import Settings
 from agentformer.settings.access import share_with_group
-from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend
+from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, MemoryEntry
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
@@ -249,9 +249,14 @@ def build_memory(
 
         return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
 
+    def instructions(messages: Iterable[MemoryEntry]) -> Iterable[MemoryEntry]:
+        from agentformer.memory.instructions import instructions_of
+
+        return instructions_of(messages)
+
     core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
     hierarchical = HierarchicalMemory(backend, core, working_messages=settings.working_messages)
-    parts = PartBuilders(context_builder, recall, audit_report)
+    parts = PartBuilders(context_builder, recall, audit_report, instructions)
     rates = settings.decay_rates
     return MemoryManager(
         backend, hierarchical, cleaner, parts, usage, decay_rates=rates, delete_originals=delete_originals

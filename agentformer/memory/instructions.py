@@ -16,10 +16,8 @@ INSTRUCTION = "instruction"  # the kind of the entries
 
 
 def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """Yield an entry for each instruction in these messages. If the message is removed, so is the instruction."""
+    """Yield an entry for each instruction in these messages of users. With its message, an instruction is removed."""
     for message in messages:
-        if message.kind != "message" or message.role != "user":
-            continue
         for sentence in instructions_in(message.raw or message.content):
             yield MemoryEntry(
                 id=new_id(),

@@ -13,7 +13,6 @@ from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
-from agentformer.memory.instructions import instructions_of
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
@@ -44,11 +43,13 @@ Entries = list[MemoryEntry]  # needed because `list` is a method inside the clas
 @dataclass(frozen=True, slots=True)
 class PartBuilders:
     """Functions that build the parts of a `MemoryManager` that only a few calls need. Other calls do not import these
-    parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the report."""
+    parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the report. `instructions`
+    returns the entries of the standing instructions in messages of users."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]
     audit: Callable[..., AuditReport]
+    instructions: Callable[[Iterable[MemoryEntry]], Iterable[MemoryEntry]]
 
 
 class MemoryManager(BatchOperations):
@@ -92,7 +93,8 @@ class MemoryManager(BatchOperations):
     def add_checked(self, entries: Sequence[MemoryEntry]) -> Entries:
         """Store entries that `validation` has built, in one transaction, and return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
-        if instructions := [*instructions_of(stored)]:
+        asked = [entry for entry in stored if entry.kind == "message" and entry.role == "user"]
+        if asked and (instructions := [*self._parts.instructions(asked)]):
             _store_unique(self._backend, instructions)
         for entry in stored:
             if entry.kind == "message":
