@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from agentformer.evaluation.optimizing.cache import CachingEmbedder
+from agentformer.evaluation.cache import CachingEmbedder
 
 from agentformer.factory import build_embedder, trial
 from agentformer.search import boosts, statements, weights
