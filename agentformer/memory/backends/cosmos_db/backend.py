@@ -31,7 +31,7 @@ from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records import entries as records
-from agentformer.records.codec import to_micros
+from agentformer.records.codec import now_micros, to_micros
 from agentformer.records.database import Database
 from agentformer.records.scopes import OWNERS, searchable_numbers
 from agentformer.records.spaces import active_space
@@ -271,9 +271,10 @@ def search_query(
 
 
 def scope_condition(scope: Scope) -> ServerQuery:
-    """Return the SQL condition for the items in the scope, and its parameters. Two filters of the scope are not
-    complete. `min_salience` is compared with the salience before decay, so the caller must test the results again.
-    `where` is not included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
+    """Return the SQL condition for the items in the scope, and its parameters. Three filters of the scope are not
+    complete, so the caller must test the results again. `min_salience` is compared with the salience before decay.
+    Whether an entry is archived, superseded or valid is compared only with the fields that the items have. `where` is
+    not included: the caller passes the numbers of the matching entries to `search_query` as `among`."""
     parts = [f"c.{PARTITION_KEY} = @partition", "c.namespace = @namespace"]
     values: dict[str, Any] = {"partition": partition_of(scope.namespace), "namespace": scope.namespace}
 
@@ -303,9 +304,23 @@ def scope_condition(scope: Scope) -> ServerQuery:
         add(f"ARRAY_CONTAINS(c.scope.metadata, @metadata{number})", f"metadata{number}", metadata_pair(key, value))
     if scope.min_salience > 0:
         add("c.scope.salience >= @min_salience", "min_salience", scope.min_salience)
-    if not scope.include_archived:
-        parts.append("IS_NULL(c.scope.archived_at) AND IS_NULL(c.scope.superseded_by)")
+    _add_visibility(scope, parts, values)
     return ServerQuery(" AND ".join(parts), values)
+
+
+def _add_visibility(scope: Scope, parts: list[str], values: dict[str, Any]) -> None:
+    """Add the conditions that admit all entries that `records.scopes.is_visible` admits. Items that an older version
+    has written have no times of validity."""
+    if scope.include_archived and scope.as_of is None:
+        return
+    at = now_micros() if scope.as_of is None else to_micros(scope.as_of)
+    times = [("valid_from", "<="), ("valid_to", ">")]
+    if not scope.include_archived:
+        times.append(("expires_at", ">"))
+        parts += [] if scope.include_summarized else ["IS_NULL(c.scope.archived_at)"]
+        parts.append("(IS_NULL(c.scope.superseded_by) OR IS_NUMBER(c.scope.valid_to))")
+    parts += [f"(NOT IS_NUMBER(c.scope.{name}) OR c.scope.{name} {sign} @at)" for name, sign in times]
+    values["at"] = at
 
 
 class ServerSearch:

@@ -57,10 +57,7 @@ _COMPARED = (
     "category",
     "page",
     *EQUAL,
-    "occurred_at",
-    "salience",
-    "archived_at",
-    "superseded_by",
+    *("occurred_at", "valid_from", "valid_to", "expires_at", "salience", "archived_at", "superseded_by"),
 )
 _EXACT = 2**53  # larger integers lose digits, because JSON numbers of Cosmos DB are floats
 _RESERVE = 10_000  # bytes that the item of a change needs in addition until the change is written

@@ -3,7 +3,6 @@ pass a copy of the records, and discard it after an error, because the functions
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import logging
 import time
@@ -133,7 +132,7 @@ def release(records: Records, ids: Collection[str]) -> None:
     while ids:
         freed = [record for record in records.values() if record.entry.superseded_by in ids]
         for record in freed:
-            current = supersession.current(record.entry)
+            current = supersession.current(record.entry, record.former)
             records[current.id] = record.replaced(current, (*record.former, record.entry))
         ids = {record.entry.id for record in freed if supersession.releases(records[record.entry.id].entry)}
 
@@ -142,13 +141,10 @@ def update(records: Records, entry_id: str, changes: Mapping[str, Any]) -> Memor
     """Change fields of an entry, and add its former version to its history. Return the changed entry."""
     record = records[entry_id]
     check_free(records, record.entry, changes)
-    supersession.check(record.entry, changes, _finder(records))
+    changes = supersession.checked(record.entry, changes, _finder(records), lambda: record.former)
     changed = checked(with_changes(record.entry, changes))
-    moved = supersession.is_moved(record.entry, changed)
-    if moved:
-        changed = dataclasses.replace(changed, superseded_by=changes.get("superseded_by"))
     records[entry_id] = record.replaced(changed, (*record.former, record.entry))
-    if moved or supersession.releases(changed):
+    if supersession.is_moved(record.entry, changed) or supersession.releases(changed):
         release(records, [entry_id])
     return changed
 
@@ -265,7 +261,7 @@ def repair_superseded(records: Records, ids: Iterable[str]) -> None:
     for entry_id in ids:
         record = records.get(entry_id)
         if record and supersession.is_lost(record.entry, _finder(records), set()):
-            current = supersession.current(record.entry)
+            current = supersession.current(record.entry, record.former)
             records[entry_id] = record.replaced(current, (*record.former, record.entry))
             if supersession.releases(current):
                 release(records, [entry_id])

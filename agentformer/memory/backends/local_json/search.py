@@ -7,12 +7,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from agentformer.index.words.fields import BOOSTS, rarity
-from agentformer.memory.backends import is_live
+from agentformer.records.codec import now
 from agentformer.records.filters import json_equal, matches, parse
-from agentformer.records.scopes import OWNERS, effective_salience
+from agentformer.records.scopes import OWNERS, effective_salience, is_visible
 from agentformer.text.analysis import query_terms, stored_terms, text_terms
 from agentformer.text.languages import language_code
 from agentformer.types import Decay, MemoryEntry, Scope
@@ -83,21 +83,22 @@ def _add_field(
 
 
 def scope_filter(scope: Scope) -> Callable[[MemoryEntry], bool]:
-    """Return a function that tests whether an entry is in the scope. Decay of salience (importance) is computed for the
-    same moment in all tests."""
+    """Return a function that tests whether an entry is in the scope. Validity and the decay of salience (importance)
+    are computed for the same moment in all tests."""
+    moment = now()
     optional = OWNERS if scope.or_nobody else ()
     equal = {
         name: (value, None) if name in optional else (value,)
         for name in _EQUAL
         if (value := getattr(scope, name)) is not None
     }
-    decay = Decay(scope.decay.rates, scope.decay.at or datetime.now(UTC))
+    decay = Decay(scope.decay.rates, scope.decay.at or moment)
     tree = parse(scope.where)
 
     def admits(entry: MemoryEntry) -> bool:
         return (
             entry.namespace == scope.namespace
-            and (scope.include_archived or is_live(entry))
+            and is_visible(entry, scope, moment)
             and (not scope.tiers or entry.tier in scope.tiers)
             and (not scope.kinds or entry.kind in scope.kinds)
             and entry.kind not in scope.except_kinds
