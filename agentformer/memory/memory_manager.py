@@ -138,10 +138,11 @@ class MemoryManager(BatchOperations):
         `scope` contains filters: `namespace` (default: "default"), `session_id`, `agent_id`, `user_id`, `project`,
         `tiers`, `kinds`, `categories`, `metadata` (an entry must have the same values under these keys),
         `occurred_from`, `occurred_to`, `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`,
-        `min_salience` (importance after decay), `include_archived`, `as_of` (a time: only entries that held then; by
-        default, only entries that hold now) and `where` (a tree of conditions, see docs/MEMORY.md). `since` (inclusive)
-        and `until` (exclusive) are compared with `occurred_at`, or with `created_at` if an entry has no `occurred_at`.
-        Each is a time, or a day in UTC, such as "2026-11-20".
+        `min_salience` (importance after decay), `include_archived`, `include_summarized` (also the archived originals
+        of summaries), `as_of` (a time: only entries that held then; by default, only entries that hold now) and `where`
+        (a tree of conditions, see docs/MEMORY.md). `since` (inclusive) and `until` (exclusive) are compared with
+        `occurred_at`, or with `created_at` if an entry has no `occurred_at`. Each is a time, or a day in UTC, such as
+        "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`) on the scale of

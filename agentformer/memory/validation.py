@@ -101,6 +101,7 @@ class ScopeFields(Place, total=False):
     document_id: str | None  # selects only the pages and chunks of this document
     min_salience: float  # 0..1, after decay
     include_archived: bool
+    include_summarized: bool  # also the archived originals of summaries, but no other archived entries
     as_of: datetime | str | None  # the entries that held at this time; None: now
     or_nobody: bool  # if a user or project is given, also select entries without a user or project
     where: Where | None  # a tree of conditions on metadata and fields; see docs/MEMORY.md
@@ -248,6 +249,7 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         until=until,
         min_salience=fields.salience(given("min_salience", 0.0), "min_salience"),
         include_archived=fields.flag("include_archived", given("include_archived", False)),
+        include_summarized=fields.flag("include_summarized", given("include_summarized", False)),
         as_of=fields.moment("as_of", given("as_of")),
         or_nobody=fields.flag("or_nobody", given("or_nobody", False)),
         pages=(),

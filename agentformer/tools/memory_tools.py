@@ -225,7 +225,7 @@ class MemoryTools:
             limit=limit,
             kinds=(_MESSAGE,),
             session_id=session_id,
-            include_archived=True,
+            include_summarized=True,
             **caller.search_scope(namespace),
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}

@@ -254,3 +254,11 @@ def test_a_superseded_entry_stays_hidden_if_the_clock_is_set_back(
     memory.supersede(old.id, new.id)
     set_clock(datetime.now(UTC) - DAY)
     assert found(memory, "Aino lives") == [new.content]
+
+
+def test_a_search_in_conversations_finds_summarized_messages_and_no_expired_ones(af: AgentFormer) -> None:
+    messages = [af.memory.add_message("s", "user", f"Boat {n} lies at pier {n}.") for n in range(10)]
+    af.memory.add_message("s", "user", "The boat code is 4711.", expires_at=PAST)
+    assert af.memory.clean().archived == 5
+    told = af.toolbox.call("conversation_search", {"query": "boat", "limit": 50})["messages"]
+    assert sorted(message["id"] for message in told) == [message.id for message in messages]
