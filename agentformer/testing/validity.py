@@ -7,7 +7,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry
+from agentformer.errors import InvalidInput
+from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, unchanged
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 _DAY = timedelta(days=1)
@@ -63,6 +64,15 @@ class Validity(BackendCase):
         ):
             self._check(backend, Scope(as_of=at), expected)
         self._check(backend, Scope(as_of=far, include_archived=True), [second, *always, expired])
+
+    def test_an_end_before_the_beginning_is_refused(self, tmp_path: Path) -> None:
+        """`store` and `update` raise `InvalidInput` for a `valid_to` before `valid_from`, and store nothing."""
+        backend, (entry,) = self.stored(tmp_path, make_entry("an ibex", valid_from=_MOMENT))
+        with unchanged(backend, entry.id), raises(InvalidInput):
+            backend.update(entry.id, {"valid_to": _MOMENT - _DAY})
+        with unchanged(backend, entry.id), raises(InvalidInput):
+            backend.store([make_entry("an ibex"), make_entry("ibex", valid_from=_MOMENT, valid_to=_MOMENT - _DAY)])
+        assert backend.count(EVERYTHING) == 1
 
     def test_a_search_sees_that_time_passes(self, tmp_path: Path) -> None:
         """An entry enters and leaves the results of a search when the clock reaches its times, although no entry
