@@ -49,6 +49,7 @@ _MAX_DIMENSIONS = 65_536
 _UNIT_TOLERANCE = 1e-3  # of the length of a vector, as for an embedder's vectors
 _NAMES = ("session_id", "agent_id", "user_id", "project", "source_type", "source_id")
 _IDS = ("parent_id", "pair_id", "archived_by", "superseded_by")
+_ADDED = ("valid_from", "valid_to", "expires_at")  # null is left out, so that earlier versions can read the line
 _TEXTS = ("title", "context", "role", "speaker", "category")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _document = TypeAdapter(Document)
@@ -153,8 +154,13 @@ def entries_in(
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:
     """Yield the lines of an entry in an export: its fields, and then a line for each former version."""
-    for values in (entry_to_json(entry), *({"former": entry_to_json(state)} for state in history)):
+    for values in (_line_values(entry), *({"former": _line_values(state)} for state in history)):
         yield json.dumps(values, ensure_ascii=False, sort_keys=True, allow_nan=False) + "\n"
+
+
+def _line_values(entry: MemoryEntry) -> dict[str, Any]:
+    values = entry_to_json(entry)
+    return {name: value for name, value in values.items() if value is not None or name not in _ADDED}
 
 
 def read_entry_line(line: bytes) -> EntryLine:

@@ -60,8 +60,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
     "Maintenance": {
         "status": "Show what is stored, and the state of each part of the memory",
         "doctor": "Verify the stored data of every namespace",
-        "clean": "Summarize the older messages of sessions, and archive these messages",
-        "restore": "Restore the original entries of a summary, or restore a superseded or archived entry",
+        "clean": "Summarize the older messages of sessions, and archive these messages and expired entries",
+        "restore": "Restore the original entries of a summary, or restore a superseded, archived or expired entry",
         "audit": "Show duplicates, contradictions and entries that were never read",
         "reindex": "Embed the entries that wait for an embedder, in every namespace",
         "reembed": "Move the memory to another embedder while the memory stays in use",
@@ -114,7 +114,16 @@ _tiers = click.option(
 _kinds = click.option(
     "--kind", "kinds", metavar="WORD", multiple=True, help="Use only this kind. The option can be repeated."
 )
-_archived = click.option("--archived", is_flag=True, help="Include archived and superseded entries.")
+_archived = click.option(
+    "--archived",
+    is_flag=True,
+    help="Include archived and superseded entries, and entries that have expired or do not hold now.",
+)
+as_of = click.option(
+    "--as-of",
+    metavar="TIME",
+    help="Use the entries that held at this time, in ISO 8601 with a time zone [default: now].",
+)
 _document = click.option(
     "--document", metavar="NAME", help="Use only the document with this name, or with this id. `list` shows both."
 )
@@ -133,13 +142,28 @@ _until = click.option(
 
 
 def filters(command: Command) -> Command:
-    """Add the options that select the entries for a search: --where, --document, --since and --until."""
-    return with_options(command, where, _document, _since, _until)
+    """Add the options that select the entries for a search: --where, --document, --since, --until and --as-of."""
+    return with_options(command, where, _document, _since, _until, as_of)
 
 
 def memory_filters(command: Command) -> Command:
-    """Add the options that select memories for a search: --where, --since and --until."""
-    return with_options(command, where, _since, _until)
+    """Add the options that select memories for a search: --where, --since, --until and --as-of."""
+    return with_options(command, where, _since, _until, as_of)
+
+
+def validity(command: Command) -> Command:
+    """Add the options for the time in which an entry holds: --valid-from, --valid-to and --expires."""
+    return with_options(
+        command,
+        click.option("--valid-from", metavar="TIME", help="From this time on, the text holds."),
+        click.option("--valid-to", metavar="TIME", help="From this time on, the text no longer holds."),
+        click.option(
+            "--expires",
+            "expires_at",
+            metavar="TIME",
+            help="From this time on, no search returns the entry. The next `clean` archives it.",
+        ),
+    )
 
 
 def selection(command: Command) -> Command:

@@ -16,9 +16,11 @@ import click
 from agentformer.cli.output import fail, say
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.records import fields
+from agentformer.records.codec import now
 from agentformer.records.fields import MAX_CONTENT
 from agentformer.records.filters import both, parse
 from agentformer.records.integrity.files import kind_of
+from agentformer.records.scopes import is_visible
 from agentformer.registry import SERVERS
 from agentformer.settings import Settings, load_settings
 from agentformer.types import DOCUMENT_KINDS, Filter, Hits, MemoryEntry, Query, Scope
@@ -142,10 +144,11 @@ def selection_of(place: Mapping[str, Any], given: dict[str, Any]) -> dict[str, A
 
 
 def filters_of(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove --where, --since and --until from the options, and return them as the filters `metadata`, `where`, `since`
-    and `until`. Raises `InvalidInput` if a value is not valid."""
+    """Remove --where, --since, --until and --as-of from the options, and return them as the filters `metadata`,
+    `where`, `since`, `until` and `as_of`. Raises `InvalidInput` if a value is not valid."""
     since, until = fields.period(options.pop("since"), options.pop("until"), "--")
-    return {**where_of(options.pop("where")), "since": since, "until": until}
+    at = fields.moment("--as-of", options.pop("as_of"))
+    return {**where_of(options.pop("where")), "since": since, "until": until, "as_of": at}
 
 
 def where_of(conditions: Sequence[str]) -> dict[str, Any]:
@@ -298,8 +301,8 @@ def nothing_recalled(af: AgentFormer, query: str, scope: Scope, *, every: bool) 
         hits = _search(af, query, dataclasses.replace(scope, include_archived=True), every=every)
         if any(hit.entry.archived_by for hit in hits):
             hints.append("--archived shows the originals of summaries")
-        elif any(hit.entry.archived_at or hit.entry.superseded_by for hit in hits):
-            hints.append("--archived shows archived and superseded entries")
+        elif not all(is_visible(hit.entry, scope, now()) for hit in hits):
+            hints.append("--archived shows archived and superseded entries, and those that do not hold now")
     text = "nothing found" if every else "nothing relevant found"
     return f"{text}; {', '.join(hints)}" if hints else text
 
@@ -310,7 +313,7 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
         return "no more entries"
     everything = dataclasses.replace(scope, include_archived=True)
     if not scope.include_archived and af.backend.count(everything):
-        return "all matching entries are archived or superseded; --archived shows them"
+        return "all matching entries are archived or superseded or do not hold; --archived shows them"
     if af.backend.count(Scope(scope.namespace, include_archived=True)):
         return "no matching entries"
     return f"namespace {scope.namespace} is empty; add an entry with: agentformer remember TEXT"

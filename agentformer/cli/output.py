@@ -199,6 +199,7 @@ def entry_cells(entry: MemoryEntry) -> tuple[str, str, str, str]:
     speaker = f"{entry.speaker or entry.role}: " if entry.speaker or entry.role else ""
     title = f"[{entry.title}] " if entry.title else ""
     state = " archived" if entry.archived_at else " superseded" if entry.superseded_by else ""
+    state = state or (" expired" if entry.expires_at and entry.expires_at <= datetime.now(UTC) else "")
     when = moment(entry.occurred_at or entry.created_at)
     return entry.id, f"{entry.tier}/{entry.kind}{state}", when, f"{title}{speaker}{excerpt(entry.content)}"
 

@@ -3,6 +3,7 @@ entry number whether a search may return the entry. The masks are updated when t
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.records import change_feed, scopes
+from agentformer.records.codec import now_micros
 from agentformer.types import Scope
 
 _MAX_BYTES = 64_000_000  # total size of cached masks: 64 scopes of a million entries
@@ -35,6 +37,8 @@ class _Cached:
     seq: int  # the number of the last change that the mask contains
     point: str  # the token of this change, which identifies the history of the records
     allowed: ScopeMask
+    at: int  # the time of the clock at which the mask was computed, in microseconds
+    until: float  # the time at which an entry may enter or leave the scope without a change
 
 
 class ScopeCache:
@@ -50,15 +54,16 @@ class ScopeCache:
         the number of the newest change that `connection` can read."""
         if scope.min_salience > 0:  # not cached, because the change feed does not contain changes of the salience
             return _read_mask(connection, scope)
-        key = repr(scope)
+        key, at = repr(scope), now_micros()
         with self._lock:
             cached = self._masks.get(key)
             if cached:
                 self._masks.move_to_end(key)
-        if cached and cached.seq == seq:
+        if cached and cached.seq == seq and cached.at <= at < cached.until:
             return cached.allowed
-        allowed = (_updated(connection, scope, cached) if cached else None) or _read_mask(connection, scope)
-        self._store(key, _Cached(seq, change_feed.token_at(connection, seq), allowed))
+        allowed = (_updated(connection, scope, cached, at) if cached else None) or _read_mask(connection, scope)
+        until = scopes.next_change(connection, scope, at) or math.inf
+        self._store(key, _Cached(seq, change_feed.token_at(connection, seq), allowed, at, until))
         return allowed
 
     def _store(self, key: str, current: _Cached) -> None:
@@ -71,17 +76,19 @@ class ScopeCache:
                 self._bytes -= oldest.allowed.mask.nbytes
 
 
-def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached) -> ScopeMask | None:
-    """Apply the latest changes to a cached mask, instead of reading a new mask from the database. If no entry has
-    entered or left the scope, return the cached mask itself. Return None if a new mask must be read, because there are
-    too many changes, or because the records were restored from a backup."""
+def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached, at: int) -> ScopeMask | None:
+    """Apply the latest changes, and the time that has passed until `at`, to a cached mask, instead of reading a new
+    mask from the database. The clock may have been set back. If no entry has entered or left the scope, return the
+    cached mask itself. Return None if a new mask must be read, because there are too many changes, or because the
+    records were restored from a backup."""
     if change_feed.token_at(connection, cached.seq) != cached.point:
         return None
     most = max(_MAX_CHANGES, int(len(cached.allowed.mask) * _CHANGED_SHARE))
     changes = change_feed.since(connection, cached.seq, most + 1)
-    if len(changes) > most:
+    nums = {num for _, num in changes}.union(scopes.changed_between(connection, scope, *sorted((cached.at, at))))
+    if len(nums) > most:
         return None
-    changed = np.fromiter((num for _, num in changes), np.int64, len(changes))
+    changed = np.fromiter(nums, np.int64, len(nums))
     inside = scopes.searchable_numbers(connection, scope, changed.tolist())
     mask = cached.allowed.mask
     before = changed[changed < len(mask)]

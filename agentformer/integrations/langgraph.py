@@ -5,7 +5,10 @@ It differs from `InMemoryStore` in these points. A search with a query always ra
 `$gt` to `$lte` compare numbers with numbers and texts with texts, and never convert a value or raise an error. Values
 must be JSON, keys and namespaces together have at most 1,000 characters, and a value has at most 80 keys. A namespace
 whose last item was deleted is not listed. Items are listed in the order in which they were stored first. An item that
-is put again with an equal value keeps its `updated_at`.
+is put again with an equal value, and without a time to live, keeps its `updated_at`.
+
+An item with a time to live is not returned after this time, and the next cleaning of the memory archives it. To restart
+the time to live, a read stores a new version of the item, but only after a tenth of this time has passed.
 """
 
 from __future__ import annotations
@@ -13,12 +16,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
-from agentformer.errors import InvalidInput
+from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.integrations import missing, owned, records
 from agentformer.memory.backends import all_entries
+from agentformer.records.codec import now
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 
 try:
@@ -40,6 +46,7 @@ except ImportError as error:
 
 _TYPE = "langgraph"
 _MAX_KEYS = 80  # of a value; each is a key of the metadata, of which an entry has at most 100
+_REFRESHED = 0.1  # share of the time to live that passes before a read restarts it
 _COMPARED = {"$eq": "eq", "$ne": "ne", "$gt": "gt", "$gte": "gte", "$lt": "lt", "$lte": "lte"}
 
 
@@ -47,7 +54,7 @@ class AgentFormerStore(BaseStore):
     """A store of LangGraph in a memory. All items are in the namespace `namespace` of the memory; LangGraph's own
     namespaces are paths inside it. An item that is put with `index=False` is never found by a query."""
 
-    supports_ttl = False
+    supports_ttl = True
 
     def __init__(self, af: AgentFormer, *, namespace: str = "langgraph") -> None:
         self._af = af
@@ -64,6 +71,7 @@ class AgentFormerStore(BaseStore):
                 results.append(None)
             elif isinstance(op, GetOp):
                 entries = self._entries([_source_id(op.namespace, op.key)])
+                self._refresh(entries, op.refresh_ttl)
                 results.append(Item(**_fields(entries[0])) if entries else None)
             elif isinstance(op, SearchOp):
                 results.append(self._search(op))
@@ -108,9 +116,23 @@ class AgentFormerStore(BaseStore):
             return []
         if op.query and op.query.strip():
             hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)
-            return [_search_item(hit.entry, hit.score) for hit in hits[op.offset :] if _is_item(hit.entry)]
-        entries = self._af.backend.list(Scope(**scope), limit=end)[op.offset :]
-        return [_search_item(entry, None) for entry in entries if _is_item(entry)]
+            found: list[tuple[MemoryEntry, float | None]] = [(hit.entry, hit.score) for hit in hits[op.offset :]]
+        else:
+            found = [(entry, None) for entry in self._af.backend.list(Scope(**scope), limit=end)[op.offset :]]
+        self._refresh([entry for entry, _ in found], op.refresh_ttl)
+        return [_search_item(entry, score) for entry, score in found if _is_item(entry)]
+
+    def _refresh(self, entries: Iterable[MemoryEntry], wanted: bool) -> None:
+        """Restart the time to live of the items that were read, unless it was restarted recently. An item that another
+        caller changes meanwhile is left as it is."""
+        for entry in entries if wanted else ():
+            ttl = entry.metadata.get("ttl")
+            if entry.expires_at is None or not isinstance(ttl, (int, float)):
+                continue
+            expires_at = now() + timedelta(minutes=ttl)
+            if expires_at - entry.expires_at >= timedelta(minutes=ttl * _REFRESHED):
+                with suppress(Conflict, NotFound):
+                    self._af.backend.update(entry.id, {"expires_at": expires_at}, entry.version)
 
     def _namespaces(self, op: ListNamespacesOp) -> list[tuple[str, ...]]:
         entries = all_entries(self._af.backend, Scope(self._namespace, source_type=_TYPE, **owned()))
@@ -137,6 +159,10 @@ def _new(source_id: str, op: PutOp) -> dict[str, Any]:
         **{f"path.{n}": name for n, name in enumerate(op.namespace)},
         **{f"value.{name}": item for name, item in value.items()},
     }
+    expiry: dict[str, Any] = {}
+    if op.ttl is not None:
+        metadata["ttl"] = op.ttl
+        expiry["expires_at"] = now() + timedelta(minutes=op.ttl)
     texts = [text for path in op.index or () for text in get_text_at_path(value, tokenize_path(path))]
     text = "\n".join(texts) if texts else "\n".join(_lines(value)) or "{}"
     return {
@@ -144,6 +170,7 @@ def _new(source_id: str, op: PutOp) -> dict[str, Any]:
         "source_id": source_id,
         "metadata": metadata,
         "searchable": op.index is not False,
+        **expiry,
     }
 
 

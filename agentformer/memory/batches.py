@@ -16,7 +16,10 @@ from agentformer.types import CONTAINER_KINDS, DEFAULT_NAMESPACE, Condition, Dec
 
 _GROUP = 490  # source ids in one filter
 _ATTEMPTS = 10  # attempts of an upsert while other callers store, change or remove the same records
-_REPLACED = ("content", "title", "kind", "category", "salience", "speaker", "metadata", "occurred_at")
+_REPLACED = (
+    *("content", "title", "kind", "category", "salience", "speaker", "metadata"),
+    *("occurred_at", "valid_from", "valid_to", "expires_at"),
+)
 
 _Owner = tuple[str, str, str | None, str | None]  # namespace, type of the record, user, project
 
@@ -87,13 +90,14 @@ class BatchOperations:
         """Store one entry for each record of the host application, and return the entries in the order of the records.
         Each item has the arguments of `store`, with `source_type` and `source_id`.
 
-        If a record already has a live entry, the text, title, kind, category, salience, speaker, metadata and time of
-        this entry are replaced. The entry keeps its id, session and owner, and its former version is added to its
-        history. An entry that would not change is not written. Archived entries of a record without a live entry are
-        removed. If several items belong to the same record, only the last one is stored. New entries are stored in one
-        transaction, and each changed entry in a transaction of its own. If another caller stores, changes or removes
-        one of the records meanwhile, the upsert begins again. Raises `InvalidInput` for an invalid argument, and
-        `Conflict` or `NotFound` if the upsert was interrupted in this way too often."""
+        If a record already has a live entry, the text, title, kind, category, salience, speaker, metadata and times (of
+        the event, of validity and of expiry) of this entry are replaced. The entry keeps its id, session and owner, and
+        its former version is added to its history. An entry that would not change is not written. Archived entries of a
+        record without a live entry are removed. If several items belong to the same record, only the last one is
+        stored. New entries are stored in one transaction, and each changed entry in a transaction of its own. If
+        another caller stores, changes or removes one of the records meanwhile, the upsert begins again. Raises
+        `InvalidInput` for an invalid argument, and `Conflict` or `NotFound` if the upsert was interrupted in this way
+        too often."""
         new = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         if missing := [entry for entry in new if entry.source_id is None]:
             raise InvalidInput(

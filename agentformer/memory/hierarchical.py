@@ -14,6 +14,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
@@ -24,7 +25,6 @@ from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntr
 BLOCK_KIND = "block"
 _ATTEMPTS = 100  # attempts of an edit while other callers edit the same block
 _PAGE = 1000
-_EXTRA = 20  # additional entries that are read, because superseded entries are removed from the result
 
 
 class Owner(TypedDict, total=False):
@@ -47,11 +47,16 @@ class CoreMemory:
         self.block_tokens = block_tokens
 
     def blocks(
-        self, namespace: str = DEFAULT_NAMESPACE, *, agent_id: str | None = None, user_id: str | None = None
+        self,
+        namespace: str = DEFAULT_NAMESPACE,
+        *,
+        agent_id: str | None = None,
+        user_id: str | None = None,
+        as_of: datetime | None = None,
     ) -> list[MemoryEntry]:
-        """Return live core blocks of the namespace, sorted by name. A block is included if its agent is `agent_id` or
-        is not set, and if its user is `user_id` or is not set."""
-        scope = Scope(_checked_owner(namespace, agent_id, user_id)["namespace"], tiers=("core",))
+        """Return the core blocks of the namespace that hold now, or that held at the time `as_of`, sorted by name. A
+        block is included if its agent is `agent_id` or is not set, and if its user is `user_id` or is not set."""
+        scope = Scope(_checked_owner(namespace, agent_id, user_id)["namespace"], tiers=("core",), as_of=as_of)
         blocks = [
             entry
             for entry in self._backend.list(scope, limit=_PAGE)
@@ -192,9 +197,12 @@ class HierarchicalMemory:
     def working(self, scope: Scope) -> list[MemoryEntry]:
         """Return the last messages and notes of the session in `scope`, in the order in which they were stored.
         Messages that a summary has replaced are included."""
-        wide = dataclasses.replace(scope, tiers=(), include_archived=True)
-        messages = self._latest(dataclasses.replace(wide, kinds=wide.kinds or ("message",)), self.working_messages)
-        notes = self._latest(dataclasses.replace(wide, tiers=("working",)), self.working_messages)
+        wide = dataclasses.replace(scope, tiers=(), include_summarized=True)
+        scopes = (
+            dataclasses.replace(wide, kinds=wide.kinds or ("message",)),
+            dataclasses.replace(wide, tiers=("working",)),
+        )
+        messages, notes = (self._backend.latest(each, limit=self.working_messages) for each in scopes)
         entries = {e.id: e for e in (*messages, *notes) if e.kind == "message" or e.tier == "working"}
         latest = sorted(entries.values(), key=by_time)[-self.working_messages :]
         return sorted(latest, key=lambda entry: entry.id)
@@ -209,18 +217,14 @@ class HierarchicalMemory:
     def recent(self, scope: Scope, limit: int) -> list[MemoryEntry]:
         """Return up to `limit` episodic entries in `scope`, newest first. Entries that a summary has replaced are
         included."""
-        return self._latest(_episodic(scope), limit)
+        return [*self._backend.latest(episodic(scope), limit=limit)]
 
     def relevant(self, query: str, scope: Scope, limit: int) -> Hits:
         """Search the episodic entries in `scope`, including those that a summary has replaced. Return up to `limit`
         hits, best first."""
-        hits = self._backend.search(Query(query, _episodic(scope), limit + _EXTRA))
-        return hits.with_hits([hit for hit in hits if hit.entry.superseded_by is None][:limit])
-
-    def _latest(self, scope: Scope, limit: int) -> list[MemoryEntry]:
-        entries = self._backend.latest(scope, limit=limit + _EXTRA)
-        return [entry for entry in entries if entry.superseded_by is None][:limit]
+        return self._backend.search(Query(query, episodic(scope), limit))
 
 
-def _episodic(scope: Scope) -> Scope:
-    return dataclasses.replace(scope, tiers=("episodic",), include_archived=True)
+def episodic(scope: Scope) -> Scope:
+    """Return the scope of the episodic entries in `scope`, with those that a summary has replaced."""
+    return dataclasses.replace(scope, tiers=("episodic",), include_summarized=True)

@@ -30,4 +30,7 @@ def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
                 speaker=message.speaker,
                 parent_id=message.id,
                 occurred_at=message.occurred_at,
+                valid_from=message.valid_from,
+                valid_to=message.valid_to,
+                expires_at=message.expires_at,
             )

@@ -1,6 +1,7 @@
-"""`MemoryCleaner`: replaces old episodic entries (such as messages) of a session by summaries. Each summary links to
-its original entries. The store is not locked while a language model writes a summary. If an original entry changes in
-the meantime, the summary is not stored, and the next run summarizes these entries again."""
+"""`MemoryCleaner`: archives expired entries, and replaces old episodic entries (such as messages) of a session by
+summaries. Each summary links to its original entries. The store is not locked while a language model writes a summary.
+If an original entry changes in the meantime, the summary is not stored, and the next run summarizes these entries
+again."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agentformer.errors import AgentFormerError, Conflict, StoreError
+from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.summaries import OUTCOMES, SUMMARY_KIND, sort_by_time
+from agentformer.records.codec import now
+from agentformer.records.scopes import expired
 from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, new_id
 
 if TYPE_CHECKING:
@@ -32,11 +35,12 @@ _MAX_SESSIONS = 4096  # maximum number of sessions whose message counts are kept
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """The result of one run. `sessions` is the number of sessions that had entries to summarize. `summaries` are the
-    ids of the new summaries, and `archived` is the number of entries that they replaced. `busy` are the ids of the
-    sessions that another caller was cleaning. `conflicts` is the number of groups that were not summarized, because an
-    entry changed or an error occurred; the next run tries them again. `outcomes` maps each way of making a summary,
-    such as `model`, to the number of summaries. `MemoryCleaner.status` returns the last error."""
+    """The result of one run. `expired` are the ids of the expired entries that were archived. `sessions` is the number
+    of sessions that had entries to summarize. `summaries` are the ids of the new summaries, and `archived` is the
+    number of entries that they replaced. `busy` are the ids of the sessions that another caller was cleaning.
+    `conflicts` is the number of groups that were not summarized, because an entry changed or an error occurred; the
+    next run tries them again. `outcomes` maps each way of making a summary, such as `model`, to the number of
+    summaries. `MemoryCleaner.status` returns the last error."""
 
     sessions: int = 0
     summaries: tuple[str, ...] = ()
@@ -44,6 +48,7 @@ class CleaningReport:
     busy: tuple[str, ...] = ()
     conflicts: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
+    expired: tuple[str, ...] = ()
 
     def __add__(self, other: CleaningReport) -> CleaningReport:
         return CleaningReport(
@@ -53,6 +58,7 @@ class CleaningReport:
             self.busy + other.busy,
             self.conflicts + other.conflicts,
             dict(Counter(self.outcomes) + Counter(other.outcomes)),
+            self.expired + other.expired,
         )
 
 
@@ -62,8 +68,9 @@ def select_groups(
     """Group the live episodic entries of one session for summaries, and return a list of ids for each group. The
     entries of a group are in order of time and have the same agent, user and project. A group has `batch` entries.
     These entries are not grouped: the newest `keep_recent` entries, entries that do not fill a group, summaries,
-    entries that are derived from other entries, and entries whose ids are in `excluded`."""
-    ordered = sort_by_time(entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
+    entries that are derived from other entries, entries that will expire, and entries whose ids are in `excluded`."""
+    originals = (entry for entry in entries if entry.kind != SUMMARY_KIND and not entry.derived_from)
+    ordered = sort_by_time(entry for entry in originals if entry.expires_at is None)
     groups: list[list[str]] = []
     open_groups: dict[tuple[str | None, ...], list[str]] = defaultdict(list)
     for entry in ordered[: max(0, len(ordered) - keep_recent)]:
@@ -183,11 +190,11 @@ class MemoryCleaner:
         user_id: str | None = None,
         project: str | None = None,
     ) -> CleaningReport:
-        """Clean one session, the sessions of one namespace, or all sessions, and return a report. `session_id` alone
-        selects the sessions with this id in all namespaces. With `user_id` or `project`, only the entries of this user
-        or project are read. Sessions that another caller is cleaning are skipped. Unlike automatic cleaning, `run` also
-        summarizes entries that a caller has restored. If a part of the summarizer cannot be loaded, the error is raised
-        before anything is changed."""
+        """Archive expired entries, clean one session, the sessions of one namespace, or all sessions, and return a
+        report. `session_id` alone selects the sessions with this id in all namespaces. With `user_id` or `project`,
+        only the entries of this user or project are read. Sessions that another caller is cleaning are skipped. Unlike
+        automatic cleaning, `run` also summarizes entries that a caller has restored. If a part of the summarizer cannot
+        be loaded, the error is raised before anything is changed."""
         scope = _episodes(namespace or "", session_id, user_id=user_id, project=project)
         return self._run(scope, on_request=True)
 
@@ -253,6 +260,7 @@ class MemoryCleaner:
                 self._ready()
             for name in [scope.namespace] if scope.namespace else self._backend.namespaces():
                 within = dataclasses.replace(scope, namespace=name)
+                report += self._archive_expired(dataclasses.replace(within, tiers=()))
                 for session in self._sessions(within) if scope.session_id is None else [scope.session_id]:
                     report += self._clean(dataclasses.replace(within, session_id=session), max_groups, on_request)
         except Exception as error:
@@ -260,6 +268,16 @@ class MemoryCleaner:
             raise
         self._last_run = datetime.now(UTC)
         return report
+
+    def _archive_expired(self, scope: Scope) -> CleaningReport:
+        """Archive the entries in the scope that have expired. `MemoryManager.restore` makes such an entry live again.
+        An entry that another caller changes meanwhile is left to the next run, and so is a summary with originals."""
+        due, archived = expired(scope, now()), list[str]()
+        for entry in all_entries(self._backend, due) if self._backend.count(due) else ():
+            with suppress(Conflict, InvalidInput, NotFound):
+                self._backend.update(entry.id, {"archived_at": now()}, entry.version)
+                archived.append(entry.id)
+        return CleaningReport(expired=tuple(archived))
 
     def _run_job(self, job: tuple[str | None, str | None]) -> None:
         with self._logging_errors():

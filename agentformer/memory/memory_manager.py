@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
-from agentformer.memory.backends import all_entries
+from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
@@ -105,12 +105,13 @@ class MemoryManager(BatchOperations):
         """Store an entry and return it. After the call, the entry is on disk, and every search can find it.
 
         `values` can contain `tier` (default: "semantic"), `kind` (default: "fact"), `title`, `category`, `speaker`,
-        `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone), and
-        `metadata` (JSON; a list under `aliases` contains other names of the entry). `namespace`, `session_id`,
-        `agent_id`, `user_id` and `project` are the owner of the entry. `parent_id` is the id of the entry that contains
-        the new entry; the id is not checked. If the parent has the same user and project, its removal also removes the
-        entry. `pair_id` is the id of a related entry, such as the question that a stored answer belongs to; filters can
-        use it as `$pair_id`.
+        `salience` (importance, 0..1), `occurred_at` (datetime with a time zone, or ISO 8601 text with a time zone),
+        `valid_from` and `valid_to` (the period in which the text holds, without the end), `expires_at` (the time from
+        which no search returns the entry; a cleaning then archives it), and `metadata` (JSON; a list under `aliases`
+        contains other names of the entry). `namespace`, `session_id`, `agent_id`, `user_id` and `project` are the owner
+        of the entry. `parent_id` is the id of the entry that contains the new entry; the id is not checked. If the
+        parent has the same user and project, its removal also removes the entry. `pair_id` is the id of a related
+        entry, such as the question that a stored answer belongs to; filters can use it as `$pair_id`.
 
         `source_type` and `source_id` (at most 1,000 characters) identify a record of the host application. The new
         entry replaces earlier entries of the same record. Recalled entries that `content` repeats from a prompt are
@@ -144,9 +145,11 @@ class MemoryManager(BatchOperations):
         `scope` contains filters: `namespace` (default: "default"), `session_id`, `agent_id`, `user_id`, `project`,
         `tiers`, `kinds`, `categories`, `metadata` (an entry must have the same values under these keys),
         `occurred_from`, `occurred_to`, `since`, `until`, `parent_id`, `document_id`, `source_type`, `source_id`,
-        `min_salience` (importance after decay), `include_archived` and `where` (a tree of conditions, see
-        docs/MEMORY.md). `since` (inclusive) and `until` (exclusive) are compared with `occurred_at`, or with
-        `created_at` if an entry has no `occurred_at`. Each is a time, or a day in UTC, such as "2026-11-20".
+        `min_salience` (importance after decay), `include_archived`, `include_summarized` (also the archived originals
+        of summaries), `as_of` (a time: only entries that held then; by default, only entries that hold now) and `where`
+        (a tree of conditions, see docs/MEMORY.md). `since` (inclusive) and `until` (exclusive) are compared with
+        `occurred_at`, or with `created_at` if an entry has no `occurred_at`. Each is a time, or a day in UTC, such as
+        "2026-11-20".
 
         `mode` is `hybrid`, `dense` (vectors only) or `lexical` (words only). A hybrid search drops a hit that contains
         no word of `text` and has a cosine below `noise_floor` (default: `Settings.noise_floor`) on the scale of
@@ -216,13 +219,16 @@ class MemoryManager(BatchOperations):
         max_tokens: int | None = None,
         *,
         where: Where | None = None,
+        as_of: datetime | str | None = None,
         **place: Unpack[Place],
     ) -> Context:
         """Return a context: chat messages for a language model, with a report; see `ContextBuilder.build`. The messages
         have at most `max_tokens` tokens (default: `Settings.context_tokens`). `place` selects the entries: `namespace`,
-        `session_id`, `agent_id`, `user_id` and `project`. `where` is a filter of the recalled entries. The entries in
-        the messages are counted as read."""
-        context = self._parts.context_builder().build(task, conversation, max_tokens, where=where, **place)
+        `session_id`, `agent_id`, `user_id` and `project`. `where` is a filter of the recalled entries. `as_of` is
+        a time: the context then has the entries that held at this time. The entries in the messages are counted as
+        read."""
+        builder = self._parts.context_builder()
+        context = builder.build(task, conversation, max_tokens, where=where, as_of=as_of, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 
@@ -237,9 +243,11 @@ class MemoryManager(BatchOperations):
 
     def supersede(self, old_id: str, new_id: str) -> MemoryEntry:
         """Mark the entry `old_id` as superseded (replaced) by the entry `new_id`, so that searches no longer return it.
-        Return the old entry. If the new entry is removed, or archived without a summary, searches find the old entry
-        again. Raises `NotFound` if one of them does not exist, `InvalidInput` if the new entry cannot supersede the old
-        one, and `Conflict` if one of them is already superseded, or if the new entry is archived."""
+        Return the old entry. Its validity ends when the new entry begins to hold: at its `valid_from`, or else at the
+        earlier of `occurred_at` and `created_at`. If this time is in the future, the old entry is found until then. If
+        the new entry is removed, or archived without a summary, searches find the old entry again. Raises `NotFound` if
+        one of them does not exist, `InvalidInput` if the new entry cannot supersede the old one, and `Conflict` if one
+        of them is already superseded, or if the new entry is archived."""
         old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -275,9 +283,10 @@ class MemoryManager(BatchOperations):
 
     def restore(self, summary_id: str) -> Entries:
         """Undo a summary: archive it, and make the entries that it replaced live again. Return these entries. Instead
-        of a summary, `summary_id` may be an entry that was superseded, or archived without a summary; this entry
-        becomes live again. Raises `NotFound` if the entry does not exist, `InvalidInput` if nothing can be restored or
-        if a summary has archived the entry, and `Conflict` if the summary was already restored."""
+        of a summary, `summary_id` may be an entry that was superseded, or archived without a summary, or that has
+        expired; this entry becomes live again, without its `expires_at` if it has expired. Raises `NotFound` if the
+        entry does not exist, `InvalidInput` if nothing can be restored or if a summary has archived the entry, and
+        `Conflict` if the summary was already restored."""
         return _restored(self._backend, existing(self._backend, summary_id))
 
     def audit(
@@ -344,11 +353,13 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
 
 
 def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
+    expired = is_expired(entry) and entry.archived_by is None
+    changes: dict[str, Any] = {"expires_at": None} if expired else {}
     if entry.superseded_by is not None:
-        return [backend.update(entry.id, {"superseded_by": None}, entry.version)]
-    if entry.kind != "summary" and entry.archived_at is not None:
-        return [backend.update(entry.id, {"archived_at": None}, entry.version)]
-    return [*backend.restore(entry.id)]
+        changes["superseded_by"] = None
+    if entry.archived_at is not None and (expired or (entry.kind != "summary" and not changes)):
+        changes["archived_at"] = None
+    return [backend.update(entry.id, changes, entry.version)] if changes else [*backend.restore(entry.id)]
 
 
 def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:

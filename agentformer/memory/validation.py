@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 from agentformer.errors import InvalidInput
 from agentformer.records import fields
 from agentformer.records.codec import now
-from agentformer.records.entry_json import ENTRY_FIELDS
+from agentformer.records.entry_json import ENTRY_FIELDS, check_validity
 from agentformer.records.filters import parse
 from agentformer.text.normalize import clean_plain
 from agentformer.types import (
@@ -43,6 +43,9 @@ class Place(TypedDict, total=False):
 class _Common(TypedDict, total=False):
     metadata: Mapping[str, Any] | None  # JSON; a list under `aliases` holds other names of the entry
     occurred_at: datetime | str | None  # datetime with a time zone, or ISO 8601 text with a time zone
+    valid_from: datetime | str | None  # inclusive; the time from which the statement holds
+    valid_to: datetime | str | None  # exclusive; the time until which it holds
+    expires_at: datetime | str | None  # the time from which no search returns the entry
     speaker: str | None
     source_type: str | None  # the type of a record of the host application
     source_id: str | None  # the id of that record
@@ -98,6 +101,8 @@ class ScopeFields(Place, total=False):
     document_id: str | None  # selects only the pages and chunks of this document
     min_salience: float  # 0..1, after decay
     include_archived: bool
+    include_summarized: bool  # also the archived originals of summaries, but no other archived entries
+    as_of: datetime | str | None  # the entries that held at this time; None: now
     or_nobody: bool  # if a user or project is given, also select entries without a user or project
     where: Where | None  # a tree of conditions on metadata and fields; see docs/MEMORY.md
 
@@ -137,7 +142,7 @@ def new_entry(values: Mapping[str, Any]) -> MemoryEntry:
             raise InvalidInput("content", "contains only recalled memory, which is stored already; store new text")
     given["category"] = given.get("category") or _CATEGORY_OF_KIND.get(given.get("kind", "fact"), "")
     moment = now()
-    entry = MemoryEntry(id=new_id(), created_at=moment, updated_at=moment, **given)
+    entry = check_validity(MemoryEntry(id=new_id(), created_at=moment, updated_at=moment, **given))
     context = context_line(entry)
     return replace(entry, context=context) if context else entry
 
@@ -174,7 +179,7 @@ def new_message(values: Mapping[str, Any]) -> MemoryEntry:
     if recalled:
         given["metadata"] = {**(given.get("metadata") or {}), fields.RECALLED: recalled}
     content = clean_plain(new_text).strip() or (_RECALLED if recalled else raw)
-    entry = MemoryEntry(id=new_id(), content=content, raw=raw if raw != content else None, **given)
+    entry = check_validity(MemoryEntry(id=new_id(), content=content, raw=raw if raw != content else None, **given))
     return replace(entry, context=context_line(entry))
 
 
@@ -205,7 +210,7 @@ def changes(former: MemoryEntry, values: Mapping[str, Any]) -> dict[str, Any]:
     changed = {name: _changed_value(former, name, value) for name, value in values.items()}
     if "kind" in changed and "category" not in changed and former.category == _CATEGORY_OF_KIND.get(former.kind, ""):
         changed["category"] = _CATEGORY_OF_KIND.get(changed["kind"], "")
-    after = replace(former, **changed)
+    after = check_validity(replace(former, **changed))
     if former.kind == "message" and after.content != former.content and former.raw is None:
         changed["raw"] = former.content  # so that a transcript shows the original words
     if former.kind == "message" and (after.content, after.speaker) != (former.content, former.speaker):
@@ -244,12 +249,16 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
         until=until,
         min_salience=fields.salience(given("min_salience", 0.0), "min_salience"),
         include_archived=fields.flag("include_archived", given("include_archived", False)),
+        include_summarized=fields.flag("include_summarized", given("include_summarized", False)),
+        as_of=fields.moment("as_of", given("as_of")),
         or_nobody=fields.flag("or_nobody", given("or_nobody", False)),
         pages=(),
         except_kinds=(),
         decay=decay,
         where=parse(given("where")),
-        **{name: _FILTER_CHECKS.get(name, fields.optional_name)(name, given(name)) for name in optional},
+        **dict[str, Any](
+            (name, _FILTER_CHECKS.get(name, fields.optional_name)(name, given(name))) for name in optional
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.records.entry_json import COUNTS, TIMES, entry_from_json
+from agentformer.records.entry_json import COUNTS, TIMES, check_validity, entry_from_json
 from agentformer.records.fields import encodable
 from agentformer.records.integrity import checksums
 from agentformer.types import Link, MemoryEntry, Source
@@ -41,6 +41,7 @@ CHECKED = (
     *("metadata", "source_type", "source_id", "parent_id", "pair_id", "derived_from", "role", "speaker", "raw"),
     *("category", "occurred_at", "created_at", "updated_at", "salience", "superseded_by", "version"),
     *("document_id", "source_name", "page", "label", "span_start", "span_end"),
+    *("valid_from", "valid_to", "expires_at"),
 )
 _INTEGERS = frozenset({*TIMES, *COUNTS, "version", "page", "span_start", "span_end"})
 _NUMBERS = _INTEGERS | {"salience"}  # the other columns are TEXT
@@ -77,14 +78,21 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def now_micros() -> int:
+    return (now() - _EPOCH) // _MICROSECOND
+
+
 def happened_at(entry: MemoryEntry) -> datetime:
     """Return the time of the event that the entry describes, or else the time at which the entry was stored."""
     return entry.occurred_at or entry.created_at or _EPOCH
 
 
 def to_row(entry: MemoryEntry) -> dict[str, Any]:
-    """Return the row for an entry: a value for each column name. Raises `InvalidInput` for a value that a column cannot
-    store, such as metadata that are not JSON, text instead of a number, or half of a surrogate pair."""
+    """Return the row for an entry: a value for each column name. Raises `InvalidInput` if `valid_to` is before
+    `valid_from`, and for a value that a column cannot store, such as metadata that are not JSON, text instead of a
+    number, or half of a surrogate pair."""
+    if entry.valid_to is not None:
+        check_validity(entry)
     row: dict[str, Any] = dict(zip(_PLAIN, _plain_values(entry), strict=True))
     for name, moment in zip(TIMES, _time_values(entry), strict=True):
         row[name] = None if moment is None else to_micros(moment)

@@ -20,6 +20,7 @@ REPEATABLE_KINDS = frozenset({"chunk", "document", "message", "page"})
 
 _PLACE_FIELDS = (
     *("tier", "kind", "namespace", "session_id", "agent_id", "user_id", "project", "source_type", "source_id"),
+    *("valid_from", "valid_to", "expires_at"),
 )
 _DETAIL_FIELDS = ("title", "speaker", "category", "occurred_at", "parent_id", "pair_id", "derived_from")
 _Place = tuple[Any, ...]  # the result of `_place`
@@ -55,8 +56,9 @@ def _normalized(form: Literal["NFC", "NFD"], content: str) -> str:
 
 def is_duplicate(new: MemoryEntry, stored: MemoryEntry) -> bool:
     """Return whether the entry `new` only repeats the entry `stored`: both have the same content, the same owner fields
-    (such as namespace, session and user), and the same details (such as title and metadata). A detail that is empty in
-    `new` is not compared. Return False if `is_repeatable(new)` is True, or if `stored` is archived or superseded.
+    (such as namespace, session and user), the same validity and expiry, and the same details (such as title and
+    metadata). A detail that is empty in `new` is not compared. Return False if `is_repeatable(new)` is True, or if
+    `stored` is archived or superseded.
 
     An entry of an API key without the right to read is compared only with entries of the same key. Otherwise, `store`
     could return an entry of this key to another caller who stores the same text."""
@@ -155,8 +157,8 @@ def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str
 
 
 def _place(entry: MemoryEntry) -> _Place:
-    """Return the values that must be equal for an entry and its duplicate: the content, the owner fields, and the id of
-    the API key that stored the entry. This id is None if the key has the right to read."""
+    """Return the values that must be equal for an entry and its duplicate: the content, the owner fields, the validity
+    and expiry, and the id of the API key that stored the entry. This id is None if the key has the right to read."""
     owner = (getattr(entry, name) for name in _PLACE_FIELDS)
     return (comparable(entry.content), entry.metadata.get(STORED_BY_KEY), *owner)
 

@@ -21,6 +21,9 @@ from agentformer.types import DEFAULT_NAMESPACE, Link, MemoryEntry, Source
 Parser = Callable[[str, Any], Any]  # takes the name and the value, returns the value to store, raises `InvalidInput`
 
 MAX_TITLE = 300  # code points; a longer title is cut
+VALID_FROM = "The time from which the statement holds, in ISO 8601 with a time zone."
+VALID_TO = "The time at which the statement no longer holds. It is not before `valid_from`."
+EXPIRES = "The time from which no search returns the entry. The next cleaning archives the entry."
 _SHOWN = 80  # number of characters of a wrong value that a message shows
 
 
@@ -150,6 +153,9 @@ ENTRY_FIELDS = (
         description="Name of a category. Each category may have its own rate for the decay of salience.",
     ),
     EntryField("occurred_at", fields.moment, fields.moment, changeable=True),
+    EntryField("valid_from", fields.moment, fields.moment, changeable=True, description=VALID_FROM),
+    EntryField("valid_to", fields.moment, fields.moment, changeable=True, description=VALID_TO),
+    EntryField("expires_at", fields.moment, fields.moment, changeable=True, description=EXPIRES),
     EntryField("created_at", fields.moment),
     EntryField("updated_at", fields.moment),
     EntryField("last_accessed", fields.moment),
@@ -250,4 +256,12 @@ def parse_entry(values: Any, *, namespace: str = DEFAULT_NAMESPACE) -> MemoryEnt
     for name in ("id", "content"):
         if name not in parsed:
             raise InvalidInput(name, "is missing; every entry needs this field")
-    return MemoryEntry(**parsed)
+    return check_validity(MemoryEntry(**parsed))
+
+
+def check_validity(entry: MemoryEntry) -> MemoryEntry:
+    """Return the entry. Raises `InvalidInput` if its `valid_to` is before its `valid_from`."""
+    if entry.valid_from and entry.valid_to and entry.valid_to < entry.valid_from:
+        problem = f"is {entry.valid_to.isoformat()}, before valid_from ({entry.valid_from.isoformat()})"
+        raise InvalidInput("valid_to", f"{problem}; give a time that is not before valid_from")
+    return entry

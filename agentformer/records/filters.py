@@ -33,7 +33,9 @@ _IDS = ("$id", "$document_id")
 _MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
 _METADATA = "$metadata."  # optional prefix of a metadata key
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
-_SELECTIVE = frozenset({"id", "source_id", "parent_id", "document_id"})  # SQLite may use an index of these columns
+_SELECTIVE = frozenset(
+    {"id", "source_id", "parent_id", "document_id", "expires_at"}
+)  # SQLite may use an index of these columns
 _TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
 
 
@@ -53,7 +55,10 @@ _FIELDS: Mapping[str, Field] = {
         )
     },
     **{name: Field(name, "number") for name in ("page", "salience", "version")},
-    **{name: Field(name, "time") for name in ("occurred_at", "created_at", "updated_at", "archived_at")},
+    **{
+        name: Field(name, "time")
+        for name in ("occurred_at", "valid_from", "valid_to", "expires_at", "created_at", "updated_at", "archived_at")
+    },
 }
 
 

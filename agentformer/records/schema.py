@@ -11,6 +11,11 @@ from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records.integrity import checksums
 from agentformer.types import new_id
 
+# Parts of the indexes of migration 13.
+_COMPARED = "archived_at, superseded_by, updated_at, valid_from, valid_to, expires_at"
+_CURRENT = "archived_at IS NULL AND (superseded_by IS NULL OR valid_to > updated_at)"
+_SEARCHED = "kind NOT IN ('document', 'page', 'unsearched')"
+
 MIGRATIONS: tuple[str, ...] = (
     # 1: entries, their history, the change feed, embedding spaces, windows, vectors, the embedding queue.
     """
@@ -213,6 +218,27 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX entries_searched_by_agent ON entries (namespace, agent_id, tier, kind, archived_at, superseded_by)
         WHERE agent_id IS NOT NULL AND archived_at IS NULL AND superseded_by IS NULL
             AND kind NOT IN ('document', 'page', 'unsearched');
+    """,
+    # 13: validity and expiry, and indexes of their times for `scopes.next_change`. The indexes of searched entries get
+    # the columns that a scope compares. They also have the entries that were superseded in advance.
+    f"""
+    ALTER TABLE entries ADD COLUMN valid_from INTEGER;
+    ALTER TABLE entries ADD COLUMN valid_to INTEGER;
+    ALTER TABLE entries ADD COLUMN expires_at INTEGER;
+    CREATE INDEX entries_by_start ON entries (namespace, valid_from) WHERE valid_from IS NOT NULL;
+    CREATE INDEX entries_by_end ON entries (namespace, valid_to) WHERE valid_to IS NOT NULL;
+    CREATE INDEX entries_by_expiry ON entries (namespace, expires_at) WHERE expires_at IS NOT NULL;
+    DROP INDEX entries_live;
+    DROP INDEX entries_searched_by_user;
+    DROP INDEX entries_searched_by_project;
+    DROP INDEX entries_searched_by_agent;
+    CREATE INDEX entries_live ON entries (namespace, tier, kind, {_COMPARED}) WHERE {_CURRENT};
+    CREATE INDEX entries_searched_by_user ON entries (namespace, user_id, project, tier, kind, {_COMPARED})
+        WHERE {_CURRENT} AND {_SEARCHED};
+    CREATE INDEX entries_searched_by_project ON entries (namespace, project, tier, kind, {_COMPARED})
+        WHERE project IS NOT NULL AND {_CURRENT} AND {_SEARCHED};
+    CREATE INDEX entries_searched_by_agent ON entries (namespace, agent_id, tier, kind, {_COMPARED})
+        WHERE agent_id IS NOT NULL AND {_CURRENT} AND {_SEARCHED};
     """,
 )
 _HIGHEST = 1_000  # a higher number is damaged

@@ -8,6 +8,7 @@ entry is read, and the stored salience does not change.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import sqlite3
@@ -15,9 +16,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from agentformer.records.codec import now, to_micros
+from agentformer.records.codec import now, now_micros, to_micros
 from agentformer.records.filters import equals_sql, filter_sql, json_equal, parse
-from agentformer.types import UNSEARCHED_KINDS, Decay, MemoryEntry, Scope
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Condition, Decay, Group, MemoryEntry, Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,15 +32,37 @@ INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text v
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 # The condition for entries that a search may return. Only these entries have vectors.
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"
+_DOCUMENTS = f"kind IN ({', '.join(repr(kind) for kind in sorted(DOCUMENT_KINDS))})"
+# The partial indexes of `records.schema` have the same conditions.
+_LIVE = "archived_at IS NULL"
+_CURRENT = "(superseded_by IS NULL OR valid_to > updated_at)"  # or superseded in advance, see `is_visible`
+_UNARCHIVED = Condition("exists", "$archived_at", False)
+_BOUNDS = ("valid_from", "valid_to", "expires_at")  # columns with a time at which an entry enters or leaves a scope
+# The first time after a given time at which an entry of a namespace may enter or leave a scope.
+NEXT_CHANGE = "SELECT min(bound) FROM ({}) AS bounds".format(
+    " UNION ALL ".join(
+        f"SELECT min({name}) AS bound FROM entries WHERE namespace = ? AND {name} > ?" for name in _BOUNDS
+    )
+)
+_CHANGED_BETWEEN = " UNION ".join(
+    f"SELECT num FROM entries WHERE namespace = ? AND {name} > ? AND {name} <= ?" for name in _BOUNDS
+)
 
 
 def is_selective(scope: Scope) -> bool:
     """Return whether the scope matches only a few entries, because it names a record of the host application, a parent,
-    a document or an indexed metadata value. It is then faster to find these entries with the index of this field and to
-    sort them, than to read an index that already has the wanted order."""
+    a document, an indexed metadata value, or entries that have expired (see `expired`). It is then faster to find these
+    entries with the index of this field and to sort them, than to read an index that already has the wanted order."""
     indexed = any(key in INDEXED and isinstance(value, str) for key, value in scope.metadata.items())
     record = scope.source_type is not None and scope.source_id is not None
-    return indexed or record or scope.parent_id is not None or scope.document_id is not None
+    has_expired = isinstance(scope.where, Group) and scope.where.filters[-1:] == (_UNARCHIVED,)
+    return indexed or record or has_expired or scope.parent_id is not None or scope.document_id is not None
+
+
+def expired(scope: Scope, moment: datetime) -> Scope:
+    """Return the scope of the entries in `scope` that have expired at `moment` and that are not archived yet."""
+    where = Group("and", (Condition("lte", "$expires_at", moment), _UNARCHIVED))
+    return dataclasses.replace(scope, include_archived=True, where=where)
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
@@ -85,9 +108,72 @@ def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
     for condition, more in (*conditions, *([filter_sql(tree)] if tree else [])):
         parts.append(condition)
         values += more
-    if not scope.include_archived:
-        parts.append("archived_at IS NULL AND superseded_by IS NULL")
+    for condition, more in _visibility_conditions(scope):
+        parts.append(condition)
+        values += more
     return " AND ".join(parts), values
+
+
+def is_visible(entry: MemoryEntry, scope: Scope, moment: datetime) -> bool:
+    """Return whether a scope includes an entry at `moment` (now), as far as this depends on the times of the entry, and
+    on archiving and supersession; see `Scope`. If an entry was superseded in advance, its `valid_to` is later than its
+    last change, and it is visible until then."""
+    at = scope.as_of or moment
+    if not scope.include_archived:
+        if entry.archived_at is not None and not (scope.include_summarized and entry.archived_by is not None):
+            return False
+        if entry.superseded_by is not None and not (
+            entry.valid_to and (scope.as_of or _is_later(entry.valid_to, entry))
+        ):
+            return False
+        if entry.expires_at is not None and entry.expires_at <= max(moment, at):
+            return False
+    elif scope.as_of is None:
+        return True
+    start = starts_at(entry) if scope.as_of and entry.kind not in DOCUMENT_KINDS else entry.valid_from
+    return (start is None or start <= at) and (entry.valid_to is None or at < entry.valid_to)
+
+
+def starts_at(entry: MemoryEntry) -> datetime | None:
+    """Return the time from which an entry holds: `valid_from`, or else the earlier of `occurred_at` and
+    `created_at`."""
+    return entry.valid_from or min(filter(None, (entry.occurred_at, entry.created_at)), default=None)
+
+
+def _is_later(end: datetime, entry: MemoryEntry) -> bool:
+    return entry.updated_at is not None and end > entry.updated_at
+
+
+def _visibility_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the SQL form of `is_visible`."""
+    at, moment = to_micros(scope.as_of), now_micros()
+    if not scope.include_archived:
+        yield f"({_LIVE} OR archived_by IS NOT NULL)" if scope.include_summarized else _LIVE, []
+        yield _CURRENT if at is None else "(superseded_by IS NULL OR valid_to IS NOT NULL)", []
+        yield "(expires_at IS NULL OR expires_at > ?)", [moment if at is None else max(moment, at)]
+        if at is None:
+            yield "(valid_from IS NULL OR valid_from <= ?)", [moment]
+    if at is not None:
+        started = f"created_at <= ? OR occurred_at <= ? OR {_DOCUMENTS}"
+        yield f"(valid_from <= ? OR (valid_from IS NULL AND ({started})))", [at, at, at]
+    if at is not None or not scope.include_archived:
+        yield "(valid_to IS NULL OR valid_to > ?)", [moment if at is None else at]
+
+
+def next_change(connection: sqlite3.Connection, scope: Scope, micros: int) -> int | None:
+    """Return the first time after `micros` at which an entry may enter or leave the scope without a change, or None.
+    Times are microseconds since 1970-01-01 UTC."""
+    if scope.include_archived:  # such a scope does not depend on the clock
+        return None
+    found = connection.execute(NEXT_CHANGE, [scope.namespace, micros] * len(_BOUNDS)).fetchone()[0]
+    return None if found is None else int(found)
+
+
+def changed_between(connection: sqlite3.Connection, scope: Scope, first: int, last: int) -> list[int]:
+    """Return the row numbers of the entries that may enter or leave the scope, without a change, after the time `first`
+    and until the time `last`."""
+    rows = connection.execute(_CHANGED_BETWEEN, [scope.namespace, first, last] * len(_BOUNDS))
+    return [row[0] for row in rows]
 
 
 def is_sqlite(connection: object) -> bool:

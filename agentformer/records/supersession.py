@@ -13,10 +13,12 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreDamaged
 from agentformer.records import entries as records
+from agentformer.records import scopes
 from agentformer.records.codec import now
 from agentformer.types import MemoryEntry
 
@@ -26,14 +28,22 @@ OWNER = ("namespace", "user_id")  # an entry and its successor have the same val
 PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FROM json_each(?)) ORDER BY num"
 
 
-def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> None:
-    """Raise an error if `changes` contain a successor that cannot supersede the entry. Raises `NotFound` if the
-    successor does not exist, and `InvalidInput` if the successor is the entry itself or has another owner. Raises
-    `Conflict` if the successor is archived, or if the entry or the successor is already superseded. `find` returns the
-    entry with an id, or None. No sequence of changes can make a cycle, because a superseded entry cannot become a
-    successor."""
+def checked(
+    entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry, history: Callable[[], Sequence[MemoryEntry]]
+) -> Mapping[str, Any]:
+    """Check the successor in `changes`, and return the changes with the end of the validity of the entry: the time from
+    which the successor holds. If the changes remove the successor, the entry gets its former end again. `find` returns
+    the entry with an id, or None, and `history` returns the former versions of the entry.
+
+    Raises `NotFound` if the successor does not exist, and `InvalidInput` if the successor is the entry itself or has
+    another owner. Raises `Conflict` if the successor is archived, or if the entry or the successor is already
+    superseded. No sequence of changes can make a cycle, because a superseded entry cannot become a successor."""
+    if is_moved(entry, dataclasses.replace(entry, **changes)):
+        changes = {"superseded_by": None, **changes}  # the successor stays with the former owner
     if (successor_id := changes.get("superseded_by")) is None:
-        return
+        freed = "superseded_by" in changes and entry.superseded_by is not None and "valid_to" not in changes
+        changed = dataclasses.replace(entry, **changes)
+        return {**changes, "valid_to": _former_end(changed, history())} if freed else changes
     successor = find(successor_id)
     if successor is None:
         raise NotFound(f"there is no entry {successor_id}")
@@ -48,6 +58,17 @@ def check(entry: MemoryEntry, changes: Mapping[str, Any], find: FindEntry) -> No
             f"entry {successor.id} is archived, so searches would find neither entry; "
             f"restore entry {successor.id} first"
         )
+    ends = [time for time in (changed.valid_to, scopes.starts_at(successor)) if time]
+    end = max(filter(None, (min(ends, default=None), changed.valid_from)), default=None)
+    return {**changes, "valid_to": end}
+
+
+def _former_end(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> datetime | None:
+    """Return the `valid_to` that an entry had before it was superseded, or None if this is unknown. `history` contains
+    its former versions, oldest first. The result is not before the present `valid_from`."""
+    former = [version for version in history if version.superseded_by is None]
+    end = former[-1].valid_to if former else None
+    return max(end, entry.valid_from) if end and entry.valid_from else end
 
 
 def is_lost(entry: MemoryEntry, find: FindEntry, ending: set[str]) -> bool:
@@ -93,15 +114,29 @@ def releases(changed: MemoryEntry) -> bool:
     return changed.superseded_by is None and _is_archived_alone(changed)
 
 
-def current(entry: MemoryEntry) -> MemoryEntry:
-    """Return the next version of a superseded entry, in which `superseded_by` is None, so that searches find the entry
-    again."""
-    return dataclasses.replace(entry, superseded_by=None, version=entry.version + 1, updated_at=now())
+def current(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> MemoryEntry:
+    """Return the next version of a superseded entry, which has no successor and its former `valid_to`, so that searches
+    find the entry again. `history` contains the former versions, oldest first."""
+    end = _former_end(entry, history)
+    return dataclasses.replace(entry, superseded_by=None, valid_to=end, version=entry.version + 1, updated_at=now())
 
 
 def finder(connection: sqlite3.Connection) -> FindEntry:
     """Return a function that reads an entry of the database by its id."""
     return lambda entry_id: next(iter(records.get(connection, [entry_id])), None)
+
+
+def checked_changes(
+    connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Check `changes` of an entry of the database; see `checked`."""
+    return checked(entry, changes, finder(connection), lambda: _history(connection, entry))
+
+
+def _history(connection: sqlite3.Connection, entry: MemoryEntry) -> Sequence[MemoryEntry]:
+    with suppress(StoreDamaged):
+        return records.versions_of(connection, entry.id)
+    return ()
 
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
@@ -116,14 +151,14 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
         for row in rows:
             with suppress(StoreDamaged):
                 (entry,) = records.by_num(connection, [row[0]]).values()
-                records.replace(connection, entry := current(entry))
+                records.replace(connection, entry := current(entry, _history(connection, entry)))
                 ids += [entry.id] if releases(entry) else []
 
 
 def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
     """Make a superseded entry current. If the entry is archived without a summary, the entries that it superseded
     become current, too, because searches do not find this entry."""
-    records.replace(connection, entry := current(entry))
+    records.replace(connection, entry := current(entry, _history(connection, entry)))
     if releases(entry):
         release(connection, [entry.id])
 

@@ -5,7 +5,7 @@ A store searches words and vectors, and fuses and boosts what they find; the vot
 
 - `for_search`: salience, relevance or noise floor, least score, newest facts, limit.
 - `for_answer`: salience, usable (without messages that only ask), newest facts, limit.
-- `for_context`: superseded, salience, room, relevance, newest facts.
+- `for_context`: room, salience, relevance, newest facts.
 
 `search.steps.run` applies the steps.
 """
@@ -51,7 +51,6 @@ def for_answer(query: Query, nearness: Nearness, usable: Callable[[Hit], bool]) 
 def for_context(query: Query, nearness: Nearness, fits: Callable[[Hit], bool]) -> list[Step]:
     """Return the steps for the hits of the context of a task. `fits` says whether the context has room for a hit."""
     return [
-        Step("superseded", lambda hits: (hit for hit in hits if hit.entry.superseded_by is None)),
         Step("room", lambda hits: filter(fits, hits)),
         salience(query.scope.decay),
         relevance(query.text, nearness),

@@ -30,6 +30,7 @@ from agentformer.testing.searching import Scopes, Searching
 from agentformer.testing.storing import AbsentDocuments, Storing
 from agentformer.testing.summaries import Summaries
 from agentformer.testing.usage import Duplicates, Uses
+from agentformer.testing.validity import Validity
 
 __all__ = [
     "BackendConformance",
@@ -53,6 +54,7 @@ class BackendConformance(
     Duplicates,
     Changing,
     Superseding,
+    Validity,
     Parts,
     Uses,
     Leases,

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -23,6 +24,7 @@ from agentformer.records.filters import parse, to_json
 from agentformer.records.scopes import effective_salience
 from agentformer.text.splitting import windows
 from agentformer.types import (
+    DOCUMENT_KINDS,
     UNSEARCHED_KINDS,
     Embedder,
     EmbeddingSpace,
@@ -234,8 +236,29 @@ def admits(scope: Scope, entry: MemoryEntry) -> bool:
         and all(key in entry.metadata and json_equal(entry.metadata[key], v) for key, v in scope.metadata.items())
         and (scope.where is None or admitted_by(to_json(parse(scope.where)), entry))  # type: ignore[arg-type]
         and effective_salience(entry, scope.decay) >= scope.min_salience
-        and (scope.include_archived or (entry.archived_at is None and entry.superseded_by is None))
+        and (scope.include_archived or _is_live(scope, entry))
+        and _holds(scope, entry)
     )
+
+
+def _is_live(scope: Scope, entry: MemoryEntry) -> bool:
+    archived = entry.archived_at is not None and (entry.archived_by is None or not scope.include_summarized)
+    in_advance = entry.valid_to is not None and entry.updated_at is not None and entry.valid_to > entry.updated_at
+    superseded = entry.superseded_by is not None and not in_advance
+    if scope.as_of is not None:  # the validity decides
+        superseded = entry.superseded_by is not None and entry.valid_to is None
+    moment = datetime.now(UTC)
+    expired = entry.expires_at is not None and entry.expires_at <= max(moment, scope.as_of or moment)
+    return not (archived or superseded or expired)
+
+
+def _holds(scope: Scope, entry: MemoryEntry) -> bool:
+    if scope.as_of is None and scope.include_archived:
+        return True
+    at, start = scope.as_of or datetime.now(UTC), entry.valid_from
+    if scope.as_of is not None and start is None and entry.kind not in DOCUMENT_KINDS:
+        start = min(time for time in (entry.occurred_at, entry.created_at) if time)
+    return (start is None or start <= at) and (entry.valid_to is None or entry.valid_to > at)
 
 
 class Reference:

@@ -181,7 +181,7 @@ class Superseding(BackendCase):
                 backend.remove({"id": [successor.id], "part": [whole.id]}.get(way, Scope(session_id=way)))
             assert by_words(backend, "tapir") == [old.id] and old.id in self.by_vectors(backend, "tapir")
             (freed,) = backend.get([old.id])
-            expected = dataclasses.replace(superseded, superseded_by=None, version=3, updated_at=freed.updated_at)
+            expected = dataclasses.replace(old, version=3, updated_at=freed.updated_at)
             assert freed == expected and list(backend.history(old.id)) == [old, superseded]
 
     def test_an_entry_whose_successor_moves_away_is_found_again(self, tmp_path: Path) -> None:

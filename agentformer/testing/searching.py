@@ -225,6 +225,9 @@ def _population(seed: int, size: int) -> list[MemoryEntry]:
                 occurred_at=choose.choice([None, _DAY + timedelta(hours=choose.randrange(48))]),
                 metadata=choose.choice([{}, {"k": choose.choice(_JSON)}, {"k": 1, "l": choose.choice([1, 2])}]),
                 salience=choose.choice([0.0, 0.25, 0.5, 1.0]),
+                valid_from=choose.choice([None, None, None, _DAY, _DAY + timedelta(hours=30)]),
+                valid_to=choose.choice([None, None, None, _DAY + timedelta(hours=30), _DAY + timedelta(days=9999)]),
+                expires_at=choose.choice([None, None, None, _DAY + timedelta(hours=40), _DAY + timedelta(days=9999)]),
                 archived_at=choose.choice([None, None, None, _DAY]),
             )
         )
@@ -267,6 +270,10 @@ def _scopes() -> Iterator[Scope]:
         yield Scope(min_salience=least, decay=Decay(rates, _DAY + timedelta(days=30)), categories=("context",))
         yield Scope(min_salience=least, decay=Decay(rates, _DAY - timedelta(days=30)), include_archived=True)
     yield Scope(min_salience=0.2, decay=Decay(rates))  # relative to the current time
+    for hours in (-30, 0, 20, 30, 40):
+        at = _DAY + timedelta(hours=hours)
+        yield from (Scope(as_of=at), Scope(as_of=at, include_archived=True), Scope(user_id="u1", as_of=at))
+    yield from (Scope(as_of=_DAY + timedelta(days=9999)), Scope(include_summarized=True))
     yield Scope(metadata={"k": 1, "l": 2}, include_archived=True)
     yield Scope(metadata={"absent": None}, include_archived=True)
     yield Scope("other", ("semantic", "core"), ("fact", "message"), min_salience=0.25, include_archived=True)

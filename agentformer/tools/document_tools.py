@@ -18,7 +18,7 @@ from agentformer.rag.uploads import OnConflict, Origin
 from agentformer.records.fields import encodable
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
-from agentformer.tools.memory_tools import Metadata, Namespace, Since, Until
+from agentformer.tools.memory_tools import AsOf, Metadata, Namespace, Since, Until
 from agentformer.tools.questions import ChunkFilters
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.result_json import (
@@ -124,6 +124,7 @@ class DocumentTools:
         ] = None,
         since: Since = None,
         until: Until = None,
+        as_of: AsOf = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """Answer a question from the uploaded documents and the memories, with exact quotes. Cite the document and the
@@ -132,7 +133,7 @@ class DocumentTools:
         scope, place = allowed_sources(caller.grant, sources), caller.namespace_for(namespace)
         scope |= {"namespace": place, "user_id": caller.user_id, "project": caller.project, "every_user": True}
         scope |= {"metadata": metadata, "where": caller.filter(None, place), "since": since, "until": until}
-        scope["session_id"] = caller.session_id
+        scope |= {"as_of": as_of, "session_id": caller.session_id}
         answer = self._rag.query(question, top_k=top_k, extractive=caller.extractive, **scope)
         if context_tokens is None:
             passages = [passage_json(hit, _PASSAGE) for hit in answer.hits]

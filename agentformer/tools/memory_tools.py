@@ -37,6 +37,10 @@ Salience = Annotated[float, Field(ge=0, le=1, description="The importance, 0 to 
 Metadata = Annotated[dict[str, Any] | None, Field(description="Values to store with the text, as a JSON object.")]
 Block = Annotated[str, Field(min_length=1, max_length=MAX_NAME, description="The block's name, such as persona.")]
 Since = Annotated[str | None, Field(description="Only entries of this day or later, such as 2026-11-20 (UTC).")]
+AsOf = Annotated[str | None, Field(description="What held at this time (ISO 8601 with a time zone). Default: now.")]
+ValidFrom = Annotated[str | None, Field(description="From this time on it holds (ISO 8601 with a time zone).")]
+ValidTo = Annotated[str | None, Field(description="From this time on it no longer holds.")]
+Expires = Annotated[str | None, Field(description="From this time on no search returns it.")]
 Until = Annotated[str | None, Field(description="Only entries of this day or earlier.")]
 Where = Annotated[
     dict[str, Any] | None,
@@ -71,6 +75,9 @@ class MemoryTools:
         occurred_at: Annotated[
             str | None, Field(description="The time of the event: ISO 8601 with a time zone.")
         ] = None,
+        valid_from: ValidFrom = None,
+        valid_to: ValidTo = None,
+        expires_at: Expires = None,
         metadata: Metadata = None,
         namespace: Namespace = None,
     ) -> dict[str, Any]:
@@ -82,6 +89,9 @@ class MemoryTools:
             category=category,
             salience=salience,
             occurred_at=occurred_at,
+            valid_from=valid_from,
+            valid_to=valid_to,
+            expires_at=expires_at,
             metadata=program_metadata(metadata, {**caller.stored_metadata, **caller.grant.stored_metadata}),
             namespace=caller.namespace_for(namespace),
             user_id=caller.user_id,
@@ -102,6 +112,7 @@ class MemoryTools:
         tiers: Annotated[list[Tier] | None, Field(description=f"Only these tiers ({', '.join(TIERS)}).")] = None,
         since: Since = None,
         until: Until = None,
+        as_of: AsOf = None,
         where: Where = None,
         relevant_only: Annotated[bool, Field(description="Return only relevant results.")] = False,
         include_archived: Annotated[bool, Field(description="Also return messages that were summarized.")] = False,
@@ -117,6 +128,7 @@ class MemoryTools:
             tiers=tiers or (),
             since=since,
             until=until,
+            as_of=as_of,
             where=caller.filter(where, scope["namespace"]),
             relevant_only=relevant_only,
             include_archived=include_archived,
@@ -151,6 +163,9 @@ class MemoryTools:
             str | None, Field(description="Sets how fast the memory fades: `decisions`, `summaries` or `context`.")
         ] = None,
         salience: Annotated[Salience | None, Field(description="The importance, 0 to 1.")] = None,
+        valid_from: ValidFrom = None,
+        valid_to: ValidTo = None,
+        expires_at: Expires = None,
         metadata: Metadata = None,
         expected_version: Annotated[
             int | None, Field(ge=1, description="Make the change only if the memory still has this version.")
@@ -163,7 +178,8 @@ class MemoryTools:
         if former.kind == _MESSAGE and (content, kind) != (None, None):
             raise InvalidInput("id", "is the id of a message, and messages cannot be changed; add a memory instead")
         values: dict[str, Any] = {"content": content, "title": title, "kind": kind, "category": category}
-        values |= {"salience": salience, "metadata": metadata}
+        values |= {"salience": salience, "metadata": metadata, "valid_from": valid_from, "valid_to": valid_to}
+        values |= {"expires_at": expires_at}
         changes = {name: value for name, value in values.items() if value is not None}
         entry = self._memory.update(id, expected_version=expected_version, **changes)
         return {"memory": cut_json(entry, _PART)}
@@ -217,7 +233,7 @@ class MemoryTools:
             limit=limit,
             kinds=(_MESSAGE,),
             session_id=session_id,
-            include_archived=True,
+            include_summarized=True,
             **caller.search_scope(namespace),
         )
         return {"messages": [brief_hit_json(hit, _PART) for hit in hits], "warnings": list(hits.warnings)}

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
-from datetime import date
+from datetime import date, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentformer.errors import InvalidInput
@@ -51,6 +51,7 @@ class ChunkFilters(TypedDict, total=False):
     document_id: str | None
     since: date | str | None  # inclusive; a document has the time when it was stored
     until: date | str | None  # exclusive for a time, inclusive for a whole day
+    as_of: datetime | str | None  # the entries that held at this time; None: now
     sources: Collection[SourceName] | None  # "documents", "memories" or both (the default)
     user_id: str | None  # memories of this user, and those of no user; None: only those of no user
     project: str | None  # memories of this project, and those of no project; None: of every project
@@ -182,6 +183,7 @@ class Questions:
             document_id=fields.optional_name("document_id", filters.get("document_id")),
             since=since,
             until=until,
+            as_of=fields.moment("as_of", filters.get("as_of")),
         )
         scope = with_sources(chunks, filters)
         if scope is chunks:

@@ -360,9 +360,10 @@ class RAGTool(StoredDocuments):
 
         `scope` contains filters: `namespace`, `metadata` (the metadata of a document must have equal values under these
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
-        period; a document has the time when it was stored). `sources` is `documents`, `memories` or both (the default).
-        Memories are facts, messages, summaries and other entries. Memories of a user are used only with this `user_id`.
-        Raises `InvalidInput` for an empty question or an invalid filter, and `NotFound` for an unknown document.
+        period; a document has the time when it was stored), `as_of` (entries that held at this time). `sources` is
+        `documents`, `memories` or both (the default). Memories are facts, messages, summaries and other entries.
+        Memories of a user are used only with this `user_id`. Raises `InvalidInput` for an empty question or an invalid
+        filter, and `NotFound` for an unknown document.
         """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 

@@ -130,14 +130,19 @@ def brief_json(entry: MemoryEntry, content: str) -> dict[str, Any]:
         "speaker": entry.speaker or entry.role,
         "session_id": entry.session_id,
         "user_id": entry.user_id,
-        "at": moment.isoformat(timespec="seconds") if moment else None,
+        "at": _second(moment),
         "document": entry.source.name if entry.source else None,
         "page": entry.source.page if entry.source else None,
         "archived": True if entry.archived_at else None,
         "superseded_by": entry.superseded_by,
+        **{name: _second(getattr(entry, name)) for name in ("valid_from", "valid_to", "expires_at")},
         "version": entry.version,
     }
     return {name: value for name, value in values.items() if value not in (None, "")}
+
+
+def _second(moment: datetime | None) -> str | None:
+    return moment.isoformat(timespec="seconds") if moment else None
 
 
 def cut_json(entry: MemoryEntry, max_chars: int) -> dict[str, Any]:

@@ -128,7 +128,13 @@ class MemoryBackend(_Readable, Protocol):
     superseded gets a new version without a successor in the same transaction, so that searches find the entry again.
     The same happens when the last entry of a chain is archived, but not by a summary. If an entry that has lost its
     successor is itself archived, but not by a summary, the entries that it superseded lose their successor, too.
-    `store` removes a `superseded_by` that breaks these rules."""
+    `store` removes a `superseded_by` that breaks these rules.
+
+    Reads with a scope return the entries that hold at its moment and have not expired; see `Scope`. Each read compares
+    with the clock anew: no cache returns an entry that has ceased to hold. `update` with a successor sets `valid_to` of
+    the entry to the time from which the successor holds, unless it ends earlier; see `records.supersession.checked`. An
+    entry that loses its successor gets its former `valid_to` back. Every call raises `InvalidInput` if it would store a
+    `valid_to` before `valid_from`."""
 
     def store(
         self,

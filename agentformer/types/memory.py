@@ -111,6 +111,9 @@ class MemoryEntry:
     raw: str | None = None  # the original text of a message, if `content` differs from it
     category: str = ""  # decides how salience decays; without a category it does not decay
     occurred_at: datetime | None = None
+    valid_from: datetime | None = None  # inclusive: from this time on, the statement holds
+    valid_to: datetime | None = None  # exclusive: at this time, the statement no longer holds
+    expires_at: datetime | None = None  # exclusive: from this time on, no search returns the entry
     created_at: datetime | None = None
     updated_at: datetime | None = None
     last_accessed: datetime | None = None
@@ -169,9 +172,15 @@ class Scope:
 
     A field that is None or an empty tuple sets no condition. `since` and `until` are compared with `occurred_at`, or
     with `created_at` if the entry has no `occurred_at`. Each key in `metadata` must have an equal value in the metadata
-    of the entry. `where` is a tree of conditions on metadata and fields, or its JSON form. Archived and superseded
-    entries are excluded unless `include_archived` is True.
+    of the entry. `where` is a tree of conditions on metadata and fields, or its JSON form.
     `min_salience` is compared with the salience that `decay` computes.
+
+    By default, the scope has the entries that hold now: `valid_from` <= now < `valid_to`. `as_of` is another moment. An
+    entry without `valid_from` then holds from the earlier of `occurred_at` and `created_at`, and a document always
+    does. A superseded entry is included only while its `valid_to` is after this moment. Archived entries are excluded,
+    and entries that have expired, now or at a later `as_of`. `include_summarized` includes the archived originals of
+    summaries. `include_archived` includes archived, superseded and expired entries, and without `as_of` also entries
+    that do not hold now.
     """
 
     namespace: str = DEFAULT_NAMESPACE
@@ -189,6 +198,8 @@ class Scope:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     min_salience: float = 0.0
     include_archived: bool = False
+    include_summarized: bool = False
+    as_of: datetime | None = None  # None: now
     or_nobody: bool = False  # if a user or project is given: also entries without a user or project
     agent_id: str | None = None
     user_id: str | None = None

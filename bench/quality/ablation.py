@@ -19,8 +19,8 @@ from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
-from agentformer.evaluation.cache import CachingEmbedder
 
+from agentformer.evaluation.cache import CachingEmbedder
 from agentformer.factory import build_embedder, trial
 from agentformer.search import boosts, statements, weights
 from bench.ablate import FAMILIES, Effect, table

@@ -42,6 +42,10 @@ def fill(backend: MemoryBackend) -> None:
     backend.update(gone.id, {"archived_at": datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)})
     backend.update(gone.id, {"namespace": "moved", "salience": 0.1})
     backend.store([make_entry("You help.", tier="core", kind="block", title="persona")])
+    day = datetime(2026, 1, 2, tzinfo=UTC)
+    times = {"valid_from": day, "valid_to": day.replace(microsecond=7), "expires_at": day.replace(year=2126)}
+    (timed,) = backend.store([make_entry("open on Sundays", **times)])
+    backend.update(timed.id, {"valid_to": None})
     for _ in range(2):
         backend.store([make_entry("prefers tea", user_id="aino")], unique=True)
 

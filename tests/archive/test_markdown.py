@@ -532,3 +532,32 @@ def test_a_round_trip_of_many_memories_is_lossless(tmp_path: Path, home: Path) -
 def stated(af: agentformer.AgentFormer) -> list[MemoryEntry]:
     """The entries, without what a home does not have: counts of uses, and former versions."""
     return [*af.backend.list(Scope(), limit=10_000)]
+
+
+def test_times_of_validity_are_lines_of_the_file_and_an_expired_entry_leaves_with_the_cleaning(
+    af: agentformer.AgentFormer, home: Path
+) -> None:
+    summer = af.memory.store("The shop is open on Sundays.", valid_from=DAY, valid_to=DAY.replace(year=2027))
+    code = af.memory.store("The door code is 4711.", expires_at=DAY.replace(year=2020))
+    af.markdown.export(home)
+    assert (
+        "valid_from: 2026-11-20T09:30:00+00:00\nvalid_to: 2027-11-20T09:30:00+00:00\n"
+        in file_of(home, summer).read_text()
+    )
+    edit(file_of(home, summer), "valid_to: 2027-11-20T09:30:00+00:00", "valid_to: 2020-01-01\nexpires_at: 2126-01-01")
+    edit(file_of(home, summer), "valid_from: 2026-11-20T09:30:00+00:00\n", "")
+    assert changes(af.markdown.sync(home)) == {"changed": 1, "written": 1}
+    changed = af.memory.get(summer.id)
+    assert changed.valid_from is None and changed.valid_to == datetime(2020, 1, 1, tzinfo=UTC)
+    assert changed.expires_at == datetime(2126, 1, 1, tzinfo=UTC)
+    edit(file_of(home, summer), "2020-01-01", "2019-01-01T00:00:00+00:00\nvalid_from: 2020-01-01")
+    (failed,) = af.markdown.sync(home).failed
+    assert "valid_to" in failed.reason
+    file_of(home, summer).unlink()
+    af.memory.clean()
+    text = file_of(home, code).read_text()
+    report = af.markdown.sync(home)
+    assert (len(report.archived), len(report.deleted)) == (1, 1)
+    home.joinpath("facts", "again.md").write_text(text)  # put back: it does not expire any more
+    assert len(af.markdown.sync(home).restored) == 1
+    assert [hit.entry.id for hit in af.memory.search("door code")] == [code.id]

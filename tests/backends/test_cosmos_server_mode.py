@@ -36,8 +36,8 @@ HOSTILE = ("x' OR 1=1 --", 'x" OR true', "@namespace", "c.pk", "a/b", "", "æ—¥æœ
 _PATH = r"c(?:\.\w+)+"
 _VALUE = rf"(?:{_PATH}|@\w+|'entry')"
 _SIMPLE = (
-    rf"(?:{_VALUE} (?:=|>=|<) {_VALUE}|(?:NOT )?ARRAY_CONTAINS\({_VALUE}, {_VALUE}\)|IS_NULL\({_PATH}\)"
-    rf"|IS_NUMBER\({_PATH}\)|IS_DEFINED\({_PATH}\))"
+    rf"(?:{_VALUE} (?:=|>=|<|<=|>) {_VALUE}|(?:NOT )?ARRAY_CONTAINS\({_VALUE}, {_VALUE}\)|IS_NULL\({_PATH}\)"
+    rf"|(?:NOT )?IS_NUMBER\({_PATH}\)|IS_DEFINED\({_PATH}\))"
 )
 _GROUP = rf"(?:{_SIMPLE}|\({_SIMPLE} (?:OR|AND) {_SIMPLE}\))"
 _CONDITION = rf"{_GROUP}(?: AND {_GROUP})*"

@@ -13,7 +13,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
-from agentformer.types import Embedder, MemoryBackend, Query
+from agentformer.types import Embedder, MemoryBackend, Query, Scope
 from tests.backends.postgres_server import open_store, schema_of
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
@@ -80,3 +80,21 @@ def test_words_have_the_scores_of_the_embedded_backend(tmp_path: Path) -> None:
         assert [score for _, score in found] == pytest.approx([score for _, score in expected], rel=1e-3), text
     ours.close()
     theirs.close()
+
+
+def test_a_store_of_the_schema_before_validity_is_migrated(postgres_url: str, tmp_path: Path) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    memory = open_store(tmp_path, HashingEmbedder())
+    old, new = memory.store([make_entry("a heron at the lake"), make_entry("a heron at the sea")])
+    memory.close()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute(f"SET search_path = {schema_of(tmp_path)}, public")
+        for column in ("valid_from", "valid_to", "expires_at"):
+            connection.execute(f"ALTER TABLE entries DROP COLUMN {column}")
+        connection.execute("UPDATE schema_version SET version = 1")
+    memory = open_store(tmp_path, HashingEmbedder())
+    assert list(memory.get([old.id, new.id])) == [old, new]
+    assert memory.update(old.id, {"superseded_by": new.id}).valid_to == new.created_at
+    assert [hit.entry.id for hit in memory.search(Query("heron"))] == [new.id]
+    assert memory.count(Scope(as_of=old.created_at)) == 1
+    memory.close()

@@ -158,7 +158,7 @@ def test_a_recall_that_finds_nothing_gives_the_hints_that_apply(
     assert TEA in run("recall", "quantum", "--all").stdout
     monkeypatch.setenv("AGENTFORMER_NOISE_FLOOR", "1")
     shown("supersede", old["id"], new["id"])
-    hint = "--archived shows archived and superseded entries\n"
+    hint = "--archived shows archived and superseded entries, and those that do not hold now\n"
     assert run("recall", "tea").stdout == f"nothing relevant found; {hint}"
     assert run("recall", "tea", "--all").stdout == f"nothing found; {hint}"
     assert run("recall", "quantum", "--archived").stdout == "nothing relevant found\n"

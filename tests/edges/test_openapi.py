@@ -203,7 +203,7 @@ def test_who_needs_no_key_is_told(document: dict[str, Any]) -> None:
 def test_a_query_is_told_in_full(document: dict[str, Any]) -> None:
     query = document["paths"]["/api/rag/query"]["post"]
     asked = document["components"]["schemas"]["Question"]
-    limits = {"namespace", "metadata", "document_id", "since", "until", "sources", "user_id", "project"}
+    limits = {"namespace", "metadata", "document_id", "since", "until", "as_of", "sources", "user_id", "project"}
     assert set(asked["properties"]) == {"question", "top_k", "max_tokens", "stream", *limits}
     assert asked["required"] == ["question"]
     assert query["requestBody"]["required"] is True

@@ -217,12 +217,18 @@ def found(backend: FaissMemoryBackend, word: str) -> list[str]:
     return sorted(hit.entry.content for hit in backend.search(Query(word, limit=500, mode="lexical")))
 
 
+OWNERS = ("user", "project", "agent")
+
+
 def test_the_indexes_of_a_former_schema_are_replaced(tmp_path: Path) -> None:
     with closing(Database(tmp_path / "m.sqlite3")) as database, database.writing() as connection:
         records.insert(connection, many(9, user_id="u"))
     with closing(sqlite3.connect(tmp_path / "m.sqlite3")) as raw, raw:
-        for name in ("user", "project", "agent"):
-            raw.execute(f"DROP INDEX entries_searched_by_{name}")
+        for name in ("live", "by_start", "by_end", "by_expiry", *(f"searched_by_{x}" for x in OWNERS)):
+            raw.execute(f"DROP INDEX entries_{name}")
+        for column in ("valid_from", "valid_to", "expires_at"):
+            raw.execute(f"ALTER TABLE entries DROP COLUMN {column}")
+        raw.execute("CREATE INDEX entries_live ON entries (namespace, tier, kind) WHERE archived_at IS NULL")
         raw.execute("PRAGMA user_version = 10")
     with closing(Database(tmp_path / "m.sqlite3")) as database, database.reading() as connection:
         assert len(scopes.searchable_numbers(connection, Scope(user_id="u"))) == 9

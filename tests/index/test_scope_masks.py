@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from agentformer.index import scope_masks as scoping
 from agentformer.index.scope_masks import ScopeCache, ScopeMask
-from agentformer.records import change_feed, scopes
+from agentformer.records import change_feed, codec, scopes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -21,9 +22,15 @@ from agentformer.testing import make_entry
 from agentformer.types import Scope
 from tests.faults.long_form import LONG
 
-SCOPES = (Scope(), Scope(session_id="a"), Scope("other"), Scope(kinds=("note",)), Scope(metadata={"k": 1}))
+START = datetime(2030, 1, 1, tzinfo=UTC)
+SCOPES = (
+    *(Scope(), Scope(session_id="a"), Scope("other"), Scope(kinds=("note",)), Scope(metadata={"k": 1})),
+    *(Scope(as_of=START), Scope(include_summarized=True), Scope(include_archived=True)),
+)
 ACTIONS = st.lists(
-    st.tuples(st.sampled_from(("add", "remove", "move", "archive", "page")), st.integers(0, 30), st.integers(0, 7)),
+    st.tuples(
+        st.sampled_from(("add", "remove", "move", "archive", "page", "time")), st.integers(0, 30), st.integers(0, 7)
+    ),
     max_size=12,
 )
 
@@ -51,7 +58,7 @@ def inside(allowed: ScopeMask) -> list[int]:
 
 
 def act(database: Database, action: str, which: int, how: int) -> None:
-    """One change, of the entry numbered `which` where there is one."""
+    """One change, of the entry numbered `which` where there is one. "time" sets one of its times, which are near."""
     values = {"session_id": "ab"[how & 1], "namespace": "other" if how & 2 else "default", "metadata": {"k": how >> 2}}
     if action in ("add", "page"):
         stored(database, 1 + how % 3, kind="page" if action == "page" else ("note", "fact")[how & 1], **values)
@@ -64,17 +71,22 @@ def act(database: Database, action: str, which: int, how: int) -> None:
             records.remove(connection, [which])
         else:
             archived = entry.created_at if action == "archive" and entry.archived_at is None else None
+            times = {("valid_from", "valid_to", "expires_at")[how % 3]: START + timedelta(hours=how)}
+            if action == "time" and how < 6:
+                entry = replace(entry, **{"valid_from": None, "valid_to": None, **times})
             changed = replace(entry, archived_at=archived, session_id=values["session_id"])
             records.replace(connection, replace(changed, version=entry.version + 1))
 
 
 @settings(max_examples=100 if LONG else 20, deadline=None)
-@given(st.lists(ACTIONS, min_size=1, max_size=5))
-def test_a_mask_that_follows_is_the_mask_made_anew(rounds: list[list[tuple[str, int, int]]]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+@given(st.lists(st.tuples(ACTIONS, st.integers(-1, 8)), min_size=1, max_size=5))
+def test_a_mask_that_follows_is_the_mask_made_anew(rounds: list[tuple[list[tuple[str, int, int]], int]]) -> None:
+    """Entries change, and the clock goes forwards and backwards."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         database = Database(Path(folder) / "records.sqlite3")
         cache = ScopeCache()
-        for actions in rounds:
+        for actions, hours in rounds:
+            patch.setattr(codec, "now", lambda at=START + timedelta(hours=hours): at)
             for action in actions:
                 act(database, *action)
             for scope in SCOPES:
@@ -92,6 +104,28 @@ def test_a_scope_that_stays_the_same_stays_the_same_object(tmp_path: Path) -> No
     stored(database, 1, session_id="a")
     assert allowed(cache, database, Scope(session_id="a")).count == 4
     assert own.count == 3  # who still searches with it sees what he saw
+    database.close()
+
+
+def test_a_mask_changes_when_the_clock_reaches_a_time_and_stays_until_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(tmp_path / "records.sqlite3")
+    cache = ScopeCache()
+    stored(database, 3)
+    stored(database, 1, valid_to=START)
+    stored(database, 1, valid_to=START + timedelta(hours=1), user_id="another")
+    monkeypatch.setattr(codec, "now", lambda: START - timedelta(microseconds=1))
+    before = allowed(cache, database, Scope())
+    assert inside(before) == [1, 2, 3, 4, 5]
+    reads = []
+    original = scopes.searchable_numbers
+    monkeypatch.setattr(scopes, "searchable_numbers", lambda *given: reads.append(given[2:]) or original(*given))
+    assert allowed(cache, database, Scope()) is before and reads == []
+    monkeypatch.setattr(codec, "now", lambda: START)
+    after = allowed(cache, database, Scope())
+    assert inside(after) == [1, 2, 3, 5] and reads == [([4],)]  # only this entry is compared again
+    assert allowed(cache, database, Scope()) is after and len(reads) == 1
     database.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -104,3 +105,32 @@ def test_entries_of_users_and_of_other_programs_are_no_items(af: AgentFormer) ->
     assert [item.key for item in store.search(())] == ["k"] == [item.key for item in store.search((), query="tea")]
     store.delete(("a",), "k")
     assert store.get(("a",), "k") is None and af.memory.count(namespace="langgraph") == 3
+
+
+def test_an_item_is_returned_until_its_time_to_live_ends(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [datetime.now(UTC)]
+    for module in ("records.codec", "records.scopes", "integrations.langgraph", "memory.memory_cleaner"):
+        monkeypatch.setattr(f"agentformer.{module}.now", lambda: clock[0])
+    store = AgentFormerStore(af)
+    store.put(("codes",), "door", {"text": "the code of the door is 4711"}, ttl=60)
+    store.put(("codes",), "gate", {"text": "the code of the gate is 4712"})
+    stored = af.memory.list(namespace="langgraph", where={"key": "door"})
+    clock[0] += timedelta(minutes=3)
+    assert store.get(("codes",), "door") is not None  # too early to store a new version
+    assert af.memory.list(namespace="langgraph", where={"key": "door"}) == stored
+    clock[0] += timedelta(minutes=50)
+    assert store.get(("codes",), "door", refresh_ttl=True) is not None
+    clock[0] += timedelta(minutes=50)
+    found = store.search(("codes",), query="code of the door", refresh_ttl=False)
+    assert {item.key for item in found} == {"door", "gate"}
+    clock[0] += timedelta(minutes=11)
+    assert store.get(("codes",), "door") is None
+    assert [item.key for item in store.search(("codes",))] == ["gate"]
+    store.put(("codes",), "door", {"text": "the code of the door is 4713"}, ttl=60)
+    assert [
+        item.value["text"][-4:] for item in store.search(("codes",), filter={"text": {"$gt": "the code of the d"}})
+    ] == [*("4712", "4713")]
+    clock[0] += timedelta(minutes=61)
+    assert len(af.memory.clean().expired) == 1
+    store.delete(("codes",), "door")
+    assert len(af.memory.list(namespace="langgraph", include_archived=True)) == 1

@@ -569,7 +569,7 @@ class TestTriggers:
         self.add(backend, cleaner, 5)
         assert counted.counted == 1
         self.add(backend, cleaner, 20)
-        assert counted.counted == 1 + 2 * 3  # a cleaning asks twice more: are there archived summaries?
+        assert counted.counted == 1 + 2 * 4  # a cleaning asks thrice more: are there expired entries, and summaries?
 
     def test_messages_of_other_processes_count_when_the_own_ones_do(self, backend: FaissMemoryBackend) -> None:
         one, other = cleaner_of(backend), cleaner_of(backend)

@@ -19,6 +19,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.context import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.context.builder import ContextBuilder
 from agentformer.memory.validation import without_recalled
+from agentformer.records.scopes import is_visible
 from agentformer.search import relevance
 from agentformer.types import ChatMessage, Embedder, Hit, Hits, Link, MemoryEntry, Query, Scope, Source
 from tests.faults.long_form import LONG
@@ -56,7 +57,7 @@ class Shelf:
                     getattr(scope, name) in (None, getattr(e, name))
                     for name in ("session_id", "agent_id", "user_id", "project")
                 )
-                and (scope.include_archived or (e.archived_at is None and e.superseded_by is None))
+                and is_visible(e, scope, _DAY)
             )
 
         return [entry for entry in self.entries if inside(entry)]

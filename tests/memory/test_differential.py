@@ -38,7 +38,7 @@ pytestmark = [
 ]
 
 OPERATIONS = int(os.environ.get("FAULTS_OPERATIONS", "120"))
-SEED = int(os.environ.get("FAULTS_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 120 else 1))
+SEED = int(os.environ.get("FAULTS_OPERATIONS_SEED", random.randrange(10**6) if OPERATIONS > 120 else 2))
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
@@ -224,6 +224,7 @@ class TwoProcesses(Machine):
             "project": choose.choice(("p", None)),
             "category": choose.choice(("context", "decisions", "")),
             "occurred_at": MOMENT + timedelta(hours=choose.randint(-20, 20)),
+            "times": choose.choice(((MOMENT, None, None), (None, MOMENT, None), (None, None, MOMENT))),
         }
         return draft | {name: value for name, value in rare.items() if choose.random() < 0.3}
 
@@ -245,6 +246,7 @@ class TwoProcesses(Machine):
             "categories": ("context", "decisions"),
             "occurred_from": MOMENT + timedelta(hours=choose.randint(-20, 20)),
             "min_salience": choose.choice((0.2, 0.5, 0.9)),
+            "as_of": MOMENT + timedelta(hours=choose.randint(-20, 20)),
         }
         names = choose.sample(sorted(conditions), choose.randint(1, 2))
         chosen = {name: conditions[name] for name in names}

@@ -48,6 +48,14 @@ contents = st.lists(st.sampled_from(WORDS), min_size=1, max_size=2).map(" ".join
 namespaces = st.sampled_from(NAMESPACES)
 sessions = st.sampled_from(("s", "t", None))
 pick = st.integers(0, 10**6)  # which of the entries there are; larger memories keep the same choice
+LONG_AFTER = MOMENT + timedelta(days=36_500)
+TIMES = ("valid_from", "valid_to", "expires_at")
+times = st.sampled_from(  # the values of TIMES, each as old as the store or far from now
+    (
+        *((None, None, None), (MOMENT, None, None), (LONG_AFTER, None, None), (None, LONG_AFTER, None)),
+        *((None, MOMENT, None), (MOMENT, MOMENT, None), (MOMENT, LONG_AFTER, LONG_AFTER), (None, None, MOMENT)),
+    )
+)
 picks = st.lists(pick, min_size=1, max_size=3)
 drafts = st.fixed_dictionaries(
     {"content": contents, "namespace": namespaces, "session_id": sessions},
@@ -57,6 +65,7 @@ drafts = st.fixed_dictionaries(
         "metadata": st.sampled_from(({"k": 1}, {"k": True}, {})),
         "parent": pick,
         "user_id": st.sampled_from(("aino", None)),
+        "times": times,
     },
 )
 scopes = st.builds(
@@ -130,10 +139,17 @@ class Model:
         """What one of these superseded is found again."""
         for entry in list(self.entries.values()):
             if entry.superseded_by in gone:
+                end = self.former_end(entry)
                 self.former.setdefault(entry.id, []).append(entry)
-                self.put(entry, superseded_by=None, version=entry.version + 1)
+                self.put(entry, superseded_by=None, valid_to=end, version=entry.version + 1)
                 self.freed.add(entry.id)
                 self.free_if_archived(entry.id)
+
+    def former_end(self, entry: MemoryEntry) -> datetime | None:
+        """Until when the entry held before it was superseded."""
+        ends = [version.valid_to for version in self.former.get(entry.id, []) if version.superseded_by is None]
+        end = ends[-1] if ends else None
+        return max(end, entry.valid_from) if end and entry.valid_from else end
 
     def free_if_archived(self, entry_id: str) -> None:
         """An entry that nobody finds hides no other."""
@@ -157,8 +173,14 @@ class Model:
                 raise InvalidInput("superseded_by", "not of the same owner")
             if entry.superseded_by or self.entries[by].superseded_by or self.entries[by].archived_at:
                 raise Conflict("superseded or archived")
+            told = [time for time in (self.entries[by].occurred_at, self.entries[by].created_at) if time]
+            end = min(filter(None, (changed.valid_to, self.entries[by].valid_from or min(told))))
+            changed = dataclasses.replace(changed, valid_to=max(end, changed.valid_from or end))
+        moved = owner(changed) != owner(entry)
+        if entry.superseded_by and (moved or ("superseded_by" in changes and by is None)) and "valid_to" not in changes:
+            changed = dataclasses.replace(changed, valid_to=self.former_end(changed))
         self.former.setdefault(entry_id, []).append(entry)
-        if owner(changed) != owner(entry):
+        if moved:
             self.put(dataclasses.replace(changed, superseded_by=by))
             self.free({entry_id})
         else:
@@ -238,6 +260,12 @@ def owner(entry: MemoryEntry) -> tuple[str, str | None]:
     return entry.namespace, entry.user_id
 
 
+def timed(draft: Mapping[str, Any]) -> dict[str, Any]:
+    """The draft with its times by their names."""
+    values = dict(draft)
+    return values | dict(zip(TIMES, values.pop("times", ()), strict=False))
+
+
 def archived_alone(entry: MemoryEntry) -> bool:
     return entry.archived_at is not None and entry.archived_by is None
 
@@ -308,7 +336,7 @@ class Machine(RuleBasedStateMachine):
         self.model.entries[entry.id] = mine
 
     def entry(self, draft: Mapping[str, Any], **more: Any) -> MemoryEntry:
-        values = {"created_at": MOMENT, "updated_at": MOMENT, **draft, **more}
+        values = {"created_at": MOMENT, "updated_at": MOMENT, **timed(draft), **more}
         if (parent := values.pop("parent", None)) is not None:
             values["parent_id"] = self.id_of(parent)
         entry = make_entry(**values)
@@ -344,7 +372,7 @@ class Machine(RuleBasedStateMachine):
         entry_id = self.id_of(n)
         known = self.model.entries.get(entry_id)
         version = None if stale is None else (known.version if known else 1) - stale
-        changes = {name: value for name, value in draft.items() if name != "parent"}
+        changes = {name: value for name, value in timed(draft).items() if name != "parent"}
         self.change(entry_id, {**changes, "salience": salience}, version)
 
     @rule(old=pick, new=pick)
@@ -472,7 +500,11 @@ class Machine(RuleBasedStateMachine):
         self.model.freed.clear()
         entries = self.model.entries
         for namespace in NAMESPACES:
-            for scope in (Scope(namespace), Scope(namespace, include_archived=True), Scope(namespace, session_id="s")):
+            other = (
+                *(Scope(namespace, as_of=MOMENT), Scope(namespace, as_of=LONG_AFTER)),
+                Scope(namespace, session_id="s", include_summarized=True),
+            )
+            for scope in (Scope(namespace), Scope(namespace, include_archived=True), *other):
                 expected = [entries[i] for i in sorted(entries) if admits(scope, entries[i])]
                 assert list(self.backend.list(scope, limit=1000)) == expected
                 assert self.backend.count(scope) == len(expected)
@@ -495,7 +527,7 @@ class Machine(RuleBasedStateMachine):
     def words_agree(self, *words: str) -> None:
         for namespace in NAMESPACES:
             for word in words:
-                scope = Scope(namespace, include_archived=word == WORDS[0])
+                scope = Scope(namespace, include_archived=word == WORDS[0], as_of=MOMENT if word == WORDS[1] else None)
                 expected = [
                     entry.id
                     for entry in self.model.entries.values()

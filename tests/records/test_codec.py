@@ -151,7 +151,8 @@ def test_names_of_callers_follow_the_list_of_fields() -> None:
     assert [field.name for field in ENTRY_FIELDS] == [field.name for field in dataclasses.fields(MemoryEntry)]
     assert set(NewMemory.model_fields) == set(STORED)
     assert set(MemoryChange.model_fields) == {field.name for field in ENTRY_FIELDS if field.changeable} == set(CHANGED)
-    assert TIMES == ("occurred_at", "created_at", "updated_at", "last_accessed", "archived_at")
+    assert [*TIMES[:4]] == ["occurred_at", "valid_from", "valid_to", "expires_at"]
+    assert [*TIMES[4:]] == ["created_at", "updated_at", "last_accessed", "archived_at"]
 
 
 @given(at=moment)

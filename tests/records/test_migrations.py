@@ -137,3 +137,22 @@ def test_the_schema_of_a_new_database_is_one_transaction(tmp_path: Path) -> None
         connection.set_trace_callback(done.append)
         schema.migrate(connection)
     assert done.count("COMMIT") == 1
+
+
+def test_entries_of_the_schema_before_validity_hold_always(tmp_path: Path) -> None:
+    """Their checksums stay valid, and they can get times."""
+    with closing(sqlite3.connect(tmp_path / DATABASE_FILE)) as connection:
+        connection.executescript(schema.MIGRATIONS[0] + _FIRST)
+        for number in range(1, 12):
+            schema._apply(connection, number)
+        connection.executescript("PRAGMA user_version = 12")
+        connection.commit()
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    (entry,) = backend.list(Scope())
+    assert (entry.valid_from, entry.valid_to, entry.expires_at) == (None, None, None)
+    assert [hit.entry.id for hit in backend.search(Query("second"))] == ["e1"]
+    assert not any(check.found for check in backend.verify())
+    new = backend.store([make_entry("the third text")])[0]
+    assert backend.update("e1", {"superseded_by": new.id}).valid_to == new.created_at
+    assert [e.id for e in backend.list(Scope())] == [new.id]
+    backend.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from agentformer.records import vectors as store
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.records.scopes import changed_between, expired, next_change, searchable_numbers
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
@@ -166,3 +168,28 @@ def test_neighbors_are_found_without_reading_their_session(connection: sqlite3.C
     connection.set_trace_callback(None)
     for query, bound in zip(seen, ("<expr><?", "<expr>>?"), strict=True):
         assert "entries_by_session_and_time" in (told := plan(connection, query)) and bound in told
+
+
+def test_expired_entries_and_the_next_change_are_found_with_indexes(connection: sqlite3.Connection) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    due = expired(Scope("ours"), moment)
+    seen = statements(connection)
+    records.count(connection, due)
+    records.page(connection, due, "", 100)
+    next_change(connection, Scope("ours"), 7)
+    changed_between(connection, Scope("ours"), 7, 9)
+    connection.set_trace_callback(None)
+    for query in seen[:2]:
+        assert "USING INDEX entries_by_expiry (" in plan(connection, query)
+    for query in seen[2:]:
+        steps = plan(connection, query)
+        assert all(f"COVERING INDEX entries_by_{name} (" in steps for name in ("start", "end", "expiry"))
+
+
+def test_the_first_search_of_a_scope_reads_only_an_index(connection: sqlite3.Connection) -> None:
+    scopes = (Scope("ours"), Scope("ours", user_id="u", or_nobody=True), Scope("ours", project="p"))
+    for scope in (*scopes, Scope("ours", agent_id="a"), Scope("ours", tiers=("semantic",))):
+        seen = statements(connection)
+        searchable_numbers(connection, scope)
+        connection.set_trace_callback(None)
+        assert all("COVERING INDEX entries_" in plan(connection, query) for query in seen), scope

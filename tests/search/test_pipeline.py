@@ -96,13 +96,12 @@ def test_every_purpose_ranks_the_newest_fact_first(purpose: str) -> None:
     assert changes(found) == [Change("newest facts", 0, (Move("new", 2, 1), Move("old", 1, 2)))]
 
 
-def test_a_context_leaves_out_what_is_superseded_what_has_no_room_and_what_is_not_relevant() -> None:
-    hits = Hits([hit("a", superseded_by="d"), hit("b", content="tea " * 9), hit("c", content="a tram"), hit("d")])
+def test_a_context_leaves_out_what_has_no_room_and_what_is_not_relevant() -> None:
+    hits = Hits([hit("b", content="tea " * 9), hit("c", content="a tram"), hit("d")])
     query = Query("tea", Scope(), 10)
     found = run(hits, for_context(query, Nearness(hits), lambda each: len(each.entry.content) < 20))
     assert ids(found) == ["d"]
     assert [(change.step, change.left_out) for change in changes(found)] == [
-        ("superseded", 1),
         ("room", 1),
         ("relevance", 1),
     ]

@@ -131,18 +131,19 @@ def context(service: Service, grant: Grant, body: requests.ContextRequest) -> Re
 
 @router.route("POST", f"{MEMORY}/clean", "memory_consolidate", {200: models.CleaningReport}, uses_model=True)
 def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Response:
-    """Summarize the older messages of one session, or of all sessions in the namespace.
+    """Archive expired entries, and summarize the older messages of one session, or of all sessions in the namespace.
 
-    The original messages are archived and can be restored.
+    Archived entries can be restored.
     """
     return reply(report_json(service.af.memory.clean(**arguments_of(body, grant))))
 
 
 @router.route("POST", f"{MEMORY}/restore", "restore", {200: models.Entries}, errors=(404, 409), uses_model=True)
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
-    """Restore the original messages of a summary, or an entry that was superseded or archived.
+    """Restore the original messages of a summary, or an entry that was superseded or archived, or has expired.
 
-    The restored entries have their former content, and searches no longer find the summary.
+    The restored entries have their former content, and searches no longer find the summary. An expired entry no longer
+    expires.
     """
     find_entry(service.af, grant, body.summary_id)
     return reply({"entries": entries_json(service.af.memory.restore(body.summary_id))})

@@ -25,6 +25,10 @@ Tier = Literal["core", "semantic", "episodic", "working"]
 Next = Annotated[str | None, Field(description="The value of `after` for the next page, or null on the last page.")]
 _DAY: JsonDict = {"anyOf": [{"format": "date"}, {"format": "date-time"}]}
 Day = Annotated[str, Field(json_schema_extra=_DAY, examples=["2026-11-20"])]  # a day, or a time with a time zone
+Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T09:30:00+00:00"])]
+AsOf = Annotated[
+    Moment | None, Field(description="Use the entries that held at this time. By default, those that hold now.")
+]
 Text = Annotated[str, Field(min_length=1, pattern=NOT_BLANK)]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Next, ResponseModel, Text, Tier
+from agentformer.api.models import AsOf, Cursor, Day, Limit, Name, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
@@ -60,6 +60,7 @@ class _BaseQuestion(RequestModel):
         default=None,
         description="Use only documents stored before this time. A date without a time includes that day (UTC).",
     )
+    as_of: AsOf = None
 
 
 class Question(_BaseQuestion):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from pydantic import Field, create_model
 
 from agentformer import types as records
-from agentformer.api.models import Next, ResponseModel
+from agentformer.api.models import Moment, Next, ResponseModel
 from agentformer.api.models.documents import NEWER, Scores
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.types import MemoryEntry
-
-Moment = Annotated[str, Field(json_schema_extra={"format": "date-time"}, examples=["2026-11-20T09:30:00+00:00"])]
 
 
 class Source(ResponseModel):
@@ -213,7 +211,8 @@ class Context(ResponseModel):
 
 
 class CleaningReport(ResponseModel):
-    """The result of summarizing older messages. `archived` is the number of original messages that were archived."""
+    """The result of archiving expired entries and of summarizing older messages. `archived` is the number of original
+    messages that were archived."""
 
     sessions: int = Field(description="The number of sessions that had messages to summarize.")
     summaries: list[str] = Field(description="The ids of the new summaries.")
@@ -221,6 +220,7 @@ class CleaningReport(ResponseModel):
     busy: list[str] = Field(description="The sessions that another caller is summarizing now.")
     conflicts: int = Field(description="The number of groups of messages for which no summary could be stored.")
     outcomes: dict[str, int] = Field(description="The number of summaries for each method of summarizing.")
+    expired: list[str] = Field(description="The ids of the expired entries that were archived.")
 
 
 class Waiting(ResponseModel):

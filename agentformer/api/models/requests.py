@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, WithJsonSchema
 from pydantic.config import JsonDict
 
-from agentformer.api.models import Cursor, Day, Limit, Name, Namespace, Text
-from agentformer.api.models.memory import Moment
+from agentformer.api.models import AsOf, Cursor, Day, Limit, Moment, Name, Namespace, Text
 from agentformer.api.request import ParameterModel, RequestModel
+from agentformer.records.entry_json import EXPIRES, VALID_FROM, VALID_TO
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME, MAX_SOURCE_ID
 from agentformer.types import RESERVED_KINDS, Tier
 
@@ -39,7 +39,9 @@ MinSalience = Annotated[
     Share,
     Field(description="Only entries whose salience (0 to 1), which decreases with time, is now at least this value."),
 ]
-IncludeArchived = Annotated[bool, Field(description="Also return archived entries, such as summarized messages.")]
+IncludeArchived = Annotated[
+    bool, Field(description="Also return archived entries, such as summarized messages, and entries that do not hold.")
+]
 _OCCURRED = "The time of the event, in ISO 8601 with a time zone."
 _RECORD: JsonDict = {"dependentRequired": {"source_type": ["source_id"], "source_id": ["source_type"]}}
 # This schema only documents the messages: `memory.context` validates them, with better error texts.
@@ -101,6 +103,9 @@ class _NewEntry(MemoryPlace):
     model_config = ConfigDict(json_schema_extra=_RECORD)
 
     occurred_at: Moment | None = Field(default=None, description=_OCCURRED)
+    valid_from: Moment | None = Field(default=None, description=VALID_FROM)
+    valid_to: Moment | None = Field(default=None, description=VALID_TO)
+    expires_at: Moment | None = Field(default=None, description=EXPIRES)
     metadata: Metadata | None = Field(
         default=None,
         description="A JSON object. If it contains a list `aliases`, searches also find the entry by these names.",
@@ -173,6 +178,9 @@ class MemoryChange(RequestModel):
         default_factory=dict, description="The new metadata, which replace all metadata of the entry."
     )
     occurred_at: Moment | None = Field(default_factory=str, description=_OCCURRED)
+    valid_from: Moment | None = Field(default_factory=str, description=VALID_FROM)
+    valid_to: Moment | None = Field(default_factory=str, description=VALID_TO)
+    expires_at: Moment | None = Field(default_factory=str, description=EXPIRES)
     project: Name | None = Field(default_factory=str)
 
 
@@ -209,6 +217,7 @@ class MemorySearch(MemoryPlace):
     parent_id: Name | None = None
     min_salience: MinSalience = 0.0
     include_archived: IncludeArchived = False
+    as_of: AsOf = None
 
 
 class EntrySelection(NamespaceBody):
@@ -230,6 +239,7 @@ class EntryCount(MemoryPlace):
     metadata: Metadata | None = Field(default=None, description="Only entries with these values in their metadata.")
     where: Where = None
     include_archived: IncludeArchived = False
+    as_of: AsOf = None
 
 
 class ContextRequest(MemoryPlace):
@@ -241,6 +251,7 @@ class ContextRequest(MemoryPlace):
         default=None,
         description="The maximum number of tokens. The default is the server's setting `context_tokens`.",
     )
+    as_of: AsOf = None
 
 
 class CleaningRequest(NamespaceBody):
@@ -254,7 +265,9 @@ class CleaningRequest(NamespaceBody):
 class RestoreRequest(RequestModel):
     """The entry to restore. For a summary, its original messages are restored."""
 
-    summary_id: Name = Field(description="The id of a summary, or of an entry that was superseded or archived.")
+    summary_id: Name = Field(
+        description="The id of a summary, or of an entry that was superseded or archived, or has expired."
+    )
 
 
 class BlockAddition(BlockOwner):
@@ -308,6 +321,7 @@ class EntriesQuery(BlocksQuery):
     until: Until = None
     min_salience: MinSalience = 0.0
     include_archived: IncludeArchived = False
+    as_of: AsOf = None
     where: str | None = Field(default=None, max_length=_MAX_FILTER, description=f"{_FILTER} As JSON.")
     limit: Limit = 100
     after: Cursor = ""

@@ -16,8 +16,9 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.backends import is_live, with_times
 from agentformer.memory.hierarchical import BLOCK_KIND
 from agentformer.memory.validation import context_line, new_entry
+from agentformer.records.filters import both
 from agentformer.records.integrity.files import safe_file_name
-from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KIND, Condition, MemoryEntry, Scope
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KIND, Condition, Group, MemoryEntry, Scope
 
 CORE, FACTS = "core", "facts"  # the folders of core blocks, and of entries without a category
 DEFAULT_CATEGORIES = ("decisions", "summaries", "context")
@@ -26,16 +27,20 @@ _RESERVED = re.compile(r"(?:con|prn|aux|nul|com\d|lpt\d)(?:\..*)?", re.IGNORECAS
 _LONGEST_FOLDER = 200  # bytes
 OTHER_KINDS = DOCUMENT_KINDS | {"message", UNSEARCHED_KIND}  # kinds that have no file in a home
 _NEW = (
-    *("content", "title", "kind", "tier", "salience", "occurred_at", "speaker", "project", "metadata"),
+    *("content", "title", "kind", "tier", "salience", "speaker", "project", "metadata"),
+    *("occurred_at", "valid_from", "valid_to", "expires_at"),
     *("session_id", "agent_id", "user_id"),
 )
+_LIVE = Group("and", (Condition("exists", "$archived_at", False), Condition("exists", "$superseded_by", False)))
 CheckTier = Callable[[MemoryEntry], MemoryEntry]  # `HierarchicalMemory.check_tier`
 
 
 def scope_of(namespace: str, *, archived: bool = False, where: Condition | None = None) -> Scope:
-    """Return the scope of the entries whose kind has files in a memory home. If `archived` is true, archived entries
-    are included. If `where` is given, entries must also match this condition."""
-    return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=archived, where=where)
+    """Return the scope of the entries whose kind has files in a memory home, also of those that do not hold now. If
+    `archived` is true, archived and superseded entries are included. If `where` is given, entries must also match this
+    condition."""
+    live = both(where, None if archived else _LIVE)
+    return Scope(namespace, except_kinds=tuple(sorted(OTHER_KINDS)), include_archived=True, where=live)
 
 
 def belongs(entry: MemoryEntry, namespace: str) -> bool:
@@ -46,7 +51,7 @@ def belongs(entry: MemoryEntry, namespace: str) -> bool:
 
 
 def why_not_live(entry: MemoryEntry) -> str:
-    """Return the reason why a search does not find the entry, or "" if a search finds it."""
+    """Return the reason why an entry is archived or superseded, or "" if it is not."""
     if is_live(entry):
         return ""
     if entry.archived_by or entry.superseded_by:

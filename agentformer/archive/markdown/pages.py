@@ -32,7 +32,8 @@ from agentformer.types import MemoryEntry
 MAX_BYTES = 4 * fields.MAX_CONTENT + (4 << 20)  # of a file: the longest content, and a long front matter
 _ALWAYS = ("id", "title", "category", "kind", "salience", "created_at", "updated_at", "version", "links")
 _FIELDS = (  # in the order of the front matter
-    *("id", "title", "category", "kind", "tier", "salience", "occurred_at", "created_at", "updated_at", "version"),
+    *("id", "title", "category", "kind", "tier", "salience", "occurred_at", "valid_from", "valid_to", "expires_at"),
+    *("created_at", "updated_at", "version"),
     *("speaker", "role", "session_id", "agent_id", "user_id", "project", "links", "parent_id", "pair_id"),
     *("source_type", "source_id", "context", "raw"),
 )
@@ -42,7 +43,8 @@ _METADATA_KEY = re.compile(r"[^\W\d]\w*(?:-\w+)*")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 # Fields that a person may change; a missing line clears the field, or keeps it if the field always has a value.
-EDITABLE = ("content", "title", "category", "kind", "salience", "occurred_at", "speaker", "project", "metadata")
+_TIMES = ("occurred_at", "valid_from", "valid_to", "expires_at")
+EDITABLE = ("content", "title", "category", "kind", "salience", *_TIMES, "speaker", "project", "metadata")
 _KEPT = frozenset({"category", "kind", "salience"})
 # A changed line is an error: such a field never changes, or its change needs a command.
 _FIXED = (
@@ -368,7 +370,7 @@ _READERS: dict[str, Callable[[str, Node], Any]] = {
         ("session_id", "agent_id", "user_id", "project", "parent_id", "pair_id", "source_type", "source_id", "raw"),
         _optional,
     ),
-    **dict.fromkeys(("occurred_at", "created_at", "updated_at"), _time),
+    **dict.fromkeys((*_TIMES, "created_at", "updated_at"), _time),
     "salience": _number,
     "version": _version,
     "links": _links,

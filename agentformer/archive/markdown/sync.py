@@ -26,7 +26,7 @@ from agentformer.archive.markdown.files import Found, HomeReport, HomeWriter, Sc
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
 from agentformer.archive.markdown.pages import EDITABLE, Page, is_same, render, values_of
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
-from agentformer.memory.backends import all_entries
+from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.folder_files import Problem
 from agentformer.records.codec import now
@@ -229,7 +229,8 @@ class HomeSync:
 
     def _restore(self, entry: MemoryEntry, each: Found, page: Page, *, conflict: bool) -> None:
         updates, _ = self._updates(entry, each, page)
-        live = self._backend.update(entry.id, {"archived_at": None}, entry.version)
+        expiry = {"expires_at": None} if is_expired(entry) else {}
+        live = self._backend.update(entry.id, {"archived_at": None, **expiry}, entry.version)
         if updates:
             live = self._memory.update(entry.id, expected_version=live.version, **updates)
         self._report.restored.append(each.file.name)

@@ -46,9 +46,9 @@ _RESUME = "finished work is kept; to continue, run: agentformer reembed --to {to
 @click.option("--all-namespaces", is_flag=True, help="Clean every namespace.")
 @common
 def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json: bool, **options: Any) -> None:
-    """Summarize the older messages of sessions, and archive these messages.
+    """Summarize the older messages of sessions, and archive these messages and expired entries.
 
-    Nothing is deleted. The command `restore` restores the original messages of a summary.
+    Nothing is deleted. The command `restore` restores an expired entry, or the original messages of a summary.
     """
     if session_id is not None and all_namespaces:
         raise InvalidInput("--session", "selects a session of one namespace; omit --session or --all-namespaces")
@@ -57,6 +57,7 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
         with watching(lambda: f"{_summaries(af) - before} summaries so far"):
             report = af.memory.clean(namespace=None if all_namespaces else namespace, session_id=session_id)
     lines = [f"entries archived: {report.archived}; new summaries: {len(report.summaries)}", *report.summaries]
+    lines += [f"expired entries archived: {len(report.expired)}", *report.expired] if report.expired else []
     print_result(report_json(report), "\n  ".join(lines), as_json=as_json)
     if report.busy and not as_json:
         print_warnings(["some sessions were skipped, because another process is cleaning them"])
@@ -66,7 +67,7 @@ def clean(session_id: str | None, all_namespaces: bool, namespace: str, as_json:
 @click.argument("summary_id", metavar="ID")
 @common
 def restore(summary_id: str, namespace: str, as_json: bool, **options: Any) -> None:
-    """Restore the original entries of a summary, or restore a superseded or archived entry.
+    """Restore the original entries of a summary, or restore a superseded, archived or expired entry.
 
     ID is an id, the beginning of an id (at least 4 characters), or a title. If ID is a summary, its original entries
     are restored byte for byte, and the summary is archived. A memory is archived, for example, when its file in a

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import category, common, examples, in_place, limit, main, selection, where
+from agentformer.cli.group import as_of, category, common, examples, in_place, limit, main, selection, validity, where
 from agentformer.cli.inputs import (
     block_options,
     confirm,
@@ -47,7 +47,8 @@ _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
 _NEW_VERSION = "ingest a new version of the document with: agentformer ingest FILE"
 _QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
-_CHANGED = ("content", "title", "metadata", "category", "salience", "kind")
+_VALIDITY = ("valid_from", "valid_to", "expires_at")
+_CHANGED = ("content", "title", "metadata", "category", "salience", "kind", *_VALIDITY)
 
 _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
@@ -57,6 +58,7 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
         'agentformer remember "Aino prefers tea." --user aino',
         'agentformer remember "We chose SQLite." --kind decision --category decisions --project harbour',
         'agentformer remember "Hei!" --session monday --role user --speaker Aino',
+        'agentformer remember "The office is closed." --valid-from 2026-12-24T00:00Z --valid-to 2027-01-02T00:00Z',
         "agentformer remember - --title minutes < minutes.txt",
     )
 )
@@ -71,6 +73,7 @@ _yes = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @category
 @click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1 [default: 1].")
 @click.option("--at", "occurred_at", metavar="TIME", help="Time of the event, in ISO 8601 with a time zone.")
+@validity
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with the entry.")
 @click.option("--source", metavar="TYPE:ID", help="The record of your application to which the entry belongs.")
 @click.option(
@@ -117,6 +120,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
     )
 )
 @selection
+@as_of
 @limit("entries", 100, 10_000)
 @click.option("--after", metavar="ID", default="", help="Show only entries after this id.")
 @where
@@ -132,6 +136,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     chunk.
     """
     scope = selection_of(place, given) | where_of(given.pop("where"))
+    scope["as_of"] = fields.moment("--as-of", given.pop("as_of"))
     with open_existing(**given) as af:
         remembered = sorted(kinds_of(af.memory.status()).keys() - DOCUMENT_KINDS) if not scope["kinds"] else ()
         scope["kinds"] = scope["kinds"] or tuple(remembered) or ("fact",)  # an empty tuple would select all entries
@@ -156,6 +161,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
     epilog=examples(
         'agentformer update ID --content "We chose PostgreSQL."',
         """agentformer update ID --metadata '{"about": "home"}' --expected-version 2""",
+        "agentformer update ID --valid-to 2026-12-01T00:00:00+02:00",
     )
 )
 @click.argument("entry_id", metavar="ID")
@@ -165,6 +171,7 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
 @category
 @click.option("--salience", metavar="NUMBER", type=float, help="Importance, from 0 to 1.")
 @click.option("--metadata", metavar="JSON", help="A JSON object that replaces the stored metadata.")
+@validity
 @click.option(
     "--expected-version", metavar="N", type=click.IntRange(1), help="Change the entry only if it has this version."
 )
@@ -172,7 +179,8 @@ def memories(limit: int, after: str, place: Any, as_json: bool, **given: Any) ->
 def update(entry_id: str, expected_version: int | None, namespace: str, as_json: bool, **given: Any) -> None:
     """Change a memory; `history` shows its former versions.
 
-    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory.
+    ID is an id, the beginning of an id (at least 4 characters), or the title of a memory. An empty text as a TIME, such
+    as in --valid-to "", removes this time.
     """
     options = {name: given.pop(name) for name in _CHANGED}
     changes = {name: value for name, value in options.items() if value is not None}
@@ -180,6 +188,7 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
         raise InvalidInput(
             "--content", f"give at least one of the options {', '.join(f'--{name}' for name in _CHANGED)}"
         )
+    changes |= {name: changes[name] or None for name in _VALIDITY if name in changes}  # an empty text removes the time
     if "metadata" in changes:
         changes["metadata"] = fields.json_object("--metadata", changes["metadata"])
     if "content" in changes:
@@ -197,8 +206,9 @@ def update(entry_id: str, expected_version: int | None, namespace: str, as_json:
 def supersede(old_id: str, new_id: str, namespace: str, as_json: bool, **options: Any) -> None:
     """Replace an older memory by a newer one.
 
-    OLD and NEW are ids, beginnings of ids (at least 4 characters), or titles of memories. A search finds OLD only with
-    the option --archived. `restore OLD` makes OLD current again.
+    OLD and NEW are ids, beginnings of ids (at least 4 characters), or titles of memories. The validity of OLD ends when
+    NEW begins to hold. From then on, a search finds OLD only with the option --archived, or with --as-of and an earlier
+    time. `restore OLD` makes OLD current again.
     """
     with open_existing(**options) as af:
         old_id, new_id = (_memory_id(af, argument, namespace, _NEW_VERSION) for argument in (old_id, new_id))

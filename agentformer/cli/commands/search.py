@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import common, examples, filters, in_place, limit, main, memory_filters, selection
+from agentformer.cli.group import as_of, common, examples, filters, in_place, limit, main, memory_filters, selection
 from agentformer.cli.inputs import (
     document_id_of,
     filters_of,
@@ -69,6 +69,7 @@ _explain = click.option(
         'agentformer recall "What does Aino drink?" --user aino',
         'agentformer recall "Which database?" --kind decision --limit 3',
         'agentformer recall "the move to Turku" --archived --all',
+        'agentformer recall "Where does Aino live?" --as-of 2026-03-01T00:00:00Z',
         'agentformer recall "decisions" --since 2026-10-01 --until 2026-10-31 --where site=north',
     )
 )
@@ -160,9 +161,10 @@ def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool,
     default=4000,
     help="Use at most this many tokens [default: 4000].",
 )
+@as_of
 @common
 @in_place
-def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: Any) -> None:
+def context(task: str, max_tokens: int, as_of: str | None, place: Any, as_json: bool, **options: Any) -> None:
     """Show the context that a model gets for a task.
 
     The context contains the core blocks, the conversation, and the memories that are relevant to TASK. If TASK is `-`,
@@ -170,7 +172,7 @@ def context(task: str, max_tokens: int, place: Any, as_json: bool, **options: An
     """
     text = text_of(task, "TASK")
     with open_existing(**options) as af:
-        built = af.memory.build_context(text, max_tokens=max_tokens, **place)
+        built = af.memory.build_context(text, max_tokens=max_tokens, as_of=as_of, **place)
     fits = _contains_task(built, text)
     if not fits:
         print_warnings([f"the task does not fit into {max_tokens} tokens; raise --max-tokens, or shorten the task"])

@@ -41,6 +41,11 @@ def is_live(entry: MemoryEntry) -> bool:
     return entry.archived_at is None and entry.superseded_by is None
 
 
+def is_expired(entry: MemoryEntry) -> bool:
+    """Return whether the entry has expired, so that no search returns it."""
+    return entry.expires_at is not None and entry.expires_at <= now()
+
+
 def with_times(entry: MemoryEntry) -> MemoryEntry:
     """Return the entry, with `created_at` and `updated_at` set to the current time if they are missing."""
     if entry.created_at is not None and entry.updated_at is not None:

@@ -196,11 +196,9 @@ class IndexedBackend(StoredRecords):
                 if current is None or current.version != former.version:
                     continue  # another caller changed the entry first: apply the changes to the new version
                 consolidation.check_free(connection, current, changes)
-                supersession.check(current, changes, supersession.finder(connection))
+                changes = supersession.checked_changes(connection, current, changes)
                 # not from `former`, because use counts and archiving change without a new version
                 updated = with_changes(current, changes)
-                if supersession.is_moved(current, updated):
-                    updated = dataclasses.replace(updated, superseded_by=changes.get("superseded_by"))
                 nums = [records.replace(connection, updated)]
                 if supersession.is_moved(current, updated) or supersession.releases(updated):
                     supersession.release(connection, [entry_id])

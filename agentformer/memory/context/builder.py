@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from itertools import pairwise
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.context import Context, Turn
 from agentformer.memory.context.plan import NO_ROOM, ContextPlan
-from agentformer.memory.hierarchical import CoreMemory
+from agentformer.memory.hierarchical import CoreMemory, episodic
 from agentformer.memory.instructions import INSTRUCTION
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
@@ -68,6 +69,7 @@ class ContextBuilder:
         max_tokens: int | None = None,
         *,
         where: Where | None = None,
+        as_of: datetime | str | None = None,
         **place: Unpack[Place],
     ) -> Context:
         """Return a context with at most `max_tokens` tokens. Its messages contain core memory, recalled entries
@@ -80,7 +82,8 @@ class ContextBuilder:
         `conversation` is a list of `ChatMessage` objects, of mappings with role and content, or of entries. If
         `conversation` is empty, the last messages of the session are used. Recalled entries come from all sessions of
         the given namespace, agent, user and project. They include semantic entries without a user or without a project,
-        and episodic entries that a summary has replaced. `where` is a filter of the recalled entries.
+        and episodic entries that a summary has replaced. `where` is a filter of the recalled entries. The context has
+        the entries that hold now, or that held at the time `as_of`.
 
         Raises `InvalidInput` with the name of the wrong argument. If core memory alone has more than `max_tokens`
         tokens, the error names `max_tokens`.
@@ -88,26 +91,26 @@ class ContextBuilder:
         max_tokens = self._max_tokens if max_tokens is None else max_tokens
         _check(task, max_tokens)
         owner = place_from(place)
-        turns = turns_of(conversation) or self._session(owner["namespace"], owner.pop("session_id"))
-        scope = Scope(**owner, where=parse(where))
-        blocks = self._core.blocks(scope.namespace, agent_id=scope.agent_id, user_id=scope.user_id)
+        session_id, moment = owner.pop("session_id"), fields.moment("as_of", as_of)
+        turns = turns_of(conversation) or self._session(owner["namespace"], session_id, moment)
+        scope = Scope(**owner, where=parse(where), as_of=moment)
+        blocks = self._core.blocks(scope.namespace, agent_id=scope.agent_id, user_id=scope.user_id, as_of=moment)
         plan = ContextPlan(task, turns, blocks, max_tokens, self._count)
         query = plan.query()[:MAX_QUERY]
         plan.offer("instructions", self._instructions(scope, query))
-        episodic = dataclasses.replace(scope, tiers=("episodic",))
         # A summary may lack the detail that is asked for, so its archived originals are searched too.
-        plan.offer("episodic", self._recall(dataclasses.replace(episodic, include_archived=True), query, plan))
+        plan.offer("episodic", self._recall(episodic(scope), query, plan))
         semantic = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
         plan.offer("semantic", self._recall(semantic, query, plan))
-        plan.offer_spare(self._backend.latest(episodic, limit=_RECENT))
+        plan.offer_spare(self._backend.latest(dataclasses.replace(scope, tiers=("episodic",)), limit=_RECENT))
         plan.fill()
         return plan.context()
 
-    def _session(self, namespace: str, session_id: str | None) -> list[Turn]:
+    def _session(self, namespace: str, session_id: str | None, as_of: datetime | None) -> list[Turn]:
         """Return the last messages of a session as `Turn` objects, from all users, agents and projects."""
         if session_id is None:
             return []
-        scope = Scope(namespace, kinds=("message",), session_id=session_id)
+        scope = Scope(namespace, kinds=("message",), session_id=session_id, as_of=as_of)
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _instructions(self, scope: Scope, query: str) -> list[MemoryEntry]:

@@ -32,7 +32,7 @@ from agentformer.types import new_id
 
 log = logging.getLogger("agentformer")
 
-FORMAT = 1
+FORMAT = 2  # 2: with the validity of entries; a container of format 1 is read too, and written in format 2
 LEASE_SECONDS = 15.0  # a writer that has not changed the head for this time is considered dead
 BUSY_SECONDS = 60.0  # time that a writer waits for other writers
 _INLINE_BYTES = 1_000_000  # longer changes are written into further items
@@ -89,7 +89,7 @@ class Head:
     def from_item(cls, item: Mapping[str, Any]) -> Head:
         """Return the head that an item contains. Raises `StoreError` if another version of AgentFormer, with another
         format, wrote the container."""
-        if item.get("format") != FORMAT:
+        if item.get("format") not in (1, FORMAT):
             raise StoreError("another version of agentformer wrote this container; use the newest version on all nodes")
         values = {name: item[name] for name in (*_STORED, "sequences")}
         return cls(**values, changes=_unpacked(item["changes"]), etag=item["_etag"])

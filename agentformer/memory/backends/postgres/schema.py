@@ -251,6 +251,13 @@ END $$;
 MIGRATIONS: tuple[str, ...] = (
     # 1
     _FUNCTIONS + _CLOCK + _RECORDS + _WORDS + _NODES + _FILES + _COMMITS + _MOVE_ENTRY,
+    # 2: validity and expiry.
+    """
+    ALTER TABLE entries ADD COLUMN valid_from bigint, ADD COLUMN valid_to bigint, ADD COLUMN expires_at bigint;
+    CREATE INDEX entries_by_start ON entries (namespace, valid_from) WHERE valid_from IS NOT NULL;
+    CREATE INDEX entries_by_end ON entries (namespace, valid_to) WHERE valid_to IS NOT NULL;
+    CREATE INDEX entries_by_expiry ON entries (namespace, expires_at) WHERE expires_at IS NOT NULL;
+    """,
 )
 
 

@@ -4,6 +4,7 @@ a search share one transaction."""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import threading
 from collections import OrderedDict
@@ -17,8 +18,9 @@ import numpy as np
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres import PostgresDatabase, dialect
 from agentformer.memory.backends.postgres.server import Ready, ReadyKey
+from agentformer.records.codec import now_micros
 from agentformer.records.database import RecordsSnapshot
-from agentformer.records.scopes import SEARCHED, where
+from agentformer.records.scopes import NEXT_CHANGE, SEARCHED, where
 from agentformer.types import RecordStore, Scope
 
 _LAST_SEQ = "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
@@ -113,25 +115,26 @@ class ScopeRows(ScopeMask):
 
 class ServerScopes:
     """Counts the entries of scopes, because a scope with few entries is searched in another way. The counts are cached
-    until the next change. Thread-safe."""
+    until the next change, or until an entry enters or leaves a scope as time passes. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._cached: OrderedDict[str, tuple[int, ScopeRows]] = OrderedDict()
+        self._cached: OrderedDict[str, tuple[int, int, float, ScopeRows]] = OrderedDict()
 
     def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeRows:
         """Return the scope with the number of its entries. `seq` is the newest change that `connection` can read."""
-        key = repr(scope)
+        key, at = repr(scope), now_micros()
         with self._lock:
             cached = self._cached.get(key)
-        if cached and cached[0] == seq and scope.min_salience <= 0:
-            return cached[1]
+        if cached and cached[0] == seq and cached[1] <= at < cached[2] and scope.min_salience <= 0:
+            return cached[3]
         condition, values = where(scope)
-        query = f"SELECT count(*) FROM (SELECT 1 FROM entries WHERE {condition} AND {SEARCHED} LIMIT {FEW + 1}) AS few"
-        count = int(connection.execute(query, values).fetchone()[0])
-        found = ScopeRows(np.zeros(0, np.bool_), count, scope)
+        few = f"SELECT 1 FROM entries WHERE {condition} AND {SEARCHED} LIMIT {FEW + 1}"
+        query = f"SELECT (SELECT count(*) FROM ({few}) AS few), ({NEXT_CHANGE})"
+        count, until = connection.execute(query, [*values, *[scope.namespace, at] * 3]).fetchone()
+        found = ScopeRows(np.zeros(0, np.bool_), int(count), scope)
         with self._lock:
-            self._cached[key] = seq, found
+            self._cached[key] = seq, at, until or math.inf, found
             self._cached.move_to_end(key)
             if len(self._cached) > _MAX_CACHED:
                 self._cached.popitem(last=False)
