@@ -36,7 +36,7 @@ def set_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[datetime], None]:
     """Set the clock of the records."""
 
     def set_to(moment: datetime) -> None:
-        for module in (codec, scopes, "agentformer.memory.backends.local_json.search", "agentformer.memory.backends"):
+        for module in (codec, scopes, "agentformer.memory.backends"):
             target = f"{module}.now" if isinstance(module, str) else f"{module.__name__}.now"
             monkeypatch.setattr(target, lambda: moment)
         monkeypatch.setattr("agentformer.memory.memory_cleaner.now", lambda: moment)
