@@ -55,13 +55,13 @@ class Recall:
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)
         nearness = Nearness(hits, self._embedder)
-        ranked = weighed = weigh_by_salience(hits, query.scope.decay)
+        ranked = weigh_by_salience(hits, query.scope.decay)
         if relevant_only:
             ranked = relevant_hits(query.text, ranked, nearness)  # tolerates misspelt words
         elif query.mode == "hybrid":
             ranked = above_noise(ranked, self._noise_floor if noise_floor is None else noise_floor, nearness)
         found = [hit for hit in ranked if hit.score >= query.min_score]
-        others = [hit for hit in weighed if hit.score >= query.min_score] if found else []
+        others = [hit for hit in nearness.hits if hit.score >= query.min_score] if found else []
         best = latest_first(found, nearness.languages, query.text, others)[: query.limit]
         best = name_originals(best, query.text, self._backend.get)
         return hits.with_hits(best) if best else Hits((), (*hits.warnings, *self._why_nothing(wider)))
