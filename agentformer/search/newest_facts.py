@@ -24,17 +24,29 @@ NEAR = 0.15  # a hit gets a better rank only if its score is at least this share
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
-def latest_first(hits: Sequence[Hit], languages: EntryLanguages | None = None, question: str = "") -> list[Hit]:
+def latest_first(
+    hits: Sequence[Hit],
+    languages: EntryLanguages | None = None,
+    question: str = "",
+    others: Sequence[Hit] = (),
+) -> list[Hit]:
     """Return the hits in a new order: hits that replace each other are sorted by time, newest first.
 
     A hit replaces an older one if both have the same owner (see `owner`) and the newer one states another value of the
     same fact. The older one then has the id of the newest such hit in `Hit.newer`. Such hits only exchange ranks with
     each other, and other hits keep their ranks. Each rank keeps its score, so a hit that gets a new rank gets the score
     of this rank. A hit gets a better rank only if its own score is not much lower than the score of this rank (`NEAR`).
-    If the `question` asks for the past, or names the older value, the ranks stay the same.
+    If the `question` asks for the past, or names the older value, the ranks stay the same. `others` are hits that the
+    search has left out as not relevant. Those that replace one of the `hits` are added.
     """
     languages = languages or EntryLanguages()
-    newer = _newer(hits[:COMPARED], languages)
+    known = {hit.entry.id for hit in hits} if others else set()
+    compared = [*hits, *(hit for hit in others if hit.entry.id not in known)][:COMPARED]
+    newer = _newer(compared, languages)
+    added = sorted({place for old, place in newer.items() if old < len(hits) <= place})
+    if added:
+        return latest_first([*hits, *(compared[place] for place in added)], languages, question)
+    newer = {old: place for old, place in newer.items() if old < len(hits)}
     if not newer:
         return [*hits]
     marked = [replace(hit, newer=hits[newer[n]].entry.id) if n in newer else hit for n, hit in enumerate(hits)]

@@ -3,7 +3,7 @@
 A store searches words and vectors, and fuses and boosts what they find; the votes of each hit show these ranked lists
 (`search.hybrid`). The steps of this module finish the order. There is one list of steps for each purpose:
 
-- `for_search`: salience, relevance or noise floor, least score, newest facts, limit.
+- `for_search`: salience, relevance or noise floor, newest facts, least score, limit.
 - `for_answer`: salience, usable (without messages that only ask), newest facts, limit.
 - `for_context`: room, salience, relevance, newest facts.
 
@@ -34,7 +34,7 @@ def for_search(query: Query, nearness: Nearness, *, noise_floor: float, relevant
         steps.append(relevance(query.text, nearness))
     elif query.mode == "hybrid":
         steps.append(above_noise(noise_floor, nearness))
-    return [*steps, _least_score(query.min_score), newest_facts(query.text, nearness), _limit(query.limit)]
+    return [*steps, newest_facts(query.text, nearness), _least_score(query.min_score), _limit(query.limit)]
 
 
 def for_answer(query: Query, nearness: Nearness, usable: Callable[[Hit], bool]) -> list[Step]:
@@ -87,8 +87,8 @@ def above_noise(floor: float, nearness: Nearness) -> Step:
 
 def newest_facts(text: str, nearness: Nearness) -> Step:
     """Return the step that ranks the newest of facts that replace each other first, unless the query asks for the
-    past (see `search.newest_facts`)."""
-    return Step("newest facts", lambda hits: latest_first(hits, nearness.languages, text))
+    past (see `search.newest_facts`). A newer fact that an earlier step left out comes back."""
+    return Step("newest facts", lambda hits: latest_first(hits, nearness.languages, text, nearness.hits))
 
 
 def _least_score(least: float) -> Step:

@@ -75,10 +75,11 @@ class EntryLanguages:
 
 class Nearness:
     """The cosines of hits on the scale of `embedders.calibration`, and the languages of their entries, for one search
-    request. `embedder` is the embedder of the store; it is calibrated when the first cosine is needed. Without an
-    embedder, the cosines stay the same."""
+    request. `hits` are all hits of the request. `embedder` is the embedder of the store; it is calibrated when the
+    first cosine is needed. Without an embedder, the cosines stay the same."""
 
     def __init__(self, hits: Hits, embedder: Embedder | None = None) -> None:
+        self.hits = hits
         self.languages = EntryLanguages(hits.analyzed)
         self._embedder = embedder
 

@@ -19,7 +19,8 @@ class Step(NamedTuple):
 
 
 class Move(NamedTuple):
-    """A hit that a step has moved among the hits that stay. Ranks start at 1."""
+    """A hit that a step has moved among the hits that stay. Ranks start at 1; `before` is 0 for a hit that an earlier
+    step had left out."""
 
     entry_id: str
     before: int
@@ -50,10 +51,11 @@ def changes(hits: Hits) -> list[Change]:
     for before, after in zip(hits.steps, hits.steps[1:], strict=False):
         kept = set(after.ids)
         ranks = {id_: rank for rank, id_ in enumerate((id_ for id_ in before.ids if id_ in kept), 1)}
-        moves = (Move(id_, ranks[id_], rank) for rank, id_ in enumerate(after.ids, 1) if id_ in shown)
+        moves = (Move(id_, ranks.get(id_, 0), rank) for rank, id_ in enumerate(after.ids, 1) if id_ in shown)
         moved = tuple(move for move in moves if move.before != move.after)
-        if moved or len(kept) < len(before.ids):
-            found.append(Change(after.name, len(before.ids) - len(kept), moved))
+        left_out = len(before.ids) - len(ranks)
+        if moved or left_out:
+            found.append(Change(after.name, left_out, moved))
     return found
 
 

@@ -177,6 +177,16 @@ def test_a_recall_leads_to_what_summaries_stand_for(
     assert "Lokki lies at berth 0" in run("recall", "Lokki", "--kind", "message", "--archived").stdout
 
 
+def test_a_recall_shows_which_fact_is_former(run: Invoke, shown: Callable[..., Any]) -> None:
+    older = shown("remember", "The project deadline is 3 March.", "--at", "2026-01-05T09:00:00Z")
+    newer = shown("remember", "The deadline was moved to 24 March.", "--at", "2026-02-05T09:00:00Z")
+    assert [hit["newer"] for hit in shown("recall", "When is the project deadline?")["hits"]] == [None, newer["id"]]
+    lines = run("recall", "When is the project deadline?").stdout.splitlines()
+    assert f"former (2026-01-05 09:00); newer: {newer['id']}" in lines[-1]
+    answer = shown("ask", "When is the project deadline?", "--memories")
+    assert answer["citations"][0]["entry_id"] == newer["id"] != older["id"]
+
+
 def test_recall_gives_the_records_of_the_host_application(run: Invoke, shown: Callable[..., Any]) -> None:
     kept = shown("remember", TEA, "--source", "ticket:4711")
     (reference,) = shown("recall", "tea", "--references")["references"]

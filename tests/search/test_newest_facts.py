@@ -185,6 +185,15 @@ def test_a_hit_takes_no_place_that_its_score_is_far_from() -> None:
     assert [hit.score for hit in latest_first([Hit(rome, 1.0), Hit(turku, 0.71), Hit(oslo, 0.69)])] == [1.0, 0.71, 0.69]
 
 
+def test_a_newer_fact_that_the_search_has_left_out_is_added() -> None:
+    found = hits("Anna lives in Turku", "Anna likes tea", "Anna moved to Oslo")
+    ordered = latest_first(found[:1], others=found)
+    assert [hit.entry.id for hit in ordered] == ["2", "0"]
+    assert [hit.score for hit in ordered] == [1.0, 0.98] and ordered[1].newer == "2"
+    assert latest_first(found[1:2], others=found) == found[1:2]  # what replaces no hit is not added
+    assert [hit.entry.id for hit in latest_first(found[2:], others=found)] == ["2"]
+
+
 def test_a_question_for_the_past_or_for_the_older_value_keeps_the_order() -> None:
     def asked(question: str, older: str, newer: str) -> list[str]:
         return [hit.entry.id for hit in latest_first(hits(older, newer), question=question)]

@@ -19,6 +19,10 @@ from agentformer.types import Hit, Hits, MemoryEntry, Query, Scope
 pytestmark = pytest.mark.unit
 
 
+TURKU = {"created_at": datetime(2026, 2, 1, tzinfo=UTC), "kind": "fact"}
+OSLO = {"created_at": datetime(2026, 1, 1, tzinfo=UTC), "kind": "fact"}
+
+
 def hit(name: str, score: float = 1.0, content: str = "tea", **given: Any) -> Hit:
     return Hit(MemoryEntry(name, content, **given), score)
 
@@ -53,7 +57,17 @@ def test_a_step_is_explained_by_the_places_in_the_result() -> None:
     hits = [hit("d"), hit("c")]
     moved = Change("newest facts", 0, (Move("c", 3, 2), Move("d", 2, 1)))
     assert explain_step(moved, hits) == "Step newest facts: hit 1 from 2nd to 1st, hit 2 from 3rd to 2nd"
+    assert explain_step(Change("newest facts", 0, (Move("d", 0, 1),)), hits) == (
+        "Step newest facts: hit 1 brought back to 1st"
+    )
     assert explain_step(Change("limit", 1, ()), hits) == "Step limit: 1 hit left out"
+
+
+def test_a_newer_fact_that_a_step_left_out_comes_back() -> None:
+    hits = Hits([hit("old", 1.0, "Anna lives in Oslo.", **OSLO), hit("new", 0.9, "Anna moved to Turku.", **TURKU)])
+    found = run(hits.with_hits(hits[:1]), for_answer(Query("Where is Anna's home?"), Nearness(hits), lambda _: True))
+    assert ids(found) == ["new", "old"]
+    assert changes(found) == [Change("newest facts", 0, (Move("new", 0, 1), Move("old", 1, 2)))]
 
 
 def test_hits_that_no_pipeline_has_ordered_have_no_changes() -> None:
@@ -76,10 +90,6 @@ def test_a_search_weighs_by_salience_and_then_applies_its_least_score_and_limit(
     found = run(hits, for_search(query, Nearness(hits), noise_floor=0.0))
     assert [(each.entry.id, round(each.score, 3)) for each in found] == [("b", 0.75), ("c", 0.74)]
     assert [change.step for change in changes(found)] == ["salience", "least score"]
-
-
-TURKU = {"created_at": datetime(2026, 2, 1, tzinfo=UTC), "kind": "fact"}
-OSLO = {"created_at": datetime(2026, 1, 1, tzinfo=UTC), "kind": "fact"}
 
 
 @pytest.mark.parametrize("purpose", ["search", "answer", "context"])
@@ -116,8 +126,8 @@ def test_a_search_of_a_memory_says_which_steps_ordered_it(tmp_path: Path) -> Non
         "found",
         "salience",
         "noise floor",
-        "least score",
         "newest facts",
+        "least score",
         "limit",
     ]
-    assert ids(found) == [found.steps[-2].ids[0]]
+    assert ids(found) == [found.steps[-3].ids[0]]

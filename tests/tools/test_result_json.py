@@ -55,6 +55,16 @@ def test_a_hit_shows_its_place_in_the_document_or_the_whole_content() -> None:
         assert [passage_json(Hit(entry, 1.0), 9)[name] for name in ("document", "page")] == [place[0], place[2]]
 
 
+def test_a_former_fact_names_the_newer_one() -> None:
+    former = Hit(make_entry("I live in Turku"), 1.0, newer="id-2")
+    assert hit_json(former)["newer"] == memory_hit_json(former)["newer"] == "id-2"
+    assert {"former": True, "newer": "id-2"}.items() <= brief_hit_json(former, 100).items()
+    assert passage_json(former, 100)["former"] is True
+    current = Hit(former.entry, 1.0)
+    assert hit_json(current)["newer"] is None
+    assert "former" not in {**brief_hit_json(current, 100), **passage_json(current, 100)}
+
+
 def test_a_text_for_a_model_is_cut_around_the_best_match() -> None:
     content = "0123456789"
     for span, most, shown in (

@@ -95,7 +95,8 @@ class Factor(ResponseModel):
 
 
 class Move(ResponseModel):
-    """A hit that a step moved among the hits that stayed. Ranks start at 1."""
+    """A hit that a step moved among the hits that stayed. Ranks start at 1; `before` is 0 for a hit that an earlier
+    step had left out."""
 
     entry_id: str
     before: int

@@ -267,8 +267,11 @@ def explain_step(change: Change, hits: Sequence[Hit]) -> str:
     """Return a text with what a step of the search has changed, such as `Step newest facts: hit 1 from 2nd to 1st`. The
     number of a hit is its place in the result."""
     places = {hit.entry.id: place for place, hit in enumerate(hits, 1)}
-    moved = sorted((places[entry_id], _ordinal(before), _ordinal(after)) for entry_id, before, after in change.moved)
-    parts = [f"hit {place} from {before} to {after}" for place, before, after in moved]
+    moved = sorted((places[entry_id], before, after) for entry_id, before, after in change.moved)
+    parts = [
+        f"hit {place} {f'from {_ordinal(before)}' if before else 'brought back'} to {_ordinal(after)}"
+        for place, before, after in moved
+    ]
     parts += [f"{plural(change.left_out, 'hit')} left out"] if change.left_out else []
     return f"Step {change.step}: {', '.join(parts)}"
 

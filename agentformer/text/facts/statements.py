@@ -47,6 +47,7 @@ _FREQUENT = frozenset(
 _SHARED = (
     0.5  # weight of "is" and "not" for the language of a text, because they are other words elsewhere ("on", "en")
 )
+_NONE = frozenset[str]()
 _BASE = {"ca": "can", "wo": "will", "sha": "shall"}  # "can't", "won't"
 _HALVES = frozenset({"am", "pm", "a.m", "p.m"})
 
@@ -176,22 +177,48 @@ def group_weights(content: str) -> dict[str, float]:
     votes, written = language_votes(content).votes, _WORD.findall(content)
     weights = {}
     for group, codes in _GROUPS.items():
-        kinds = (_phrase([word.casefold()], 0, group)[1] - _FREQUENT for word in written)
+        kinds = (_kinds_of(word.casefold(), group) - _FREQUENT for word in written)
         known = sum(_SHARED if each <= {"copulas", "negations"} else 1 for each in kinds if each)
         pronouns = written.count("I") if group == "en" else 0
         weights[group] = known + pronouns + max(votes.get(code, 0.0) for code in codes)
     return weights
 
 
+@cache
+def _first_words(group: str) -> frozenset[str]:
+    return frozenset(phrase[0] for phrase in _words_of(group) if len(phrase) > 1)
+
+
 def _phrase(folded: Sequence[str], at: int, group: str) -> tuple[int, frozenset[str]]:
     """Return the size and the kinds of the longest known phrase at a position, or (1, no kinds)."""
+    if folded[at] in _first_words(group):
+        for size in range(min(_PHRASE, len(folded) - at), 1, -1):
+            if kinds := _words_of(group).get(tuple(folded[at : at + size])):
+                return size, kinds
+    return 1, _kinds_of(folded[at], group)
+
+
+@lru_cache(maxsize=_CACHED)
+def _kinds_of(word: str, group: str) -> frozenset[str]:
+    """Return the kinds of a word in `statement_words.txt`."""
     known = _words_of(group)
-    for size in range(min(_PHRASE, len(folded) - at), 1, -1):
-        if kinds := known.get(tuple(folded[at : at + size])):
-            return size, kinds
-    word, none = folded[at], frozenset[str]()
-    beginnings = (known.get((f"{word[:length]}*",), none) for length in range(len(word), 2, -1))
-    return 1, known.get((word,), none) | next(filter(None, beginnings), none)
+    beginnings = (known.get((f"{word[:length]}*",), _NONE) for length in range(len(word), 2, -1))
+    return known.get((word,), _NONE) | next(filter(None, beginnings), _NONE)
+
+
+@lru_cache(maxsize=_CACHED)
+def _read_word(word: str, group: str) -> tuple[str, str]:
+    """Return the kind of a folded word, and its stem or number. The kind is "f" for a function word, "m" for a month,
+    "#" for a number word, "t" for a weekday, and "-" for another word. A month may also be a function word ("may")."""
+    if months(word):
+        return "m", stem(word, group)
+    if word in _function_words(group):
+        return "f", word
+    word = word.removesuffix("'s")
+    numbers = (NUMBER_WORDS[code][word] for code in _GROUPS[group] if word in NUMBER_WORDS.get(code, {}))
+    if number := next(numbers, ""):
+        return "#", number
+    return "t" if weekdays(word) else "-", stem(word, group)
 
 
 @lru_cache(maxsize=_CACHED)
@@ -291,7 +318,7 @@ class _Reader:
 
     def _mark_verb(self, kinds: frozenset[str], word: str) -> None:
         """Take account of a phrase that may be the verb."""
-        found, before = self.found, self._known.get((self._before,), frozenset[str]())
+        found, before = self.found, self._known.get((self._before,), _NONE)
         is_verb = not (self._before and before.isdisjoint({"i", "we", "they"})) and not kinds.isdisjoint(CLASSES)
         if before.isdisjoint({"a", "the", "my"}):  # not as in "the support email"
             found.many |= "many" in kinds
@@ -313,26 +340,23 @@ class _Reader:
             self.found.negated = True
             word = word.removesuffix("n't")
             word = _BASE.get(word, word)
-        month = months(word) and (written[0].isupper() or self.found.group != "en")
-        if word in self._function_words and not month:
-            kinds = self._known.get((word,), frozenset())
+        kind, value = _read_word(word, self.found.group)
+        if kind == "m" and not written[0].isupper() and self.found.group == "en":
+            kind = "f" if word in self._function_words else "-"  # "may", "march"
+        if kind == "f":
+            kinds = self._known.get((word,), _NONE)
             self.found.own |= "my" in kinds and not self.found.words
             if kinds.isdisjoint({"a", "the", "copulas"}) and word not in ("do", "does"):
                 self.found.rest.append(word)
             self._before = word
-            return
-        word = word.removesuffix("'s")
-        for code in _GROUPS[self.found.group]:
-            if word in NUMBER_WORDS.get(code, {}):
-                self._number(NUMBER_WORDS[code][word])
-                return
-        if month or weekdays(word):
-            self._add(stem(word, self.found.group), "t", written)
-            return
-        if word.endswith("ed") and self.found.group == "en" and len(word) > 4 and not self.found.copula:
-            self.found.past = True
-        kind = "w" if not written[0].isupper() and written.islower() else "i" if first else "n"
-        self._add(stem(word, self.found.group), kind, written)
+        elif kind == "#":
+            self._number(value)
+        elif kind in "mt":
+            self._add(value, "t", written)
+        else:
+            self.found.past |= word.endswith("ed") and self.found.group == "en" and len(word) > 4
+            lower = not written[0].isupper() and written.islower()
+            self._add(value, "w" if lower else "i" if first else "n", written)
 
     def _number(self, written: str) -> None:
         value = " ".join(sorted(number_values(written))) or written
@@ -383,7 +407,7 @@ class _Reader:
         found = self.found
         if not (found.copula and found.verb == 1 < len(found.words) and found.kinds[0] in ("i", "n")):
             return
-        if found.definite or "kin" in _phrase([self._raw[1].casefold()], 0, found.group)[1]:
+        if found.definite or "kin" in _kinds_of(self._raw[1].casefold(), found.group):
             return
         if not set(found.kinds[1:]) <= ({"w", "n"} if found.group == "de" else {"w"}):
             return
