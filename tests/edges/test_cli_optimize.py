@@ -60,7 +60,7 @@ def test_what_was_chosen_and_how_sure_that_is_is_told_and_written(
     assert target.read_text() == "OPENAI_API_KEY=mine\nAGENTFORMER_WINDOW_TOKENS=32\n"
     told = shown("optimize", far, *WINDOWS, "--work", work)
     assert (told["verdict"], told["chosen"], told["written"]) == ("better", {"window_tokens": 32}, None)
-    assert (told["embedded"], told["reused"]) == (0, 4)
+    assert (told["embedded"], told["reused"]) == (0, 6)
     assert told["gain"]["test"][1] > 0
     assert sorted(path.name for path in Path(far).iterdir()) == ["corpus.jsonl", "queries.jsonl"]
 

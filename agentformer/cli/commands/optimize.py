@@ -265,8 +265,9 @@ def _write(target: Path | None, result: Optimization, force: bool) -> list[str] 
     settings were chosen, or if they are not proven better and `force` is false."""
     if target is None or not result.changed or (result.verdict != "better" and not force):
         return None
-    gain = f"{interval_text(result.gain['test'], '+')} on {plural(result.questions['test'], 'question')}"
-    comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric} {gain}"
+    gain = result.gain.get("test")
+    text = f" {interval_text(gain, '+')} on {plural(result.questions['test'], 'question')}" if gain else ""
+    comment = f"agentformer optimize {result.name}, {datetime.now(UTC):%Y-%m-%d}: {result.metric}{text}"
     return write_settings(target, {name: value for name, (_, value) in result.changed.items()}, comment)
 
 
@@ -289,7 +290,8 @@ def _print(result: Optimization, options: OptimizeOptions, work: Path) -> None:
     say()
     for name, (former, value) in result.changed.items():
         say(f"{name}: {former} -> {value}")
-    say(_VERDICTS[result.verdict])
+    judged = "test" in result.gain or not result.changed
+    say(_VERDICTS[result.verdict] if judged else "the chosen settings are not judged yet: keep your settings")
     if result.changed.keys() & _STORED:
         say("chunking and embedding settings apply to new documents; ingest your documents again into a new memory")
     say(f"measurements are kept in {work_folder(work)}")
@@ -299,7 +301,8 @@ def _rows(result: Optimization) -> Iterator[tuple[str, ...]]:
     means = [("present", "", result.current)]
     means += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
     for name, sign, figures in means:
-        yield (name, *(interval_text(interval, sign) for interval in figures.values()))
+        cells = (interval_text(figures[half], sign) if half in figures else "not measured" for half in result.questions)
+        yield (name, *cells)
 
 
 def _print_tried(result: Optimization) -> None:

@@ -2,7 +2,7 @@
 half) and judged with the other half (the test half), which the search does not see.
 
 To measure a configuration (a set of settings), the passages are stored in a temporary memory with these settings, and
-all questions are asked. Ranks and vectors are kept in the work folder, so an interrupted run continues."""
+the questions of a half are asked. Ranks and vectors are kept in the work folder, so an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -124,7 +124,7 @@ class Tried(NamedTuple):
 class Optimization:
     """The result of an optimisation. `current` and `best` are the means of the metric with the current and with the
     chosen settings, and `gain` is the paired difference, for each half of the questions. Only the development half was
-    used to choose the settings. The means are empty if the time was over before the current settings were measured."""
+    used to choose the settings. A half that was not measured before the time was over is left out."""
 
     name: str
     level: Level
@@ -182,24 +182,28 @@ def optimize(
     Raises `InvalidInput` for too few questions, `Conflict` while another process uses the folder, `StoreFull` if the
     folder cannot be written, and `EmbedderUnavailable` if the embedder fails."""
     ends = None if options.budget is None else time.monotonic() + options.budget
-    questions = corpus.dataset.answerable
-    divided = question_halves(questions, options.level, options.seed)
+    divided = question_halves(corpus.dataset.answerable, options.level, options.seed)
     choice: Half = "development" if "development" in divided else "test"
-    place, value_of = {question.id: number for number, question in enumerate(questions)}, metric(options.metric)
+    value_of, own = metric(options.metric), work_folder(work)
+    with _lock(own), closing(Measurements(corpus, divided, own, ends, progress)) as run:
 
-    def scores(measured: Measured, half: Half) -> list[float]:
-        return [value_of(measured.ranks[place[each.id]]) for each in divided[half]] if measured.ranks else []
+        def scores(configuration: Configuration, half: Half) -> list[float]:
+            return [value_of(ranks) for ranks in run.of(configuration, half).ranks]
 
-    own = work_folder(work)
-    with _lock(own), closing(Measurements(corpus, own, ends, progress)) as run:
+        def judged(configuration: Configuration) -> dict[Half, list[float]]:
+            found: dict[Half, list[float]] = {}
+            for half in divided:
+                with suppress(OutOfTime):
+                    found[half] = scores(configuration, half)
+            return found
+
         only, without = frozenset(options.only), frozenset(options.without)
         grid = Grid(options.level, only, without, run.model_tokens, _longest(corpus, run), _languages(corpus.dataset))
-        chosen, finished = search(grid, run.current, lambda each: scores(run.of(each), choice), run.plan)
-    current, best = (
-        {half: scores(run.measured[key(each)], half) for half in divided if key(each) in run.measured}
-        for each in (run.current, chosen)
-    )
-    few = len(questions) < _FEW
+        chosen, finished = search(grid, run.current, lambda each: scores(each, choice), run.plan)
+        run.end_search()
+        current, best = judged(run.current), judged(chosen)
+        tried = [(each, scores(each.configuration, choice)) for each in run.measured.values() if each.half == choice]
+    few = sum(map(len, divided.values()))
     return Optimization(
         corpus.dataset.name,
         options.level,
@@ -210,12 +214,12 @@ def optimize(
         chosen,
         {half: intervals([values])[0] for half, values in current.items()},
         {half: intervals([values])[0] for half, values in best.items()},
-        {half: difference(values, current[half]) for half, values in best.items()},
-        tuple(_tried(each, run.current, scores(each, choice), current[choice]) for each in run.measured.values()),
-        finished,
+        {half: difference(values, current[half]) for half, values in best.items() if half in current},
+        tuple(_tried(each, run.current, values, current[choice]) for each, values in tried),
+        finished and len(best) == len(divided),
         run.reused,
         corpus.embedder.embedded,
-        (*corpus.dataset.notes, *((_FEW_NOTE.format(len(questions)),) if few else ()), *run.notes),
+        (*corpus.dataset.notes, *((_FEW_NOTE.format(few),) if few < _FEW else ()), *run.notes),
     )
 
 
@@ -280,24 +284,35 @@ class Measured(NamedTuple):
     there are no ranks, and `skipped` is the reason. `seconds` is 0 for a measurement of an earlier run."""
 
     configuration: Configuration
+    half: Half
     ranks: Sequence[Ranks]
     seconds: float = 0.0
     skipped: str = ""
 
 
 class Measurements:
-    """The measurements of a corpus, each made once, and stored in a folder for the next run. `ends` is the moment at
-    which the time is over, in seconds of `time.monotonic`, or None. `progress` receives what is done now."""
+    """The measurements of configurations with the questions of a half, each made once, and stored in a folder for the
+    next run. `ends` is the moment at which the time is over, in seconds of `time.monotonic`, or None; a part of the
+    time is reserved for the test half. `progress` receives what is done now."""
 
-    def __init__(self, corpus: Corpus, folder: Path, ends: float | None, progress: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        corpus: Corpus,
+        divided: Mapping[Half, Sequence[Question]],
+        folder: Path,
+        ends: float | None,
+        progress: Callable[[str], None],
+    ) -> None:
         self.current = present(corpus.settings)
-        self.measured: dict[str, Measured] = {}  # in the order of measurement
+        self.measured: dict[tuple[str, Half], Measured] = {}  # in the order of measurement
         self.reused = 0  # measurements of earlier runs
         self._left = 0  # planned configurations
         self.notes: dict[str, None] = {}  # without repetition
         self.model_tokens = 0  # tokens that the model can read; 0 if there are no vectors
         self._corpus = corpus
         self._ends = ends
+        self._reserved = 0.0  # seconds for the current and the chosen settings with the test half
+        self._searching = True
         self._progress = progress
         model = ""
         try:
@@ -307,26 +322,34 @@ class Measurements:
             self.notes[f"only words were searched: {error}"] = None
         fixed = {name: str(getattr(corpus.settings, name)) for name in _FIXED}
         analyzers = analyzer_names(settings_of(corpus.settings, _AUTOMATIC))
-        self._inputs = json.dumps([corpus.dataset.digest(), model, __version__, ANALYSIS, fixed, analyzers])
+        self._asked = {half: corpus.dataset.asking(questions) for half, questions in divided.items()}
+        self._inputs = {
+            half: json.dumps([dataset.digest(), model, __version__, ANALYSIS, fixed, analyzers])
+            for half, dataset in self._asked.items()
+        }
         self._rows = Rows(folder / "measured.sqlite3")
         self._folder = folder / "stores"
         self._stored: dict[str, Path] = {}  # `stored_key` -> folder of a filled memory; the last one used is last
         corpus.embedder.before = self._check_time
 
-    def of(self, configuration: Configuration) -> Measured:
+    def of(self, configuration: Configuration, half: Half) -> Measured:
         """Return the measurement of a configuration. Raises `InvalidInput` if the current settings cannot run, and
         `OutOfTime` if the time is over; the vectors that were made until then are kept."""
-        name = key(configuration)
+        name = key(configuration), half
         if name not in self.measured:
-            row = hashlib.blake2b(f"{self._inputs}\n{name}".encode(), digest_size=16).digest()
+            row = hashlib.blake2b(f"{self._inputs[half]}\n{name[0]}".encode(), digest_size=16).digest()
             if stored := self._rows.get([row]):
                 self.reused += 1
-                self.measured[name] = Measured(configuration, json.loads(stored[row]))
+                self.measured[name] = Measured(configuration, half, json.loads(stored[row]))
             else:
-                self.measured[name] = self._measure(configuration, row)
+                self.measured[name] = self._measure(configuration, half, row)
         if self.measured[name].skipped and configuration == self.current:
             raise InvalidInput("settings", f"the current settings cannot be used: {self.measured[name].skipped}")
         return self.measured[name]
+
+    def end_search(self) -> None:
+        """Make the reserved time available."""
+        self._searching = False
 
     def plan(self, left: int) -> None:
         """Set the number of planned configurations, which `progress` reports."""
@@ -339,19 +362,19 @@ class Measurements:
         with using(self._folder):
             delete(self._folder)
 
-    def _measure(self, configuration: Configuration, row: bytes) -> Measured:
+    def _measure(self, configuration: Configuration, half: Half, row: bytes) -> Measured:
         started = time.monotonic()
         try:
-            ranks, complete = self._ranks(configuration)
+            ranks, complete = self._ranks(configuration, half)
         except (InvalidInput, MissingExtra) as error:
             if isinstance(error, InvalidInput) and error.field == "DIR":  # no memory can store this passage
                 raise
-            return Measured(configuration, (), time.monotonic() - started, str(error))
+            return Measured(configuration, half, (), time.monotonic() - started, str(error))
         if complete:
             self._rows.put({row: json.dumps(ranks).encode()})
-        return Measured(configuration, ranks, time.monotonic() - started)
+        return Measured(configuration, half, ranks, time.monotonic() - started)
 
-    def _ranks(self, configuration: Configuration) -> tuple[list[Ranks], bool]:
+    def _ranks(self, configuration: Configuration, half: Half) -> tuple[list[Ranks], bool]:
         """Return the ranks, and whether the reranker, if there is one, ranked the passages of every question."""
         changed = differing(self.current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
@@ -360,9 +383,10 @@ class Measurements:
             self._check_time()
             self._progress(f"{len(self.measured)} measured, {self._left} planned, {name}: {number} of {all_} {what}")
 
-        dataset = self._corpus.dataset
+        dataset = self._asked[half]
         self._check_time()
         with self._opened(configuration, lambda number, all_: step(number, all_, "passages stored")) as trial:
+            opened = time.monotonic()
             if self.model_tokens:  # embed before the search, which would ignore a failure and search only by words
                 for question in dataset.answerable:
                     trial.embedder.embed_query(question.text)
@@ -374,6 +398,8 @@ class Measurements:
                 passage_of=self._corpus.passage_of,
                 progress=lambda number, all_: step(number, all_, "questions asked"),
             )
+        if self._searching:
+            self._reserved = 2 * (time.monotonic() - opened)
         self.notes.update(dict.fromkeys(evaluation.warnings))
         complete = not any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
         return [outcome.ranks["hybrid"] for outcome in evaluation.outcomes], complete
@@ -387,8 +413,8 @@ class Measurements:
         if place is None:
             place = self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
             with using(self._folder):
-                while len(self._stored) >= _STORES:
-                    delete(self._stored.pop(next(iter(self._stored))))
+                while len(self._stored) >= _STORES:  # the memory of the current settings stays
+                    delete(self._stored.pop(next(each for each in self._stored if each != stored_key(self.current))))
                 delete(place)
                 make_folder(place)
         with self._corpus.opens(settings_of(self._corpus.settings, configuration), place) as trial:
@@ -401,5 +427,5 @@ class Measurements:
             yield trial
 
     def _check_time(self) -> None:
-        if self._ends is not None and time.monotonic() >= self._ends:
+        if self._ends is not None and time.monotonic() + self._searching * self._reserved >= self._ends:
             raise OutOfTime

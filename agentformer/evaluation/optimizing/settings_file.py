@@ -15,7 +15,7 @@ from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.settings import ENV_PREFIX
 
 _BOM = b"\xef\xbb\xbf"
-_LINE = re.compile(r"(\s*(?:export[^\S\r\n]+)?)(.*?)([\r\n]*)", re.DOTALL)  # what is before, the setting, the line end
+_BEFORE = re.compile(r"\s*(?:export[^\S\r\n]+)?")  # the text before a name in a line, and the empty lines above
 
 
 def write_settings(path: Path, values: Mapping[str, object], comment: str = "") -> list[str]:
@@ -28,9 +28,10 @@ def write_settings(path: Path, values: Mapping[str, object], comment: str = "") 
     parts, replaced = [], {}
     for binding in parse_stream(io.StringIO(text, newline="")):
         part = binding.original.string
-        if not binding.error and binding.key in lines and (match := _LINE.fullmatch(part)):
-            replaced[binding.key] = match[2].strip()
-            part = match[1] + lines[binding.key] + match[3]
+        if not binding.error and binding.key in lines and (before := _BEFORE.match(part)):
+            body = part[before.end() :]
+            replaced[binding.key] = body.strip()
+            part = before.group() + lines[binding.key] + body[len(body.rstrip("\r\n")) :]
         parts.append(part)
     added = [line for name, line in lines.items() if name not in replaced]
     if comment and added:
