@@ -1,6 +1,5 @@
-"""Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), compounds ("sauna" and
-"saunavuoro"), and words of about the same meaning ("founded" and "established"). `WeightedTerms` gives each term of a
-question a weight."""
+"""Other forms of the terms of a question: words that begin alike ("partner" and "partnership"), and words of about the
+same meaning ("founded" and "established"). `WeightedTerms` gives each term of a question a weight."""
 
 from __future__ import annotations
 
@@ -8,14 +7,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
-from agentformer.text.analysis import COMPOUNDING
 from agentformer.text.questions import same_meaning
 
 _SIMILAR = 0.6  # minimum share of letters that two forms of a word have in common at the beginning
 _BEGINNING = 5  # minimum number of these common letters
-_LEAST_OF_COMPOUND = 4  # minimum letters of a word that is searched in compounds
 _COMPARED = 50  # terms of a question whose other forms are searched; no usual question has so many
-_COMPOUND, _SYNONYM = 0.7, 0.7  # similarity of a compound to its part, and of two words of about the same meaning
+_SYNONYM = 0.7  # similarity of two words of about the same meaning
 
 
 def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[str, dict[str, float]]:
@@ -26,12 +23,11 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
     words = {term: each for term, each in words.items() if each[1] and not any(map(str.isdigit, each[1]))}
     if len(words) > _COMPARED:
         words = dict(sorted(words.items(), key=lambda item: (-len(item[0]), item[0]))[:_COMPARED])
-    near = _near(words.values(), vocabulary) if words else []
+    starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words.values())
+    near = [other for other in vocabulary if other.startswith(starts)]
     forms: dict[str, dict[str, float]] = {}
     for term, (language, word) in words.items():
         found = dict(_inflected(language, word, near))
-        for other in _compounds(language, word, near):
-            found[other] = max(found.get(other, 0.0), _COMPOUND)
         for other in same_meaning(language).get(term, frozenset()):
             found[other] = max(found.get(other, 0.0), _SYNONYM)
         found.pop(term, None)
@@ -40,33 +36,12 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
     return forms
 
 
-def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list[str]:
-    """Return the terms of the vocabulary that may be forms or compounds of `words`. Each word is a pair: language,
-    word."""
-    least = min(_BEGINNING, _LEAST_OF_COMPOUND)
-    starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
-    ends = tuple(word for language, word in words if language in COMPOUNDING and len(word) >= least)
-    if not ends:
-        return [other for other in vocabulary if other.startswith(starts)]
-    return [other for other in vocabulary if other.startswith(starts) or other.endswith(ends)]
-
-
 def _inflected(language: str, word: str, others: Iterable[str]) -> Iterator[tuple[str, float]]:
     """Yield the terms that begin like a word, with their similarity."""
     start = f"{language}~{word[:_BEGINNING]}"
     for other in others if len(word) >= _BEGINNING else ():
         if other.startswith(start) and (similarity := _similarity(word, other.partition("~")[2])) >= _SIMILAR:
             yield other, similarity
-
-
-def _compounds(language: str, word: str, others: Iterable[str]) -> Iterator[str]:
-    """Yield the compounds that begin or end with a word."""
-    if language not in COMPOUNDING or len(word) < _LEAST_OF_COMPOUND:
-        return
-    start = f"{language}~{word}"
-    for other in others:
-        if other.startswith(start) or (other.endswith(word) and other.startswith(f"{language}~")):
-            yield other
 
 
 def _similarity(word: str, other: str) -> float:

@@ -64,12 +64,6 @@ def test_a_superlative_chooses_the_row_with_this_value(question: str, region: st
     assert first(question, chunk(REGIONS, 1)).text.startswith(f"{region} |")
 
 
-def test_a_table_of_contents_is_no_quote() -> None:
-    contents = "1 Sailing rules 1\n2 Harbour fees 4\nKeys of boats 5"
-    text = "The keys of the boats hang in the blue cupboard."
-    assert first("Where are the keys of the boats?", chunk(contents, 1), chunk(text, 5)).text == text
-
-
 def test_a_title_comes_with_the_list_below_it() -> None:
     text = "Defaults of the options\n• -s 3\n• -k avg\n\nThe program reads a file and prints its lines."
     quote = first("What are the defaults of the options?", chunk(text, 1)).text

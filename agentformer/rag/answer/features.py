@@ -12,7 +12,7 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
+from agentformer.rag.answer.candidates import asks_number, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
 from agentformer.text.facts.numbers import names_another, numbered_things
@@ -22,11 +22,8 @@ from agentformer.text.row_values import asked_value, label_share, period_fit, se
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
-_WORD = re.compile(r"(?<!\w)[^\W\d_a-zåäöæøüß][^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
-_NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
-_AROUND = 2  # sentences on each side
 _FADING = 0.9  # of the terms of a sentence, this share counts for the next sentence
 _SIMILAR = 0.65  # value of a term that a sentence contains only in another form
 _OF_WORDS = 0.35  # likeness of a quote with all words of the question that is not embedded
@@ -34,7 +31,6 @@ _FIRST_ADDS = 0.45  # value of a term of the first sentence of a passage
 _RANK = 0.48  # value of the first rank
 _PERIOD = 0.75  # value of the asked period, relative to a label
 _UNKNOWN = 0.5  # value of an answer's type if `has_candidate` returns None
-_DEFINITION = 1.1  # value of a definition of what the question asks about
 # How much a text of the asked type tells. Almost every sentence has a name, and few have a number with a unit.
 _TYPES = {"number": 1.0, "when": 0.75, "who": 0.65, "where": 0.3, "why": 0.9}
 
@@ -46,11 +42,11 @@ class Features(NamedTuple):
     `pieces` is the share of the parts of compounds. `phrase` is the share of the question's pairs of neighboring words
     that are neighbors in the sentence, too. `before` and `heading` are the shares that the previous sentence and the
     headings add. `carried` is the share that all earlier sentences add, where a distant sentence counts less, and the
-    first one more. `around` is the share in the sentence and in two sentences on each side.
+    first one more.
 
     `passage` is the score of the passage divided by the best score, and a part of 1 divided by its rank. `asks` is 1 if
     the sentence is a question that the passage does not answer. `typed` says how surely the sentence contains what the
-    question asks for, such as a number, a date or the definition of its subject. `label` and `selected` are for rows of
+    question asks for, such as a number or a date. `label` and `selected` are for rows of
     tables: how many words of the row's label are in the question and whether the period fits, and whether the row is
     one of those for which the question asks (-1 if it is not). `other` is 1 if the question asks about a numbered
     thing, such as berth 30, and the sentence names another, such as berth 12.
@@ -63,7 +59,6 @@ class Features(NamedTuple):
     before: float = 0.0
     heading: float = 0.0
     carried: float = 0.0
-    around: float = 0.0
     passage: float = 0.0
     asks: float = 0.0
     typed: float = 0.0
@@ -113,7 +108,7 @@ class SentenceFeatures:
             elif before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
                 first = _words(sentence.text[:80])[:_FIRST]
                 sentence.refers = not _backward(sentence.passage.language).isdisjoint(first)
-                sentence.leads = sentence.refers or self._adds(sentence, before)
+                sentence.leads = sentence.refers
                 if sentence.refers and before.refers and before.before:
                     sentence.naming = before.naming
 
@@ -130,7 +125,7 @@ class SentenceFeatures:
         text = sentence.row.text if sentence.row and kind == "number" else said
         found = has_candidate(self.question, text, sentence.passage.language, self._words) if kind in _TYPES else 0.0
         typed = _TYPES.get(kind, 0.0) * (_UNKNOWN if found is None else found)
-        return features._replace(typed=max(typed, _DEFINITION * defines(self.question, said)), other=other)
+        return features._replace(typed=typed, other=other)
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
         own, passage = self._held[n], sentence.passage
@@ -147,7 +142,6 @@ class SentenceFeatures:
             before=added,
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
             carried=self._carried[n] + _FIRST_ADDS * self._stems.share(self._first[id(passage)] - own),
-            around=self._stems.share(self._around(n)),
             passage=passage.hit.score / self._best + _RANK * self._rank[id(passage)],
             asks=float(sentence.asks and sentence.answer is None),
             label=self._label(sentence) + _PERIOD * self._period(sentence),
@@ -198,24 +192,12 @@ class SentenceFeatures:
             yield sum(weights[term] * share for term, share in kept.items() if term not in own)
             kept |= dict.fromkeys(own, 1.0)
 
-    def _around(self, n: int) -> frozenset[str]:
-        near, passage = range(max(0, n - _AROUND), n + _AROUND + 1), self._sentences[n].passage
-        sentences = zip(near, self._sentences[near.start : near.stop], strict=False)
-        return frozenset().union(*(self._held[k] for k, each in sentences if each.passage is passage))
-
     def _phrase(self, text: str) -> float:
         folded = text.casefold()
         if not any(one in folded and other in folded for one, other in self._pairs):  # a quick test
             return 0.0
         words = _words(text)
         return len(self._pairs.intersection(pairwise(words))) / max(1, len(self._pairs))
-
-    def _adds(self, sentence: Sentence, before: Sentence) -> bool:
-        """Return whether a quote of the sentence must include the previous sentence `before`: the sentence contains
-        some terms of the question, and `before` contains more, among them enough terms that the sentence lacks."""
-        own, former = self._held_by[id(sentence)], self._held_by[id(before)]
-        share = self._stems.share
-        return 0 < share(own) < share(former) and share(former - own) >= _NEEDED
 
 
 @cache

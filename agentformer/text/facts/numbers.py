@@ -8,7 +8,7 @@ not contain 3. "Berth 30" and "article 12(4)" are things that are named by a num
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import islice, pairwise
 from typing import NamedTuple
@@ -30,14 +30,6 @@ _BEFORE_YEAR = frozenset(
 _WORD = re.compile(r"[^\W\d_]+")
 _BEHIND = 32  # code points behind a number in which its unit is searched
 _BEFORE = 12  # code points before a number in which a word such as "in" is searched
-_ONE = frozenset(
-    {"a", "an", "one", "half", "whole", "ein", "eine", "einen", "einem", "einer", "halbe", "halben", "en", "ett"}
-    | {"et", "én", "ei", "hel", "hela", "hele", "halv", "halvt", "koko", "puoli", "puolen", "several", "many", "few"}
-    | {"mehrere", "mehreren", "viele", "vielen", "einige", "einigen", "flera", "många", "några", "flere", "mange"}
-    | {"noen", "nogle"}
-)
-_ALONE = frozenset({"money", "age", "share"})  # their lists have words such as "free", "aged" and "half"
-_WITHOUT_ARTICLES = frozenset({"fi", "ja"})
 
 
 class Quantity(NamedTuple):
@@ -75,18 +67,6 @@ def _without_scales(behind: str, language: str) -> str:
     while scales and (scale := scales.match(behind)):
         behind = behind[scale.end() :].lstrip(_SPACES)
     return behind
-
-
-def has_unit_alone(kinds: Collection[str], text: str, language: str) -> bool:
-    """Return whether a text states a quantity of one of these kinds without a number: "an hour", "free"."""
-    folded = text.casefold()
-    for kind in kinds:
-        pattern = pattern_of(kind, language)
-        for match in pattern.finditer(folded) if pattern else ():
-            before = _WORD.findall(folded[max(0, match.start() - _BEFORE) : match.start()])[-1:]
-            if kind in _ALONE or language in _WITHOUT_ARTICLES or not _ONE.isdisjoint(before):
-                return True
-    return False
 
 
 @cache
