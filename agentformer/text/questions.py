@@ -1,16 +1,15 @@
-"""Classify questions by what they ask for: a person, a place, a time, a number, a reason, a manner, or yes or no.
+"""Classify questions by what they ask for: a person, a place, a time, a number, a reason or a manner.
 
-The type follows from the interrogative ("who", "wann", "hur många"), from the noun after "which" or "what" ("which
-year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
-has the words of each language and can be extended. `ratios.txt` has the names of ratios, such as "gross margin", and
-the items of financial statements from which they are computed.
+The type follows from the interrogative ("who", "wann", "hur många") or from the noun after "which" or "what" ("which
+year"). `question_words.txt` has the words of each language and can be extended. `ratios.txt` has the names of ratios,
+such as "gross margin", and the items of financial statements from which they are computed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -20,14 +19,12 @@ from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 
-QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
+QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", ""]
 
 _FILE = Path(__file__).with_name("question_words.txt")
 _RATIOS = Path(__file__).with_name("ratios.txt")
 _SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
-# Kinds of quantities, which have units. A question may ask for several: "How long" asks for a length or a span of time.
-QUANTITIES = ("money", "age", "share", "span", "length", "mass", "heat", "speed", "area", "volume")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _LANGUAGES = ("en", "de", "fi", "sv", "no", "da")  # those with most questions first
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
@@ -40,8 +37,6 @@ _COPULAS = frozenset(
     {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
     | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
 )
-_FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a yes-or-no question
-_ASKS = re.compile(r"[?？؟;]\s*$")
 _QUESTION_MARK = re.compile(r"[?？؟][^\w?？؟]*+$")  # also before markup: "**Why?**"
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
@@ -49,15 +44,12 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 @dataclass(frozen=True, slots=True)
 class Question:
     """The type of a question, and the words `asking`: the interrogative and the noun after it. An answer need not
-    contain these words. If the type is "", the text is not a question, or its language is unknown. `measures` are the
-    kinds of quantities that may answer the question, such as "money", "share" (5 %), "length" and "span" (how long
-    something takes). It is empty if they are unknown.
+    contain these words. If the type is "", the text is not a question, or its language is unknown.
     """
 
     type: QuestionType
     asking: frozenset[str] = frozenset()
     language: str = ""
-    measures: frozenset[str] = frozenset()
 
 
 @cache
@@ -106,25 +98,13 @@ def classify(text: str, language: str = "") -> Question:
     used if the language of the question is unknown."""
     folded = normalized("NFKC", text).casefold().replace("’", "'")
     own = detect_language(text, language) or _language_of_interrogative(folded)
-    question = _classified(folded, own, language)
-    code = question.language or own or language
-    measures = frozenset(_measures(folded, question, code))
-    return replace(question, measures=measures)
+    return _classified(folded, own, language)
 
 
 def _language_of_interrogative(folded: str) -> str:
     """Return the language whose interrogative begins a text of unknown language, or ""."""
     patterns = ((code, pattern_of(kind, code)) for code in _LANGUAGES for kind in _INTERROGATIVES)
     return next((code for code, pattern in patterns if pattern and pattern.match(folded)), "")
-
-
-def _measures(folded: str, question: Question, language: str) -> Iterator[str]:
-    """Yield the kinds of quantities for which a question asks, by its words or by the unit after "how many"."""
-    yield from (each for each in QUANTITIES if has_words(f"asks_{each}", folded, language))
-    many = pattern_of("many", language) if question.type == "many" else None
-    if many and (match := many.search(folded)):
-        counted = folded[match.end() :].lstrip()
-        yield from (each for each in QUANTITIES if (units := pattern_of(each, language)) and units.match(counted))
 
 
 def has_words(kind: str, folded: str, language: str) -> bool:
@@ -139,10 +119,6 @@ def _classified(folded: str, own: str, language: str) -> Question:
             return _with_noun(folded, found, code)
     if topic := _topic(folded, own):
         return topic
-    first = _WORD.search(folded)
-    opens = first is not None and any(_opens(first[0], code) for code in (own, language) if code)
-    if opens or (_ASKS.search(folded) and own in question_words("who")):
-        return Question("open", language=own)
     return Question("", language=own)
 
 
@@ -160,12 +136,6 @@ def _topic(folded: str, language: str) -> Question | None:
             if subject.endswith(noun):
                 return Question(kind, frozenset({noun}), language)
     return Question("what", language=language)
-
-
-def _opens(word: str, language: str) -> bool:
-    if language == "fi" and _FINNISH_ENDING.match(word):
-        return True
-    return word in question_words("open").get(language, ())
 
 
 def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
@@ -194,9 +164,6 @@ def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language:
                 pattern = pattern_of(table, language)
                 if pattern and pattern.fullmatch(noun):
                     return Question(of_noun, frozenset(asking | {noun}), language)
-    modal = pattern_of("modal", language)
-    if kind == "who" and modal and modal.match(folded[match.end() :].lstrip()):
-        kind = "which"
     return Question(kind, frozenset(asking), language)
 
 

@@ -51,26 +51,21 @@ def _similarity(word: str, other: str) -> float:
 
 class WeightedTerms:
     """Terms of a question with weights that add up to 1. A term that is rare in the texts has a higher weight, and a
-    term that no text contains has no weight. `forms` finds other forms of the terms in the texts. `names` contains for
-    each text the terms in the name of its document. Such a term counts as a term of each text of the document. So it is
-    less rare and gets a lower weight: the name of a company shows which report has the answer, but not which
-    sentence."""
+    term that no text contains has no weight. `forms` finds other forms of the terms in the texts."""
 
     def __init__(
         self,
         terms: Collection[str],
         texts: Sequence[Collection[str]],
-        forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]] | None = None,
-        names: Sequence[Collection[str]] = (),
+        forms: Callable[[Collection[str], Collection[str]], Mapping[str, Mapping[str, float]]],
     ) -> None:
-        self._forms = forms(terms, frozenset[str]().union(*texts)) if forms else {}
+        self._forms = forms(terms, frozenset[str]().union(*texts))
         self.known = frozenset(terms).union(*self._forms.values())  # the terms and their other forms
         holders = Counter(term for text in texts for term in self.known.intersection(text))
         rarity = {}
         for term in terms:
             times = holders[term] + sum(holders[form] for form in self._forms.get(term, ()))
             if times:
-                times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
         most = sum(rarity.values()) or 1.0
         self.weights = {term: weight / most for term, weight in rarity.items()}  # of the terms that a text contains

@@ -21,14 +21,12 @@ from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DateRange
 from agentformer.text.languages import likelier_of_alike
-from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import is_question
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Analyzed, Hit, Span
 
-_NAMES = 2  # parts of the context line that name the document: its file and its title
 _MESSAGE = "message"
 _MONTH = timedelta(days=31)
 _MARKUP = " \t#*_>-=|"
@@ -204,17 +202,6 @@ class Passage:
         return frozenset().union(*own, *self.header_stems.values())
 
     @cached_property
-    def name_stems(self) -> frozenset[str]:
-        """The stems of the name and the title of the document, which begin the context line."""
-        names = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[:_NAMES]
-        return frozenset(text_terms(" ".join(names), self.language).stems)
-
-    @cached_property
-    def name_letters(self) -> str:
-        """The letters and digits of the document's name, casefolded, to recognise its words in labels of table rows."""
-        return letters_and_digits(self.hit.entry.context.partition(SEPARATOR)[0])
-
-    @cached_property
     def context_terms(self) -> Terms:
         """The terms of the context line of the passage, of its speaker, and of `named_dates`. The context line consists
         of the file name, the title and the headings above the passage."""
@@ -295,7 +282,6 @@ class Sentence:
     passage: Passage
     span: Span
     text: str
-    terms: Terms
     stems: frozenset[str]
     before: Sentence | None = None
     above: Sentence | None = None
@@ -337,7 +323,7 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
 def _sentences_of(passage: Passage) -> Iterator[Sentence]:
     for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
         text = passage.content[span.start : span.end]
-        yield Sentence(passage, span, text, terms, frozenset(terms.stems), row=passage.rows.get(span))
+        yield Sentence(passage, span, text, frozenset(terms.stems), row=passage.rows.get(span))
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:

@@ -26,13 +26,13 @@ from agentformer.types import Embedder, Hit, Span
 
 # The odds of two sentences are exp(difference of their scores). The weights were fitted to questions of five families
 # of sets and rounded (`python -m bench.answers --fit`). The sets contain hardly any sentence that is a question or
-# names another numbered thing, so the weights of `asks` and `other` were set by hand.
+# names another numbered thing, so the weights of `asks`, `selected` and `other` were set by hand.
 _WEIGHTS = Features(
-    words=3.2, pieces=1.3, phrase=1.3, before=0.7, heading=2.1, carried=1.8, passage=2.5, asks=-4.0,
-    typed=2.5, label=2.0, selected=4.0, other=-3.0, likeness=6.8, asked=1.5,
+    words=3.2, phrase=1.3, before=0.7, heading=2.1, carried=1.8, passage=2.5, asks=-4.0, selected=6.0, other=-3.0,
+    likeness=6.8, asked=1.5,
 )  # fmt: skip
 _OF_COSINE = 0.7  # likeness of a sentence whose cosine is 1, if the embedder has no vectors of tokens
-_TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
+_NAMING = 60  # the best sentences by words, in which numbered things are searched
 _COMPARED = 5  # sentences that are embedded for one question
 _UNRELATED = 0.0974  # cosine of a token, on the common scale, that gives the likeness 0; the weights were fitted to it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
@@ -86,8 +86,8 @@ def rank_sentences(
     calibration = calibration or Calibration()
     computed = SentenceFeatures(query, passages, sentences)
     features = computed.of_words()
-    for n in _best(features, _TYPED):
-        features[n] = computed.with_candidate(features[n], sentences[n])
+    for n in _best(features, _NAMING):
+        features[n] = computed.with_other(features[n], sentences[n])
     quotes = [whole_quote(sentence) for sentence in sentences]
     cosines = dict[int, float]()
     if embedder:
