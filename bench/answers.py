@@ -51,6 +51,8 @@ from bench.data import DATA, Row, load
 
 SETS = ("norquad", "xquad/en", "xquad/de", "jsquad_valid", "pdfs", "nordic_pdf_qa", "filings")
 _FILINGS = ("filings", "own_filings")
+_PDFS = ("pdfs", "own_pdfs", "nordic_pdf_qa")
+_STORES = {"own_filings": "filings", "own_pdfs": "pdfs", "nordic_pdf_qa": "pdfs"}  # sets with the same documents
 # Questions of filings whose answer stands on no page: a ratio, a change or a judgement that has to be computed.
 _COMPUTED = frozenset((0, 1, 2, 3, 6, 9, 12, 14, 18, 22, 23, 25, 30))
 _SURE = 0.8
@@ -176,12 +178,15 @@ def measure(
     """Return the results of a set. Every tenth question is also asked of hits without the documents that answer it.
     With `sentences`, the embedder returns no vectors of tokens."""
     with tempfile.TemporaryDirectory() as temporary:
-        folder = stores / name.replace("/", "_") if stores else Path(temporary)
+        folder = stores / _STORES.get(name, name).replace("/", "_") if stores else Path(temporary)
         with agentformer.connect(index_dir=folder / "index", upload_dir=folder / "up", embedder=embedder) as af:
             result = Measured([], [], [], [])
             reading = _WithoutTokens(af.embedder) if sentences else af.embedder
             quoting = Answerer(None, reading, abstain=0.0)
-            for n, asked in enumerate(_spread(_stored(af, name), sample)):
+            if not (stored := folder / "stored").exists():
+                _store(af, name)
+                stored.touch()
+            for n, asked in enumerate(_spread(_questions(name), sample)):
                 _ask(af, quoting, asked, result, without=n % (2 * _EVERY) < 2, fit=fit)
             return result
 
@@ -221,21 +226,28 @@ def _document(hit: Hit) -> str:
     return hit.entry.source.name if hit.entry.source else ""
 
 
-def _stored(af: agentformer.AgentFormer, name: str) -> list[Asked]:
-    """Store the documents of a set, and return its questions."""
-    if name in (*_FILINGS, "pdfs", "own_pdfs", "nordic_pdf_qa"):
+def _store(af: agentformer.AgentFormer, name: str) -> None:
+    """Store the documents of a set."""
+    if name in (*_FILINGS, *_PDFS):
         for path in sorted((DATA / ("filings/pdfs" if name in _FILINGS else "pdfs/files")).iterdir()):
             af.rag.upload(path)
-        if name.startswith("own_"):
-            return _report_questions(name)
-        return {"pdfs": _own_questions, "nordic_pdf_qa": _nordic_questions, "filings": _filings_questions}[name]()
-    data = load(name)
-    if "speaker" in data.corpus[0].meta:
-        af.backend.store([_message(row) for row in data.corpus])
+        return
+    corpus = load(name).corpus
+    if "speaker" in corpus[0].meta:
+        af.backend.store([_message(row) for row in corpus])
     else:
-        for row in data.corpus:
+        for row in corpus:
             af.rag.upload(row.text.encode(), name=f"{row.id}.txt")
-    answerable = [query for query in data.queries if query.relevant and query.meta.get("category") != _ADVERSARIAL]
+
+
+def _questions(name: str) -> list[Asked]:
+    """Return the questions of a set that have an answer."""
+    if name.startswith("own_"):
+        return _report_questions(name)
+    if name in (*_FILINGS, *_PDFS):
+        return {"pdfs": _own_questions, "nordic_pdf_qa": _nordic_questions, "filings": _filings_questions}[name]()
+    queries = load(name).queries
+    answerable = [query for query in queries if query.relevant and query.meta.get("category") != _ADVERSARIAL]
     return [
         _asked(
             n,

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import agentformer
 from agentformer.rag.answer.confidence import QuoteFeatures
-from bench.answers import Outcome, calibration_error, honesty, reliability, row, times
+from agentformer.types import Scope
+from bench import answers
+from bench.answers import Outcome, calibration_error, honesty, measure, reliability, row, times
 from bench.answers_fit import Judged, confidence_fitted, confidences_by_parts
+from bench.data import DataSet, Row
 
 
 def outcome(confidence: float, right: bool, *, declined: bool = False, taken_out: bool = False) -> Outcome:
@@ -66,3 +72,14 @@ def test_the_code_and_fits_without_the_passage_are_compared() -> None:
     assert float(honesty(surer)[0][1]) > 0.2 and float(honesty(surer)[0][3]) == pytest.approx(
         np.mean([not right for *_, right in compared]), abs=0.001
     )
+
+
+def test_a_kept_set_is_stored_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus = [Row("p1", "The crane costs 95 euros.", meta={"speaker": "Aino", "date_time": "3 May 2026"})]
+    queries = [Row("q1", "What does the crane cost?", ("p1",), {"answers": ["95 euros"]})]
+    monkeypatch.setattr(answers, "load", lambda name: DataSet(name, corpus, queries))
+    runs = [measure("chat", embedder="hashing", stores=tmp_path).outcomes for _ in range(2)]
+    assert [[outcome.first for outcome in run] for run in runs] == [[True], [True]]
+    places = {"index_dir": tmp_path / "chat" / "index", "upload_dir": tmp_path / "chat" / "up"}
+    with agentformer.connect(embedder="hashing", **places) as af:
+        assert af.backend.count(Scope()) == 1

@@ -33,6 +33,7 @@ from agentformer.text.facts.statements import (
     statements,
 )
 from agentformer.text.questions import classify
+from agentformer.text.splitting import ends_with_question
 
 Difference = Literal["value", "number", "date", "negation", ""]
 
@@ -84,7 +85,8 @@ def asks_former(question: str, older: str, newer: str, language: str) -> bool:
     }
     names -= {word[:BEGINNING] for statement in statements(newer, group, labels=False) for word in statement.words}
     named = any(name in question for name in names) if group == "ja" else any(w[:BEGINNING] in names for w in words)
-    return named and classify(question, language or group).type != "open"
+    asks_yes_or_no = ends_with_question(question) and not classify(question, language or group).type
+    return named and not asks_yes_or_no
 
 
 def replaces(older: Statement, newer: Statement) -> Difference:
