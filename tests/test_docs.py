@@ -55,15 +55,6 @@ def test_named_files_and_imports_exist() -> None:
             assert missing_paths(text) == []
 
 
-def test_modules_of_the_changelog_exist() -> None:
-    """The right column of its table of moved modules names modules that exist."""
-    table = CHANGES.read_text(encoding="utf-8").partition("**Modules.**")[2].partition("**Classes")[0]
-    cells = [line.split("|")[2] for line in table.splitlines() if line.startswith("| ") and line.count("|") == 3]
-    names = [name for cell in cells for name in re.findall(r"`(agentformer(?:\.\w+)+)`", cell)]
-    assert len(names) > 15
-    assert [name for name in names if not defined_names(ROOT / name.replace(".", "/"), default={name})] == []
-
-
 def test_missing_files_and_imports_are_detected() -> None:
     assert missing_paths("`text/splitting.py`, `indexes/words/`, `net/`, `text/gone.py`") == ["net/", "text/gone.py"]
     block = "```python\nfrom agentformer.types import Hit, Gone\nfrom agentformer.gone import Hit\n```"
