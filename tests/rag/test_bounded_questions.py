@@ -19,7 +19,7 @@ from agentformer.text.facts import numbers
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import find_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms
-from agentformer.types import Hit, Span
+from agentformer.types import Hit, Query, Span
 from tests.rag.models import hit
 
 QUESTION = "Where do I live, what does the list say about a., and how many were there on 3 May 2024?"
@@ -157,8 +157,8 @@ def test_a_context_reads_a_part_of_each_long_entry(tmp_path: Any) -> None:
         for n in range(5):
             af.memory.store(f"The boat {n} is blue. " * 10_000)
             af.memory.add_message("s", "user", f"The boat {n} is blue, is it? " * 10_000)
-        hits = af.memory.search("Which boat is blue?", limit=30)
         builder = PassageBuilder(af.backend, Counting().token_spans)
-        context = builder.build("Which boat is blue?", builder.usable(hits, "Which boat is blue?", None), 2_000)
+        question = Query("Which boat is blue?", limit=30)
+        context = builder.build(question.text, builder.search(question, None), 2_000)
     assert "The boat" in context.text
     assert sum(read) < 30 * 20_000  # of more than a million code points

@@ -109,6 +109,8 @@ def test_each_page_without_text_has_a_reason() -> None:
 class Fast:
     """PDFium with scripted pages. An exception is raised."""
 
+    encrypted = False
+
     def __init__(self, *texts: str | Exception, values: tuple[tuple[str, str], ...] = ()) -> None:
         self.texts, self.values = texts, values
 
