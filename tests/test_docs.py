@@ -1,4 +1,4 @@
-"""The documentation names only files, folders and imports that exist, and a page has a length that a person reads."""
+"""The documentation names only files, headings and imports that exist, and a page has a length that a person reads."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 CHANGES = ROOT / "CHANGELOG.md"  # names modules of earlier versions
-REFERENCES = {"CLI.md", "BENCHMARKS.md", "CHANGELOG.md"}  # pages in which a reader looks something up
+REFERENCES = {"CLI.md", "CHANGELOG.md"}  # pages in which a reader looks something up
 MAX_LINES = 300
 # Paths in the text are relative to one of these folders.
 FOLDERS = tuple(ROOT / folder for folder in (".", "agentformer", "tests", "tests/faults"))
 _PATH = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py|(?:[\w-]+/)+)(?:::\w+)?`")
+_LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 _AT_RUN_TIME = ("indexes/", "uploads/", "DIR/")  # folders of a memory
 
 
@@ -22,6 +24,19 @@ def missing_paths(text: str) -> list[str]:
     """Return the modules and folders that a text names and that do not exist."""
     paths = [path for path in _PATH.findall(text) if not path.startswith(_AT_RUN_TIME)]
     return [path for path in paths if not any((folder / path).exists() for folder in FOLDERS)]
+
+
+def missing_links(page: Path, text: str) -> Iterator[str]:
+    """Yield the relative links of a page that lead to no file, or to no heading of a page."""
+    for path, heading in _LINK.findall(text):
+        target = page.parent / path if path else page
+        if not target.exists() or (heading and heading not in anchors(target.read_text(encoding="utf-8"))):
+            yield f"{path}#{heading}"
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of the headings of a page, as GitHub makes them."""
+    return {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in _HEADING.findall(text)}
 
 
 def missing_imports(text: str) -> Iterator[str]:
@@ -55,8 +70,16 @@ def test_named_files_and_imports_exist() -> None:
             assert missing_paths(text) == []
 
 
-def test_missing_files_and_imports_are_detected() -> None:
+def test_links_lead_to_files_and_headings() -> None:
+    for page in (*PAGES, *ROOT.glob("bench/log/*.md")):
+        assert list(missing_links(page, page.read_text(encoding="utf-8"))) == []
+
+
+def test_missing_files_links_and_imports_are_detected() -> None:
     assert missing_paths("`text/splitting.py`, `indexes/words/`, `net/`, `text/gone.py`") == ["net/", "text/gone.py"]
+    links = "[a](#gone), [b](gone.md), [c](docs/MCP.md#gone), [d](docs/MCP.md), [e](https://example.org)"
+    assert list(missing_links(ROOT / "README.md", links)) == ["#gone", "gone.md#", "docs/MCP.md#gone"]
+    assert anchors("# A `b` (c)\ntext\n") == {"a-b-c"}
     block = "```python\nfrom agentformer.types import Hit, Gone\nfrom agentformer.gone import Hit\n```"
     assert list(missing_imports(block)) == ["agentformer.types.Gone", "agentformer.gone.Hit"]
 

@@ -191,7 +191,7 @@ def context_line(entry: MemoryEntry) -> str:
         names = (entry.title, *(aliases if isinstance(aliases, (list, tuple)) else ()))
         return ", ".join(name for name in names if isinstance(name, str) and name.strip())
     # The format of a transcript. With a comma instead of a colon, sentence models give the line too much weight:
-    # vector recall was 14% lower (docs/BENCHMARKS.md).
+    # vector recall was 14% lower (bench/log/search.md).
     day = f" ({entry.occurred_at:%Y-%m-%d})" if entry.occurred_at else ""
     return f"{entry.speaker or entry.role}{day}:"
 

@@ -17,7 +17,7 @@ from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.types import MemoryEntry
 
-REACH = 2  # number of neighbors before and after a message; chosen on development questions, see docs/BENCHMARKS.md
+REACH = 2  # number of neighbors before and after a message; chosen on development questions, see bench/log/search.md
 
 # Only messages of the same user, agent and project are neighbors. IS is used because most of these columns are NULL.
 _SAME_SESSION = (

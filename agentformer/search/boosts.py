@@ -2,8 +2,8 @@
 
 A boost contains only entries that the search by words or vectors has found. It changes the order of these entries, and
 it never adds or removes an entry. The weights were chosen with one half of the development questions
-(docs/BENCHMARKS.md). Boosts read derived rows: the properties of entries, such as title and days, that were computed in
-advance (`index.entry_properties`).
+(bench/log/search.md). Boosts read derived rows: the properties of entries, such as title and days, that were computed
+in advance (`index.entry_properties`).
 """
 
 from __future__ import annotations

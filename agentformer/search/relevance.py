@@ -30,7 +30,7 @@ from agentformer.text.analysis import COMPOUNDING, QueryTerms, analyze_query, te
 from agentformer.types import Analyzed, Embedder, Hit, Hits, MemoryEntry
 
 # Chosen on nine development sets in six languages, where they keep 96% or more of the right passages among the first
-# ten hits; nearby values give about the same (docs/BENCHMARKS.md).
+# ten hits; nearby values give about the same (bench/log/search.md).
 _SHARE = 0.12  # minimum share of the query's terms, by weight
 _SHARE_OF_BEST = 0.35  # minimum relative to the best hit's share, or to its BM25 score
 _LONG = 10  # number of query terms that count; a short memory cannot contain more terms of a long query

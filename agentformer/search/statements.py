@@ -9,7 +9,7 @@ This module changes the scores of the messages of sessions:
 - In a chat of a person with an assistant, the messages of the assistant lose a part, because a memory is asked for what
   the person has stated, also inside a request. An assistant's long answer would win by its many words and windows.
 
-Each rule gives at least .02 of recall or of the reciprocal rank on conversations of its kind (docs/BENCHMARKS.md).
+Each rule gives at least .02 of recall or of the reciprocal rank on conversations of its kind (bench/log/search.md).
 
 The originals of a summary are the archived messages that it replaces. `name_originals` names the two originals that
 answer the query best, so a caller that needs the exact words reads only these two.

@@ -21,7 +21,7 @@ from agentformer.text.code import code_parts, is_code
 from agentformer.text.languages import detect_language
 from agentformer.types import Embedder, EmbeddingSpace, Factor
 
-# These values were chosen on one half of each benchmark (docs/BENCHMARKS.md). Nearby values give similar results.
+# These values were chosen on one half of each benchmark (bench/log/search.md). Nearby values give similar results.
 _USUAL = 0.7  # weight of the vectors for an average query; the weight of the words is 1
 _COVERED = 0.55  # share of the query in the best match by words; below this share, the words have missed much of it
 _COVERED_LEAST = 1e-9  # a smaller share counts as none

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_TOKENS = 4096  # of an answer
 # The number of hits whose sentences may be quoted: the best `top_k` hits, and the next hits of the same documents.
-# Chosen on questions about reports and manuals; see docs/BENCHMARKS.md.
+# Chosen on questions about reports and manuals; see bench/log/answers.md.
 _QUOTABLE = 5
 MAX_CONTEXT_TOKENS = 1_000_000
 

@@ -1,7 +1,8 @@
 """Speed compared with the peers: `python -m bench.speed [--short] [--parts PART ...] [--write]`.
 
 Parts: embedding, compare (ingest and queries by us, LangChain, LlamaIndex, txtai, Chroma), starting, quality, growth.
-Every run is stored as JSON; `--of FILE` prints the tables of one again. `--write` puts tables and plots into `docs/`.
+Every run is stored as JSON; `--of FILE` prints the tables of one again. `--write` puts the tables into
+`bench/log/speed.md` and the plots beside it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from bench.speed.tables import report
 from bench.speed.timing import Values
 from bench.speed.writing import between
 
-DOCUMENT = ROOT / "docs" / "BENCHMARKS.md"
-PLOTS = ROOT / "docs" / "plots"
+DOCUMENT = ROOT / "bench" / "log" / "speed.md"
+PLOTS = DOCUMENT.parent / "plots"
 PARTS = ("embedding", "compare", "starting", "quality", "growth")
 
 
@@ -69,7 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="only these")
     parser.add_argument("--peers", type=Path, default=ROOT / ".venv-peers", help="virtual environment of the peers")
     parser.add_argument("--largest", action="store_true", help="in growth: only the largest store, and once")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/BENCHMARKS.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into bench/log/speed.md")
     parser.add_argument("--of", type=Path, help="results of an earlier run, instead of measuring")
     return parser.parse_args()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench.speed import entries, plots, timing, writing
+from bench.speed.__main__ import DOCUMENT
 from bench.speed.comparing import PEERS, turns
 from bench.speed.tables import report
 from bench.speed.targets import Target, targets
@@ -128,3 +129,7 @@ def test_only_what_stands_between_the_markers_is_replaced() -> None:
     assert writing.between(before, "new") == f"a\n{writing.BEGIN}\n\nnew\n\n{writing.END}\nb\n"
     with pytest.raises(ValueError, match="must hold"):
         writing.between("no markers", "new")
+
+
+def test_the_log_of_speed_has_the_markers() -> None:
+    assert f"{writing.BEGIN}\n\nnew\n\n{writing.END}" in writing.between(DOCUMENT.read_text(encoding="utf-8"), "new")

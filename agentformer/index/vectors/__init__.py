@@ -11,7 +11,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class IndexOptions:
     """Options of the vector index: when it is trained, and how exact its searches are. The numbers of rows were chosen
-    by measurement (docs/BENCHMARKS.md)."""
+    by measurement (bench/log/speed.md)."""
 
     train_at: int = 30_000  # from this number of rows on, inverted lists with re-ranking are faster than an exact scan
     exact_rows: int = 50_000  # in a scope with at most so many rows, a trained index scans all of them

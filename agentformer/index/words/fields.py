@@ -31,7 +31,7 @@ log = logging.getLogger("agentformer")
 ANALYSIS = 4  # version of the analysis, increased whenever the terms change; another index is then built
 ANALYZERS_FIELD = "analysers"  # the spelling on disk
 UNKNOWN_LANGUAGE = "und"  # ISO 639's code for an unknown language
-# Weight of a match in each field; chosen on development questions, see docs/BENCHMARKS.md.
+# Weight of a match in each field; chosen on development questions, see bench/log/search.md.
 BOOSTS = {"stems": 1.0, "surface": 0.1, "parts": 0.6}
 # BM25 as tantivy computes it: saturation of repeated terms, and how much a long text lowers the weight of each term.
 K1, B = 1.2, 0.75

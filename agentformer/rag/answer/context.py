@@ -29,7 +29,7 @@ from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Q
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets
 # more tokens. Chosen on the even questions about filings (similar hits) and encyclopedias (different hits);
-# docs/BENCHMARKS.md.
+# bench/log/documents.md.
 _NEAR = 0.5  # share of the best score
 _MOST = 6
 _FRAME = 30  # tokens of the number and the source of a passage (estimated)

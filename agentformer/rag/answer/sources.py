@@ -16,7 +16,7 @@ SourceName = Literal["documents", "memories"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 _MESSAGE = "message"
 _NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
-# Chosen on even questions about filings; docs/BENCHMARKS.md.
+# Chosen on even questions about filings.
 _FIRST = 10  # hits that decide which document a question is about
 _KEPT = 2  # best hits of the question that stay before the hits for the items of a ratio
 _ITEM_HITS = 3  # hits for the items of a ratio that are added
