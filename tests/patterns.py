@@ -98,10 +98,12 @@ def from_data() -> Iterator[re.Pattern[str]]:
     from agentformer.agent.cited_pages import _BRACKETED, _NAMED, _WITH_WORD
     from agentformer.text import data_lines, questions
     from agentformer.text.dates.relative import _pattern
+    from agentformer.text.facts.numbers import _numbers
 
     for language, kind in {tuple(line.split()[:2]) for line in data_lines(questions._FILE)}:
         if pattern := questions.pattern_of(kind, language):
             yield pattern
+    yield from map(_numbers, questions.question_words("numbers"))
     yield _pattern()[0]
     yield from (pattern for pairs in questions._ratios().values() for pattern, _ in pairs)
     yield from (re.compile(each.replace("{name}", "a"), re.IGNORECASE) for each in (_BRACKETED, _WITH_WORD, _NAMED))

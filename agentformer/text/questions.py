@@ -1,15 +1,16 @@
-"""Classify questions by what they ask for: a person, a place, a time, a number, a reason or a manner.
+"""Classify questions by what they ask for: a person, a place, a time, a number, a reason, a manner, or yes or no.
 
-The type follows from the interrogative ("who", "wann", "hur många") or from the noun after "which" or "what" ("which
-year"). `question_words.txt` has the words of each language and can be extended. `ratios.txt` has the names of ratios,
-such as "gross margin", and the items of financial statements from which they are computed.
+The type follows from the interrogative ("who", "wann", "hur många"), from the noun after "which" or "what" ("which
+year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
+has the words of each language and can be extended. `ratios.txt` has the names of ratios, such as "gross margin", and
+the items of financial statements from which they are computed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
 from pathlib import Path
@@ -19,12 +20,15 @@ from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 
-QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", ""]
+QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
 
 _FILE = Path(__file__).with_name("question_words.txt")
 _RATIOS = Path(__file__).with_name("ratios.txt")
 _SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
+# Kinds of quantities, which have units. A question may ask for several: "How long" asks for a length or a span of time.
+QUANTITIES = ("money", "age", "share", "span", "length", "mass", "heat", "speed", "area", "volume")
+_PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _LANGUAGES = ("en", "de", "fi", "sv", "no", "da")  # those with most questions first
 _UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
@@ -33,10 +37,14 @@ _LATE = 6  # words: in other languages, a later interrogative is usually a relat
 _NOUN_WITHIN = 4  # words after the interrogative
 _DEGREES = frozenset({"hvor", "hur", "how"})
 _DEGREE_WITHIN = 2  # words after these: "hur stor andel", but not "hur räknas barnets vikt ut"
-_COPULAS = frozenset(
+COPULAS = frozenset(
     {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
     | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
 )
+_SUBJECT = 4  # maximum number of words in the subject of "What is X?"
+_EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
+_FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a yes-or-no question
+_ASKS = re.compile(r"[?？؟;]\s*$")
 _QUESTION_MARK = re.compile(r"[?？؟][^\w?？؟]*+$")  # also before markup: "**Why?**"
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
@@ -44,12 +52,20 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 @dataclass(frozen=True, slots=True)
 class Question:
     """The type of a question, and the words `asking`: the interrogative and the noun after it. An answer need not
-    contain these words. If the type is "", the text is not a question, or its language is unknown.
+    contain these words. If the type is "", the text is not a question, or its language is unknown. `subject` are the
+    casefolded words of X if the question is only "What is X?" or "Who is X?", else "".
+
+    `measures` are the kinds of quantities that may answer the question, such as "money", "share" (5 %), "length" and
+    "span" (how long something takes), or "often" (how many times). `period` is the period of an amount: "year" in "How
+    much is it per year?". Both are empty if they are unknown.
     """
 
     type: QuestionType
     asking: frozenset[str] = frozenset()
     language: str = ""
+    measures: frozenset[str] = frozenset()
+    period: str = ""
+    subject: str = ""
 
 
 @cache
@@ -98,13 +114,51 @@ def classify(text: str, language: str = "") -> Question:
     used if the language of the question is unknown."""
     folded = normalized("NFKC", text).casefold().replace("’", "'")
     own = detect_language(text, language) or _language_of_interrogative(folded)
-    return _classified(folded, own, language)
+    question = _classified(folded, own, language)
+    code = question.language or own or language
+    measures = frozenset(_measures(folded, question, code))
+    period = next(iter(periods(folded, code)), "")
+    return replace(question, measures=measures, period=period, subject=_subject(folded, question))
 
 
 def _language_of_interrogative(folded: str) -> str:
     """Return the language whose interrogative begins a text of unknown language, or ""."""
     patterns = ((code, pattern_of(kind, code)) for code in _LANGUAGES for kind in _INTERROGATIVES)
     return next((code for code, pattern in patterns if pattern and pattern.match(folded)), "")
+
+
+def _measures(folded: str, question: Question, language: str) -> Iterator[str]:
+    """Yield the kinds of quantities for which a question asks, by its words or by the unit after "how many"."""
+    yield from (each for each in (*QUANTITIES, "often") if has_words(f"asks_{each}", folded, language))
+    many = pattern_of("many", language) if question.type == "many" else None
+    if many and (match := many.search(folded)):
+        counted = folded[match.end() :].lstrip()
+        yield from (each for each in QUANTITIES if (units := pattern_of(each, language)) and units.match(counted))
+
+
+def _subject(folded: str, question: Question) -> str:
+    """Return X if the question is only "What is X?": an interrogative, a copula, and a few words. The article before X
+    is left out. Return "" if X contains a function word, as in "What is the capital of Peru?", because this question
+    asks for more than X."""
+    if question.language == "ja":
+        found = _EAST_SUBJECT.match(folded)
+        return found[1] if found else ""
+    words, frequent = _WORD.findall(folded), FUNCTION_WORDS.get(question.language, frozenset())
+    rest = words[1:]
+    if question.type not in ("what", "who", "which") or words[:1] == [] or not question.asking.issuperset(words[:1]):
+        return ""
+    if rest[:1] and rest[0] in COPULAS:
+        rest = rest[1:]
+    elif not words[0].startswith("qu'"):  # "qu'est-ce que" has the copula
+        return ""
+    while rest and rest[0] in frequent:
+        rest = rest[1:]
+    return " ".join(rest) if len(rest) <= _SUBJECT and frequent.isdisjoint(rest) else ""
+
+
+def periods(folded: str, language: str) -> list[str]:
+    """Return the periods for which a casefolded text states amounts: "month" for "5 euros per month"."""
+    return [each for each in _PERIODS if has_words(f"per_{each}", folded, language)]
 
 
 def has_words(kind: str, folded: str, language: str) -> bool:
@@ -119,6 +173,10 @@ def _classified(folded: str, own: str, language: str) -> Question:
             return _with_noun(folded, found, code)
     if topic := _topic(folded, own):
         return topic
+    first = _WORD.search(folded)
+    opens = first is not None and any(_opens(first[0], code) for code in (own, language) if code)
+    if opens or (_ASKS.search(folded) and own in question_words("who")):
+        return Question("open", language=own)
     return Question("", language=own)
 
 
@@ -136,6 +194,12 @@ def _topic(folded: str, language: str) -> Question | None:
             if subject.endswith(noun):
                 return Question(kind, frozenset({noun}), language)
     return Question("what", language=language)
+
+
+def _opens(word: str, language: str) -> bool:
+    if language == "fi" and _FINNISH_ENDING.match(word):
+        return True
+    return word in question_words("open").get(language, ())
 
 
 def _interrogative(folded: str, language: str) -> tuple[QuestionType, re.Match[str]] | None:
@@ -164,6 +228,9 @@ def _with_noun(folded: str, found: tuple[QuestionType, re.Match[str]], language:
                 pattern = pattern_of(table, language)
                 if pattern and pattern.fullmatch(noun):
                     return Question(of_noun, frozenset(asking | {noun}), language)
+    modal = pattern_of("modal", language)
+    if kind == "who" and modal and modal.match(folded[match.end() :].lstrip()):
+        kind = "which"
     return Question(kind, frozenset(asking), language)
 
 
@@ -175,12 +242,12 @@ def _nouns(rest: str, language: str) -> Iterator[str]:
     function_words = FUNCTION_WORDS.get(language, frozenset())
     nouns = 0
     for n, word in enumerate(_WORD.findall(rest)):
-        if word in function_words and (n > 0 or word not in _COPULAS) and (nouns or n > 1):
+        if word in function_words and (n > 0 or word not in COPULAS) and (nouns or n > 1):
             return
         if word not in function_words:
             nouns += 1
             yield word
-        elif n == 0 and word not in _COPULAS:
+        elif n == 0 and word not in COPULAS:
             return
         if nouns >= _NOUN_WITHIN - 1:
             return

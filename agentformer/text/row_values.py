@@ -15,17 +15,19 @@ from agentformer.text.dates import find_dates
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts import facts_of
-from agentformer.text.languages import function_stems
+from agentformer.text.languages import function_stems, stem
 from agentformer.text.questions import Question, has_words, pattern_of, question_words
 from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Span
 
+_LENGTHS = ("quarter", "months", "full_year")
 _YEAR = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)|(?<=[a-z]|\d)20\d\d(?!\d)")  # "2022", "fy2022", "q22023"
 _PLAIN_YEAR = re.compile(r"(?:19|20)\d\d")
 _CHANGE = re.compile(r"%|chang|growth", re.IGNORECASE)  # in the header of a column
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u202f]\d{3})+(?:[.,]\d+)?(?!\d)|\d[\d.,'’\u00a0]*")
 _THOUSANDS = re.compile(r"[.,'’\u00a0](?=\d{3}(?!\d))")
 _NEGATIVE = re.compile(r"\s*(?:[-−–]|[$€£¥]?\(|\([$€£¥]?)")
+_FUNCTION = 0.3  # weight of a function word in a label ("Other assets")
 _WORD = re.compile(r"[^\W\d_]{3,}")
 _LEAST_ROWS = 3  # least number of rows that are compared
 _LIMITS = (("above", 1, False), ("below", -1, False), ("at_least", 1, True), ("at_most", -1, True))
@@ -64,7 +66,8 @@ class Limit(NamedTuple):
 class AskedValue:
     """The values of a table that a question asks for. `direction` is 1 for the highest value, -1 for the lowest (also
     for the largest fall), and 0 if the question asks for neither. `changes` is true if it asks for the change from one
-    year to the next, and `relative` if it asks for percentages.
+    year to the next, and `relative` if it asks for percentages. `lengths` has the length of the shortest period that
+    the question names: "quarter", "months" (several months) or "full_year". It is empty if the question names none.
     `years` are the years that the question names. `limit` is the limit that it names, or None. `selects` is true if it
     asks for some of several things, and `negated` if it asks for those for which something does not hold. `words` are
     the casefolded words of the question."""
@@ -72,6 +75,7 @@ class AskedValue:
     direction: int
     changes: bool
     relative: bool
+    lengths: frozenset[str]
     years: tuple[str, ...]
     limit: Limit | None = None
     selects: bool = False
@@ -88,10 +92,12 @@ def asked_value(question: Question, folded: str, language: str) -> AskedValue:
     for pattern in filter(None, (pattern_of(kind, code) for kind in ("at_least", "at_most"))):
         bare = pattern.sub(" ", bare)
     direction = 1 if has_words("most", bare, code) else -1 if has_words("least", bare, code) else 0
+    lengths = lengths_of(folded, code)
     return AskedValue(
         -direction if falls else direction,
         falls or grows,
         has_words("asks_share", folded, code) or "%" in folded,
+        frozenset(sorted(lengths, key=_LENGTHS.index)[:1]),
         tuple(_YEAR.findall(folded)),
         _limit(folded, code),
         question.type in _SELECTING,
@@ -199,6 +205,20 @@ def _answer(cell: str) -> bool | None:
     return True if folded in _ANSWERS["affirms"] else False if folded in _ANSWERS["denies"] else None
 
 
+def lengths_of(folded: str, language: str) -> frozenset[str]:
+    """Return the lengths of the periods that a casefolded text names: "quarter", "months" or "full_year"."""
+    return frozenset(length for length in _LENGTHS if has_words(length, folded, language))
+
+
+def period_fit(asked: AskedValue, text: str, language: str) -> float:
+    """Return 1 if a text is about a period of the length that the question names, -1 if it is only about periods of
+    another length, and 0 if the question or the text names none."""
+    stated = lengths_of(text.casefold(), language) if asked.lengths else frozenset()
+    if not stated:
+        return 0.0
+    return 1.0 if stated & asked.lengths else -1.0
+
+
 def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) -> dict[Span, float]:
     """Return a dictionary: span of a row -> 1 or -1. In each table, the row with the highest value (or the lowest, if
     the question asks for it) gets 1. The values of the column that the question asks for are compared. Rows with a
@@ -219,10 +239,22 @@ def extreme_rows(asked: AskedValue, tables: Iterable[TextTable], language: str) 
     return found
 
 
+def label_share(row: TableRow, stems: Collection[str], language: str, name: str, asked: Collection[str]) -> float:
+    """Return how much of a row of a table occurs in a question, 0..1: the share of the row's `stems` that are in
+    `asked`, the stems of the question. Function words count less. Numbers do not count. Words of the label that occur
+    in the document's name do not count either; `name` has the letters of this name."""
+    named = {f"{language}~{stem(word, language)}" for word in _WORD.findall(row.label.casefold()) if word in name}
+    words = [each for each in stems if "~" in each and each not in named]
+    weights = {each: _FUNCTION if each in function_stems(language) else 1.0 for each in words}
+    if 1.0 not in weights.values():
+        return 0.0
+    return sum(weight for each, weight in weights.items() if each in asked) / sum(weights.values())
+
+
 def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dict[Span, float]:
     """Return a dictionary: span of each row with a value -> the value (or its change) that the question asks for."""
     headers = next((row.headers for row in rows if row.headers), ())
-    column = _column(asked, headers, rows)
+    column = _column(asked, headers, rows, language)
     above = rows[0].above  # without the headers: the title of the table, and the group
     for header in headers:
         above = above.replace(header, " ")
@@ -242,9 +274,9 @@ def _compared(asked: AskedValue, rows: Sequence[TableRow], language: str) -> dic
     return found
 
 
-def _column(asked: AskedValue, headers: Sequence[str], rows: Sequence[TableRow]) -> int:
-    """Return the number of the column whose header fits best to the year, the kind of value and the words that the
-    question names. A column with few values that can be compared is the last choice. Return 0 if there are no
+def _column(asked: AskedValue, headers: Sequence[str], rows: Sequence[TableRow], language: str) -> int:
+    """Return the number of the column whose header fits best to the year, the length, the kind of value and the words
+    that the question names. A column with few values that can be compared is the last choice. Return 0 if there are no
     headers."""
 
     def fit(number: int, header: str) -> float:
@@ -253,7 +285,7 @@ def _column(asked: AskedValue, headers: Sequence[str], rows: Sequence[TableRow])
         named = 3.0 * (not asked.words.isdisjoint(_WORD.findall(header.casefold())))
         cells = [row.values[number] for row in rows if number < len(row.values)]
         few = sum(number_of(cell) is not None for cell in cells) < _JUDGED * len(cells)
-        return year + change + named - 10.0 * few
+        return year + change + named + period_fit(asked, header, language) - 10.0 * few
 
     scores = [fit(number, header) for number, header in enumerate(headers)]
     return scores.index(max(scores)) if scores else 0

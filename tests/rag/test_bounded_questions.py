@@ -13,7 +13,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.recent import RecentVectors
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.context import PassageBuilder
-from agentformer.rag.answer.passages import layout_of
+from agentformer.rag.answer.layout import layout_of
 from agentformer.rag.answer.request import AnswerRequest
 from agentformer.text.facts import numbers
 from agentformer.text.splitting import sentence_spans

@@ -24,7 +24,7 @@ from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
 from agentformer.text.facts.numbers import names_another, numbered_things
 from agentformer.tools.result_json import answer_json
-from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Vector
+from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Vector, Vote
 from tests.rag.models import HITS, KEYS, Scripted, hit
 
 
@@ -407,6 +407,21 @@ def test_an_answer_about_another_person_or_place_is_not_given(question: str, quo
         in_one = answerer.answer(question, [hit("\n\n".join(texts), "notes.md", 1)])
         assert (in_one.confidence or 0) <= 0.78
     assert (answerer.answer(question, remembered(question.replace("?", " 2020."), other)).confidence or 0) > 0.78
+
+
+def test_a_sentence_with_the_asked_name_is_preferred() -> None:
+    hits = remembered("The office in Bergen is at Torget 8.", "Das Büro Hamburg ist am Hafen 2, und es ist offen.")
+    assert (
+        "Hafen" in Answerer(None, None, abstain=0.0).answer("Where is the office in Hamburg?", hits).citations[0].quote
+    )
+
+
+def test_a_hit_whose_title_is_mentioned_may_lack_the_asked_name() -> None:
+    hits = remembered("The director Anna Berg was born in Turku.", "A film: The Tin Lighthouse.")
+    mentioned = [dataclasses.replace(hits[0], votes=(Vote("mentions", 1, 0.8),)), hits[1]]
+    question = "Where was the director of The Tin Lighthouse born?"
+    first = [Answerer(None, None).judged(question, each)[0][0].text for each in (hits, mentioned)]
+    assert first == [hits[1].entry.content, hits[0].entry.content]
 
 
 def test_a_year_an_amount_and_a_time_name_no_thing() -> None:

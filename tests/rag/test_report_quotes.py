@@ -16,6 +16,14 @@ from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.text.analysis import analyze_query
 from agentformer.types import Answer, Hit, MemoryEntry, Source
 
+QUARTER = """Three Months Ended
+2023 2022
+Sales $ 12 $ 11
+Operating income 3 2
+Total assets 90 80
+Other assets 7 6
+"""
+YEAR = QUARTER.replace("Three Months", "Twelve Months").replace("Operating income 3 2", "Operating income 14 13")
 REGIONS = """Sales by region
 2023 2022
 Harbour 410 600
@@ -34,6 +42,16 @@ def first(question: str, *hits: Hit) -> RankedSentence:
     return rank_sentences(analyze_query(question), read_passages(hits, "en"))[0]
 
 
+def test_the_length_of_the_asked_period_chooses_the_table() -> None:
+    hits = chunk(QUARTER, 1), chunk(YEAR, 2)
+    for text, value in (("FY2023", "14"), ("Q4 of FY2023", "3")):
+        assert f"2023: {value} |" in first(f"What was the operating income for {text}?", *hits).text
+
+
+def test_a_label_without_other_words_is_quoted() -> None:
+    assert "Total assets" in first("What are the total assets for 2023?", chunk(QUARTER, 1)).text
+
+
 @pytest.mark.parametrize(
     ("question", "region"),
     [
@@ -44,6 +62,12 @@ def first(question: str, *hits: Hit) -> RankedSentence:
 )
 def test_a_superlative_chooses_the_row_with_this_value(question: str, region: str) -> None:
     assert first(question, chunk(REGIONS, 1)).text.startswith(f"{region} |")
+
+
+def test_a_table_of_contents_is_no_quote() -> None:
+    contents = "1 Sailing rules 1\n2 Harbour fees 4\nKeys of boats 5"
+    text = "The keys of the boats hang in the blue cupboard."
+    assert first("Where are the keys of the boats?", chunk(contents, 1), chunk(text, 5)).text == text
 
 
 def test_a_title_comes_with_the_list_below_it() -> None:

@@ -9,6 +9,7 @@ from agentformer.text.questions import classify, pattern_of, question_words
 
 QUESTIONS = [
     ("Who founded the club?", "en", "who"),
+    ("Who may vote at the meeting?", "en", "which"),
     ("Where was the treaty signed?", "en", "where"),
     ("When did the war end?", "en", "when"),
     ("In which year did the war end?", "en", "when"),
@@ -41,6 +42,7 @@ QUESTIONS = [
     ("What did the team win?", "en", "what"),
     ("The bridge was built by whom?", "en", "who"),
     ("When the war ended, who was king?", "en", "who"),
+    ("Is the bridge still open?", "en", "open"),
     ("The old bridge of the town", "en", ""),
     ("Wer hat den Verein gegründet?", "de", "who"),
     ("In welchem Jahr endete der Krieg?", "de", "when"),
@@ -48,14 +50,18 @@ QUESTIONS = [
     ("Wie heißt der Fluss?", "de", "what"),
     ("Wie funktioniert die Pumpe?", "de", "how"),
     ("Weshalb stürzte die Brücke ein?", "de", "why"),
+    ("Ist die Brücke noch offen?", "de", "open"),
     ("Kuka perusti seuran?", "fi", "who"),
     ("Minä vuonna sota päättyi?", "fi", "when"),
     ("Missä kaupungissa kisat pidettiin?", "fi", "where"),
     ("Kuinka monta laivaa upposi?", "fi", "many"),
     ("Miksi silta romahti?", "fi", "why"),
+    ("Onko silta vielä auki?", "fi", "open"),
+    ("Saako laituriin jättää veneen?", "fi", "open"),
     ("Vem grundade föreningen?", "sv", "who"),
     ("Hur många fartyg sjönk?", "sv", "many"),
     ("Vilket år slutade kriget?", "sv", "when"),
+    ("Lagras några personuppgifter i appen?", "sv", "open"),
     ("Hvor ligger brua?", "no", "where"),
     ("Hvor mange skip gikk tapt?", "no", "many"),
     ("Hvor gammel er broen?", "no", "much"),
@@ -113,6 +119,24 @@ def test_a_phrase_wins_against_its_beginning() -> None:
 def test_a_noun_far_behind_how_does_not_make_it_a_question_for_a_number() -> None:
     assert classify("Hur räknas barnets vikt ut när den är okänd?", "sv").type == "how"
     assert classify("Hur stor andel av medlemmarna röstade?", "sv").type == "much"
+
+
+def test_a_question_for_an_amount_has_a_measure_and_a_period() -> None:
+    yearly = classify("Paljonko autopaikka maksaa vuodessa?", "fi")
+    assert (yearly.type, yearly.measures, yearly.period) == ("much", {"money"}, "year")
+    assert classify("How old was she when she won?").measures == {"age"}
+    assert classify("How long is the bridge?").measures == {"length", "span"}
+    assert classify("How long does it take?").measures == {"span"}
+    assert classify("Wie viele Meter hoch ist der Turm?").measures == {"length"}
+    assert classify("Wie viel kostet der Stellplatz pro Monat?", "de").period == "month"
+    assert (classify("Who won?").measures, classify("Who won?").period) == (frozenset(), "")
+
+
+def test_a_question_for_a_definition_has_a_subject() -> None:
+    assert classify("What is a comet?").subject == "comet"
+    assert classify("Qu'est-ce que la photosynthèse ?").subject == "photosynthèse"
+    assert classify("What is the capital of France?").subject == "", "it asks for the capital"
+    assert classify("Where is France?").subject == ""
 
 
 def test_a_longer_word_is_no_noun_of_time() -> None:

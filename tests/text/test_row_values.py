@@ -6,7 +6,7 @@ import pytest
 
 from agentformer.text.analysis import text_terms
 from agentformer.text.questions import classify
-from agentformer.text.row_values import asked_value, extreme_rows, number_of, selected_rows
+from agentformer.text.row_values import asked_value, extreme_rows, label_share, number_of, period_fit, selected_rows
 from agentformer.text.table_rows import find_rows
 
 SALES = """Sales by region (in thousands)
@@ -91,6 +91,31 @@ def test_a_question_without_a_superlative_compares_nothing() -> None:
 )
 def test_cells_are_read_as_numbers(cell: str, number: float | None) -> None:
     assert number_of(cell) == number
+
+
+@pytest.mark.parametrize(
+    ("question", "text", "fit"),
+    [
+        ("What was the profit in FY2023?", "Twelve Months Ended June 30, 2023", 1.0),
+        ("What was the profit in FY2023?", "Three Months Ended June 30, 2023", -1.0),
+        ("What was the profit in Q2 of FY2023?", "Three Months Ended June 30, 2023", 1.0),
+        ("What was the profit in Q2 of FY2023?", "Six Months Ended June 30, 2023", -1.0),
+        ("What was the profit in FY2023?", "The profit was 5 euros.", 0.0),
+        ("What was the profit?", "Three Months Ended June 30, 2023", 0.0),
+    ],
+)
+def test_a_text_about_a_period_of_another_length_does_not_fit(question: str, text: str, fit: float) -> None:
+    asked = asked_value(classify(question, "en"), question.casefold(), "en")
+    assert period_fit(asked, text, "en") == fit
+
+
+def test_a_label_counts_by_the_words_that_the_question_contains() -> None:
+    [table] = find_rows("Assets\n2023 2022\nTotal assets 17 16\nOther assets 3 2\nHarbour boats 1 2\n")
+    total, other, boats = table.rows
+    asked = {"en~total", "en~asset"}
+    assert label_share(total, {"en~total", "en~asset", "17", "16"}, "en", "", asked) == 1.0
+    assert label_share(other, {"en~other", "en~asset"}, "en", "", asked) == pytest.approx(1 / 1.3)
+    assert label_share(boats, {"en~harbour", "en~boat"}, "en", "harbourboats2023", {"en~harbour", "en~boat"}) == 0.0
 
 
 BOATS = """boat | launched | length | for hire | harbour

@@ -13,6 +13,9 @@ from agentformer.text.word_forms import similar_forms
     ("language", "asked", "written"),
     [
         ("en", "partners", "partnership"),  # begins alike
+        ("fi", "sauna", "saunavuoro"),  # begins a compound
+        ("sv", "avgift", "årsavgift"),  # ends a compound
+        ("de", "wasser", "trinkwasser"),
         ("en", "founded", "established"),  # means about the same
         ("fi", "maksaa", "hinta"),
         ("no", "heter", "navnet"),

@@ -25,7 +25,7 @@ from agentformer.text.analysis import COMPOUNDING, QueryTerms, pieces_of_stem
 # The constant, and the coefficients of `QuoteFeatures.values`. The first three were fitted to questions of five
 # families of sets, which were also asked of hits without the answer, with both packaged embedders. The sets contain few
 # quotes that are about something else than the question, so the last one was set by hand.
-_WEIGHTS = (0.2, 0.61, 1.93, -5.5)
+_WEIGHTS = (0.3, 0.61, 1.93, -5.5)
 _MOST_SCORE = 4.0  # upper limit of the logit of `score`
 _LEAST_ABOUT = 0.05  # lower limit of `about`
 _FAR, _NEAR = 0.2, 0.9  # cosines of a passage that is hardly and certainly about the question

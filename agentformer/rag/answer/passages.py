@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from functools import cached_property, lru_cache
-from itertools import accumulate, islice, pairwise
+from itertools import islice, pairwise
 from types import MappingProxyType
-from typing import NamedTuple
 
+from agentformer.rag.answer.layout import CACHED_TEXTS, Layout, layout_of
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
@@ -21,66 +21,41 @@ from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DateRange
 from agentformer.text.languages import likelier_of_alike
+from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import is_question
-from agentformer.text.splitting import sentence_spans
-from agentformer.text.table_rows import TableRow, TextTable, find_rows
+from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Analyzed, Hit, Span
 
+_NAMES = 2  # parts of the context line that name the document: its file and its title
 _MESSAGE = "message"
 _MONTH = timedelta(days=31)
 _MARKUP = " \t#*_>-=|"
 _LEAD_IN = 80  # code points of a lead-in; a longer sentence says something itself
 LEAD_IN_ENDS = (":", "：")  # the last character of a sentence that introduces what follows
+_NUMBERED = frozenset("§0123456789")
+_HEADING = re.compile(r"(?:§\s?\d|\d{1,3}(?:\.\d{1,3})*\.?\s+[^\W\d_])[^\n.!?:;。]{0,60}")  # "4.2 Guest berths"
 _TITLE = re.compile(r"[^\W\d_][^\d\n.!?:;,。]{2,58}[^\W\d_]")  # "Available Information"
+_CAPTION = re.compile(
+    r"(?:fig(?:ur[ea]?)?|kuva|taulukko|tab(?:le|ell[e]?|la)?|abb(?:ildung)?|tableau|図|表)\.?\s?\d{1,3}(?:\.\d{1,3})?\s?[:.]",
+    re.IGNORECASE,
+)
 _FILLERS = re.compile(r"[.·•…_=\-–—]")  # dotted lines of a table of contents, form fields, ruled lines
 _LEADER = re.compile(r"(?:[.·…_][ \t]*){4}")  # dots between an entry and its page number
+_PAGE_NUMBER = re.compile(r"[^\W\d_]\W*\s(\d{1,3})\s*$")  # at the end of a line of a table of contents
 ITEM = re.compile(r"[ \t]*(?:[-*•–·▪◦‣]\s|\(?\d{1,3}[.)]\s|\(?[a-z][.)]\s)", re.IGNORECASE)  # a list item begins
+_LEAST_ENTRIES = 3
 _FILLED, _FILLED_SHARE = 8, 0.3  # a sentence with this number and share of fillers has no content
-_CACHED_TEXTS = 256  # passages whose sentences are cached (about 4 MB)
+_DIGITS_ALONE = 12  # a sentence with more digits and no letter is a column of numbers; a date has eight digits
 _CACHED_LENGTH = 4_000  # maximum code points of a passage in the cache
 # The work for a question is bounded, whatever is stored. No chunk of a document is longer than these limits.
 _READ, _READ_TOGETHER = 20_000, 400_000  # code points that are read of one hit, and of all hits of a question
 _SENTENCES, _SENTENCES_TOGETHER = 1_000, 10_000  # sentences of one hit, and of all hits of a question
 _PARAGRAPH = 4_000  # code points after a title that are read to find the end of the next paragraph
-_NEAR = 200  # code points before and after a sentence that show whether it is alone in its paragraph
+_NEAR = 200  # code points before and after a sentence that show whether it is alone on its line or in its paragraph
 _CONTINUED = re.compile(r"\w[\u00ad\ufffe-]$")  # a word that is cut at the end of the page
 
 NamedDates = Sequence[tuple[str, DateRange]]  # dates that a question names: words, and their days
-
-
-class Layout(NamedTuple):
-    """The tables of a text, and its sentences and rows of tables in order, without headers of tables."""
-
-    tables: tuple[TextTable, ...]
-    sentences: tuple[Span, ...]
-
-
-# Questions often find the same passages again.
-@lru_cache(maxsize=_CACHED_TEXTS)
-def layout_of(content: str, context: str) -> Layout:
-    """Return the layout of a text. `context` has the headers of a table that begins before the text."""
-    tables = tuple(find_rows(content, context))
-    outside = _outside(sentence_spans(content), tables, content)
-    rows = {row.span for table in tables for row in table.rows}
-    return Layout(tables, tuple(sorted((*outside, *rows))))
-
-
-def _outside(spans: Iterable[Span], tables: Sequence[TextTable], content: str) -> Iterator[Span]:
-    """Yield the parts of the spans that are in no table, without white space around them. The spans and the tables are
-    sorted."""
-    ends = list(accumulate((table.span.end for table in tables), max))
-    for span in spans:
-        start = span.start
-        for n in range(bisect_right(ends, start), len(tables) + 1):
-            table = tables[n] if n < len(tables) and tables[n].span.start < span.end else None
-            end = table.span.start if table else span.end
-            if bare := content[start:end].strip():
-                at = content.index(bare, start)
-                yield Span(at, at + len(bare))
-            if table is None or table.span.end >= span.end:
-                break
-            start = max(start, table.span.end)
 
 
 class Passage:
@@ -202,6 +177,17 @@ class Passage:
         return frozenset().union(*own, *self.header_stems.values())
 
     @cached_property
+    def name_stems(self) -> frozenset[str]:
+        """The stems of the name and the title of the document, which begin the context line."""
+        names = self.hit.entry.context.partition(CARRIED)[0].split(SEPARATOR)[:_NAMES]
+        return frozenset(text_terms(" ".join(names), self.language).stems)
+
+    @cached_property
+    def name_letters(self) -> str:
+        """The letters and digits of the document's name, casefolded, to recognise its words in labels of table rows."""
+        return letters_and_digits(self.hit.entry.context.partition(SEPARATOR)[0])
+
+    @cached_property
     def context_terms(self) -> Terms:
         """The terms of the context line of the passage, of its speaker, and of `named_dates`. The context line consists
         of the file name, the title and the headings above the passage."""
@@ -260,7 +246,7 @@ def _passages(
 
 
 # Questions often find the same passages again.
-@lru_cache(maxsize=_CACHED_TEXTS)
+@lru_cache(maxsize=CACHED_TEXTS)
 def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
     return tuple(text_terms(text, language) for text in texts)
 
@@ -282,6 +268,7 @@ class Sentence:
     passage: Passage
     span: Span
     text: str
+    terms: Terms
     stems: frozenset[str]
     before: Sentence | None = None
     above: Sentence | None = None
@@ -323,7 +310,7 @@ def read_sentences(passages: Iterable[Passage]) -> list[Sentence]:
 def _sentences_of(passage: Passage) -> Iterator[Sentence]:
     for span, terms in zip(passage.sentences, passage.sentence_terms, strict=True):
         text = passage.content[span.start : span.end]
-        yield Sentence(passage, span, text, frozenset(terms.stems), row=passage.rows.get(span))
+        yield Sentence(passage, span, text, terms, frozenset(terms.stems), row=passage.rows.get(span))
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -357,32 +344,65 @@ def _announces_nothing(sentence: Sentence) -> bool:
 
 
 def _is_filled(sentence: Sentence) -> bool:
-    """Return whether a sentence has no content to quote: it has no letter and no digit, many dots or dashes, or dots
-    before or after it, as an entry of a table of contents, a form field or a ruled line."""
-    content, span, characters = sentence.passage.content, sentence.span, "".join(sentence.text.split())
+    """Return whether a sentence has no content to quote: it is an entry of a table of contents, a form field, a ruled
+    line or a column of numbers."""
+    characters, content, span = "".join(sentence.text.split()), sentence.passage.content, sentence.span
+    if _is_contents(sentence.text):
+        return True
     fillers = len(_FILLERS.findall(characters))
     if fillers >= _FILLED and fillers >= _FILLED_SHARE * len(characters):
         return True
     if _LEADER.match(content, span.end - 1) or not any(map(str.isalnum, characters)):
         return True
-    is_number = not any(map(str.isalpha, characters))
-    return is_number and bool(_LEADER.match(content[max(0, span.start - _FILLED) : span.start].lstrip()))
+    if any(map(str.isalpha, characters)):
+        return False
+    after_dots = _LEADER.match(content[max(0, span.start - _FILLED) : span.start].lstrip())  # a page number
+    return bool(after_dots) or sum(map(str.isdigit, characters)) > _DIGITS_ALONE
+
+
+def _is_contents(text: str) -> bool:
+    """Return whether a text is from a table of contents: most lines end with growing numbers, and none has a comma."""
+    lines = text.split("\n")
+    numbered = (line for line in lines if line.rstrip()[-1:].isdecimal())  # a quick test
+    pages = [int(match[1]) for line in numbered if (match := _PAGE_NUMBER.search(line))]
+    return len(pages) >= _LEAST_ENTRIES and 2 * len(pages) > len(lines) and pages == sorted(pages) and "," not in text
 
 
 def _is_heading(sentence: Sentence) -> bool:
     text = sentence.text.strip(_MARKUP)
-    known = sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR)
-    return not text or text in known or _is_title(sentence, text)
+    if not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR):
+        return True
+    if _CAPTION.match(text):
+        return True
+    if _is_title(sentence, text):
+        return True
+    if text[0] not in _NUMBERED or not text[-1].isalpha() or not _is_line(sentence):
+        return False
+    return all(_HEADING.fullmatch(line.strip(_MARKUP)) for line in text.splitlines())
 
 
 def _is_title(sentence: Sentence, text: str) -> bool:
     """Return whether a sentence is a title: a short paragraph without digits and without punctuation at its end,
     followed by a paragraph that ends with punctuation."""
     content, span = sentence.passage.content, sentence.span
-    before, after = content[max(0, span.start - _NEAR) : span.start], content[span.end : span.end + _NEAR]
-    if not _TITLE.fullmatch(text) or (before and before.rstrip(" \t\r")[-2:] != "\n\n"):
+    if not _TITLE.fullmatch(text) or (span.start and _before(content, span).rstrip(" \t\r")[-2:] != "\n\n"):
         return False
-    if not after.lstrip(" \t\r").startswith("\n\n"):
+    if not _after(content, span).lstrip(" \t\r").startswith("\n\n"):
         return False
     paragraph = next(filter(None, map(str.strip, content[span.end : span.end + _PARAGRAPH].split("\n\n"))), "")
     return len(paragraph) > 2 * len(text) and paragraph[-1] in ".!?"
+
+
+def _is_line(sentence: Sentence) -> bool:
+    """Return whether no other text is on the line of the sentence."""
+    content, span = sentence.passage.content, sentence.span
+    before, after = _before(content, span).rstrip(" \t")[-1:], _after(content, span).lstrip(" \t\r")[:1]
+    return before in ("", "\n") and after in ("", "\n")
+
+
+def _before(content: str, span: Span) -> str:
+    return content[max(0, span.start - _NEAR) : span.start]
+
+
+def _after(content: str, span: Span) -> str:
+    return content[span.end : span.end + _NEAR]

@@ -19,6 +19,7 @@ OMITTED = " … "  # replaces omitted text, such as the items between a lead-in 
 _NAMED, _LEAST_NAMED = 200, 60
 _ITEM_FOLLOWS = re.compile(r"\n\s*+" + ITEM.pattern, re.IGNORECASE)
 _ANSWER = 400  # maximum code points of a question and its answer, unless the answer is one longer sentence
+_FRAGMENT, _NAMES = 80, 8  # maximum code points and words of a fragment that lists names
 
 
 class Quote(NamedTuple):
@@ -53,10 +54,11 @@ def whole_quote(sentence: Sentence) -> Quote:
         return _with_lead_in(sentence)
     if _leads_in(sentence):
         return Quote(Span(span.start, _end_of_list(sentence)))
-    start, named = _with_subject(sentence)
+    end = _end_of_names(sentence)
+    start, named = _with_subject(sentence, end)
     carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
-    fits = len(carried) + span.end - start < MAX_QUOTE
-    return Quote(shortened(content, Span(start, span.end)), named or (carried if fits else ""))
+    fits = len(carried) + end - start < MAX_QUOTE
+    return Quote(shortened(content, Span(start, end)), named or (carried if fits else ""))
 
 
 def _end_of_answer(question: Sentence) -> int:
@@ -73,13 +75,13 @@ def _end_of_answer(question: Sentence) -> int:
     return shortened(passage.content, Span(question.span.start, end)).end
 
 
-def _with_subject(sentence: Sentence) -> tuple[int, str]:
-    """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. If the sentence
-    refers to the previous one ("It was built ..."), the quote begins with the previous one. If the previous sentence
-    refers to the sentence before it, the quote begins with that sentence, and so on. If the quote would be too long,
-    only the beginning of the sentence that names the subject is quoted before the rest."""
-    start, end = sentence.span
-    first = sentence.before if sentence.leads else None
+def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
+    """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. `end` is the
+    end of the quote. If the sentence refers to the previous one ("It was built ..."), the quote begins with the
+    previous one. If the previous sentence refers to the sentence before it, the quote begins with that sentence, and so
+    on. If the quote would be too long, only the beginning of the sentence that names the subject is quoted before the
+    rest."""
+    start, first = sentence.span.start, sentence.before if sentence.leads else None
     while first and end - first.span.start <= MAX_QUOTE:
         start, first = first.span.start, first.before if first.refers else None
     naming = sentence.naming if first and sentence.refers else None
@@ -91,6 +93,23 @@ def _with_subject(sentence: Sentence) -> tuple[int, str]:
         if room >= min(_LEAST_NAMED, naming.span.end - naming.span.start):
             return begin, content[slice(*shortened(content, naming.span, room))] + OMITTED
     return start, ""
+
+
+def _end_of_names(sentence: Sentence) -> int:
+    """Return the offset at which the quote of a sentence ends. If the sentence announces a list of names ("It has three
+    keys. Home, Help and Stop."), the quote includes the next sentence. Otherwise, the quote ends with the sentence. A
+    list of names is a short fragment with a comma, most of whose words are capitalised."""
+    content, spans = sentence.passage.content, sentence.passage.sentences
+    following = bisect_left(spans, (sentence.span.end,))
+    after = spans[following] if following < len(spans) else None
+    if after is None or after.end - after.start > _FRAGMENT or "\n\n" in content[sentence.span.end : after.start]:
+        return sentence.span.end
+    names = content[after.start : after.end]
+    words = [word for word in names.split() if word[:1].isalpha()]
+    capitals = sum(word[0].isupper() for word in words)
+    if "," in names and 1 < len(words) <= _NAMES and capitals * 2 > len(words) and not ITEM.match(names):
+        return after.end
+    return sentence.span.end
 
 
 def _leads_in(sentence: Sentence) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,16 +27,20 @@ from agentformer.types import Embedder, Hit, Span
 
 # The odds of two sentences are exp(difference of their scores). The weights were fitted to questions of five families
 # of sets and rounded (`python -m bench.answers --fit`). The sets contain hardly any sentence that is a question or
-# names another numbered thing, so the weights of `asks`, `selected` and `other` were set by hand.
+# names another numbered thing, so the weights of `asks` and `other` were set by hand.
 _WEIGHTS = Features(
-    words=3.2, phrase=1.3, before=0.7, heading=2.1, carried=1.8, passage=2.5, asks=-4.0, selected=6.0, other=-3.0,
-    likeness=6.8, asked=1.5,
+    words=3.2, pieces=1.3, phrase=1.3, before=0.7, heading=2.1, carried=1.8, around=1.1, passage=2.5, asks=-4.0,
+    typed=2.5, label=2.0, selected=4.0, other=-3.0, likeness=6.8, asked=1.5,
 )  # fmt: skip
 _OF_COSINE = 0.7  # likeness of a sentence whose cosine is 1, if the embedder has no vectors of tokens
-_NAMING = 60  # the best sentences by words, in which numbered things are searched
+_TYPED = 60  # the best sentences by words, in which candidates are searched; tables have many similar rows
 _COMPARED = 5  # sentences that are embedded for one question
+_WINDOW = 1_200  # maximum code points of neighboring sentences that are embedded as one text
+_TITLE = 60  # code points of the words above a row that are embedded with the row
 _UNRELATED = 0.0974  # cosine of a token, on the common scale, that gives the likeness 0; the weights were fitted to it
 _LETTERS = 1.5  # minimum mean letters of a token; with fewer, the model reads single letters (Japanese with MiniLM)
+_OF_PASSAGE = 1  # best sentences of each passage, which are chosen before all others
+_PASSAGES = 3  # passages of which the best sentence is embedded in any case
 _CLOSE = 0.07  # a sentence is quoted if it has at least this share of the first quote's probability
 _ALIKE = 0.3  # a neighbor is quoted with a sentence if it has at least this share of its probability
 _SAY = 0.3  # minimum weight (0..1) of the vectors; a search lowers it for languages that the embedder hardly knows
@@ -86,8 +91,8 @@ def rank_sentences(
     calibration = calibration or Calibration()
     computed = SentenceFeatures(query, passages, sentences)
     features = computed.of_words()
-    for n in _best(features, _NAMING):
-        features[n] = computed.with_other(features[n], sentences[n])
+    for n in _best(features, _TYPED):
+        features[n] = computed.with_candidate(features[n], sentences[n])
     quotes = [whole_quote(sentence) for sentence in sentences]
     cosines = dict[int, float]()
     if embedder:
@@ -184,6 +189,16 @@ def _best(features: Sequence[Features], count: int) -> list[int]:
     return [int(n) for n in np.argsort(-scores, kind="stable")[:count]]
 
 
+def _to_embed(features: Sequence[Features], passages: Sequence[Passage], count: int) -> list[int]:
+    """Return the indexes of at most `count` sentences to embed: the best of each passage, and then the best of all."""
+    order = _best(features, len(features))
+    of_passage: dict[int, list[int]] = {}
+    for n in order:
+        of_passage.setdefault(id(passages[n]), []).append(n)
+    first = [n for numbers in list(of_passage.values())[:_PASSAGES] for n in numbers[:_OF_PASSAGE]]
+    return list(dict.fromkeys(first + order))[:count]
+
+
 def _probabilities(features: Sequence[Features], texts: Sequence[str]) -> list[float]:
     """Return for each sentence the probability that it is the answer. The probabilities
     of different texts have the sum 1. Sentences with the same text do not compete with each other: only the most
@@ -232,15 +247,19 @@ class _Compared:
         asked = AskedTokens(self.question, read[0], self.asking, frequent) if read else None
         if asked is None or not asked.count or asked.letters < _LETTERS * asked.count:
             return None
-        best = _best(features, _COMPARED)
-        texts = [self.quotes[n].text(self.sentences[n].passage.content) for n in best]
+        best = _to_embed(features, [s.passage for s in self.sentences], _COMPARED)
+        windows = _windows(self.sentences, self.quotes, best)
+        tokens = self.vectors.tokens([window.text for window in windows], self.embedder) or []
         nearest, cosines = {}, {}
-        for n, text, each in zip(best, texts, self.vectors.tokens(texts, self.embedder) or [], strict=True):
-            if words := word_tokens(text, each):
-                language = self._language(n)
-                tokens_near, asked_near = asked.nearest(text, each, words)
-                nearest[n] = scale.map(tokens_near, language), asked_near and scale.of(asked_near, language)
-                cosines[n] = float(each.vector @ asked.vector)
+        for window, each in zip(windows, tokens, strict=True):
+            words = word_tokens(window.text, each)
+            for n, part in window.parts.items():
+                inside = {k: span for k, span in words.items() if part.start <= span.start and span.end <= part.end}
+                if inside:
+                    language = self._language(n)
+                    tokens_near, asked_near = asked.nearest(window.text, each, inside)
+                    nearest[n] = scale.map(tokens_near, language), asked_near and scale.of(asked_near, language)
+                    cosines[n] = float(each.vector @ asked.vector)
         found = likeness(nearest, _UNRELATED)
         least = least_alike(found.values())
         read_features = [
@@ -253,7 +272,7 @@ class _Compared:
         `with_vectors`, or None if the cosines of this embedder are not usable."""
         if self.calibration.texts is None:
             return None
-        best = _best(features, _COMPARED)
+        best = _to_embed(features, [s.passage for s in self.sentences], _COMPARED)
         texts = [self.quotes[n].text(self.sentences[n].passage.content) for n in best]
         rows = self.vectors.of(texts, self.embedder) @ self.vectors.of_query(self.question, self.embedder)
         cosines = self._normalized(dict(zip(best, map(float, rows), strict=True)))
@@ -269,3 +288,61 @@ class _Compared:
 
     def _language(self, n: int) -> str:
         return FOREIGN if self.foreign else self.sentences[n].passage.language
+
+
+class _Window(NamedTuple):
+    """A text to embed: several quotes of a passage that touch each other, so that each is embedded with its context.
+    `parts` is a dictionary: index of a sentence -> position of its quote in the text."""
+
+    text: str
+    parts: dict[int, Span]
+
+
+def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Iterable[int]) -> list[_Window]:
+    windows: list[_Window] = []
+    spans: dict[int, list[Span]] = {}
+    passages = {id(sentence.passage): sentence.passage for sentence in sentences}
+    pairs = enumerate(zip(sentences, quotes, strict=True))
+    plain = {n: _embedded_span(s, quote) for n, (s, quote) in pairs if not quote.row and (not quote.lead or s.refers)}
+    for n in best:
+        quote, passage = quotes[n], sentences[n].passage
+        if n not in plain:
+            text = _titled(sentences[n].row, quote.text(passage.content))
+            windows.append(_Window(text, {n: Span(0, len(text))}))
+        else:
+            spans.setdefault(id(passage), []).append(plain[n])
+    for key, each in spans.items():
+        for window in _joined(sorted(each)):
+            parts = {
+                n: Span(span.start - window.start, span.end - window.start)
+                for n, span in plain.items()
+                if id(sentences[n].passage) == key and window.start <= span.start and span.end <= window.end
+            }
+            windows.append(_Window(passages[key].content[window.start : window.end], parts))
+    return windows
+
+
+def _embedded_span(sentence: Sentence, quote: Quote) -> Span:
+    """Return the part of a quote that is embedded: the sentence, and at most one sentence before it."""
+    if not sentence.leads or sentence.before is None:
+        return quote.span
+    return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)
+
+
+def _titled(row: TableRow | None, text: str) -> str:
+    """Return the text to embed for a quote. If the quote is a row of a table, the text begins with the words above the
+    row, which name its subject."""
+    above = row.above[-_TITLE:] if row else ""
+    return text if not above or text.startswith("…") else f"{above}: {text}"[:MAX_QUOTE]
+
+
+def _joined(spans: Sequence[Span]) -> list[Span]:
+    """Return the spans, joined up to `_WINDOW` code points if they overlap or only one character is between them."""
+    joined: list[Span] = []
+    for span in spans:
+        last = joined[-1] if joined else None
+        if last and span.start <= last.end + 1 and max(last.end, span.end) - last.start <= _WINDOW:
+            joined[-1] = Span(last.start, max(last.end, span.end))
+        else:
+            joined.append(span)
+    return joined

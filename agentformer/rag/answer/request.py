@@ -26,7 +26,9 @@ from agentformer.types import Embedder, Hit, Hits
 
 _MAX_QUOTES = 3
 _REPEATED = 0.8  # share of the question's words in a quote that only repeats the question
+_OFF_TOPIC = 0.2  # factor of the score of a sentence that is probably about something else
 _PARTS = frozenset({"chunk", "message"})  # kinds of entries that other entries explain
+_MENTIONED = "mentions"  # list of hits whose title is mentioned
 _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meaning
 
 
@@ -96,7 +98,8 @@ class AnswerRequest:
         """The sentences of the hits, best first; of two versions of a statement, the newer one is first. Vectors of
         sentences are compared only if the embedder knows the language of the hits. Vectors of tokens are compared if
         the embedder knows this language, or if a hit has the language of the question."""
-        return newer_first(self.question, self._ranked(), [passage.hit for passage in self.quotable])
+        ranked = self._with_off_topic_last(self._ranked())
+        return newer_first(self.question, ranked, [passage.hit for passage in self.quotable])
 
     def _ranked(self) -> list[RankedSentence]:
         if self.embedder:
@@ -104,6 +107,33 @@ class AnswerRequest:
             with suppress(EmbedderError):  # a server may count tokens in another way and refuse a long sentence
                 return rank_sentences(self.terms, self.quotable, embedder, self.vectors, self._calibration(embedder))
         return rank_sentences(self.terms, self.quotable)
+
+    def _with_off_topic_last(self, ranked: list[RankedSentence]) -> list[RankedSentence]:
+        """Return the ranked sentences. If the first sentence is from an off-topic hit, all sentences of off-topic hits
+        get lower scores."""
+        if not ranked or not self._is_off_topic(ranked[0].hit):
+            return ranked
+        scores = [sentence.score * (_OFF_TOPIC if self._is_off_topic(sentence.hit) else 1.0) for sentence in ranked]
+        scale = sum(sentence.score for sentence in ranked) / sum(scores)
+        changed = [
+            dataclasses.replace(sentence, score=score * scale) for sentence, score in zip(ranked, scores, strict=True)
+        ]
+        return sorted(changed, key=lambda sentence: -sentence.score)
+
+    def _is_off_topic(self, hit: Hit) -> bool:
+        """Return whether a hit is off topic: the hit and the other hits of its document or session contain none of the
+        numbers, dates and names of the question. A hit whose title another hit mentions is never off topic."""
+        if any(vote.name == _MENTIONED for vote in hit.votes):
+            return False
+        group = _group(hit)
+        if group not in self._off_topic:
+            passages = [passage for passage in self.quotable if _group(passage.hit) == group]
+            self._off_topic[group] = support.names_nothing_of(self.question, passages)
+        return self._off_topic[group]
+
+    @cached_property
+    def _off_topic(self) -> dict[str, bool]:
+        return {}
 
     def _calibration(self, embedder: Embedder) -> Calibration:
         known = self.scale is not None and knows_language(self.hits)
@@ -131,12 +161,13 @@ class AnswerRequest:
         return QuoteFeatures(self.quotes[0].score, about, not self._is_within_limit and self._is_about_something_else())
 
     def _is_about_something_else(self) -> bool:
-        """Return whether the first quote certainly answers nothing: it repeats the question, the
+        """Return whether the first quote certainly answers nothing: it repeats the question, its hit is off topic, the
         question has a number or a name that no hit contains, or the quote names another thing than the question."""
         first, passage = self.quotes[0], self._passage
         text = f"{passage.hit.entry.context}\n{first.text}"
         return (
             bool(first.features and first.features.asks and first.features.words > _REPEATED)
+            or self._is_off_topic(first.hit)
             or names_another(numbered_things(self.question, self.terms.language), text, passage.language)
             or self._names_another(text)
             or bool(support.unknown_in_question(self.question, self.quotable))

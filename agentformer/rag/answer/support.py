@@ -74,6 +74,12 @@ def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]
     return _Reader(passages, "", question).unknown()
 
 
+def names_nothing_of(question: str, passages: Sequence[Passage]) -> bool:
+    """Return whether the question contains numbers, dates or names, and the passages contain none of them. They are
+    compared as in `unknown_in_question`."""
+    return _Reader(passages, "", question).names_nothing()
+
+
 def names_of_question(question: str, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
     """Return the names in the question, and those that no passage contains, compared as in `unknown_in_question`."""
     return _Reader(passages, "", question).names()
@@ -172,6 +178,19 @@ class _Reader:
         things = numbered_things(text, self._language)
         named = [thing for source in self._all_sources for thing in names_same(things, source, self._language)]
         return [figure for figure in figures if figure not in {f"number {thing.numbers}" for thing in named}]
+
+    def names_nothing(self) -> bool:
+        """Return whether the text contains numbers, dates or names, and no passage contains one of them. Call only if
+        the text is a question. Return False for a language that writes every noun with a capital letter, because few
+        names are recognised in it."""
+        if self._language in claims.CAPITAL_NOUNS:
+            return False
+        text = self._compared_text()
+        names = self._compared_names(text)
+        if not all(self._is_unknown_name(name, text) for name in names):
+            return False
+        figures = self._figures(text, claims.Stated.of((), self._language, whole=True), names_month=False)
+        return bool(names or figures) and len(self._not_named(self._unknown_figures(text), text)) >= len(figures)
 
     def _compared_text(self) -> str:
         text = _QUARTER.sub(" ", _PERCENTAGE.sub(" ", self._text))

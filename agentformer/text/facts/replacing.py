@@ -33,7 +33,6 @@ from agentformer.text.facts.statements import (
     statements,
 )
 from agentformer.text.questions import classify
-from agentformer.text.splitting import ends_with_question
 
 Difference = Literal["value", "number", "date", "negation", ""]
 
@@ -85,8 +84,7 @@ def asks_former(question: str, older: str, newer: str, language: str) -> bool:
     }
     names -= {word[:BEGINNING] for statement in statements(newer, group, labels=False) for word in statement.words}
     named = any(name in question for name in names) if group == "ja" else any(w[:BEGINNING] in names for w in words)
-    asks_yes_or_no = ends_with_question(question) and not classify(question, language or group).type
-    return named and not asks_yes_or_no
+    return named and classify(question, language or group).type != "open"
 
 
 def replaces(older: Statement, newer: Statement) -> Difference:
