@@ -246,6 +246,8 @@ def _run(order: dict[str, Any], end: socket.socket, standard: list[int]) -> str 
         end.sendall(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
         return None
     end.close()
+    if "multiprocessing.process" in sys.modules:  # a child of the server is none of this process, which would join it
+        vars(sys.modules["multiprocessing.process"])["_children"].clear()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for place, number in enumerate(standard):
         os.dup2(number, place)
