@@ -20,6 +20,7 @@ from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
 from agentformer.types import (
     DEFAULT_NAMESPACE,
+    RESERVED_KINDS,
     Decay,
     Hit,
     Hits,
@@ -117,7 +118,8 @@ class MemoryManager(BatchOperations):
         entry replaces earlier entries of the same record. Recalled entries that `content` repeats from a prompt are
         removed from it, unless `verbatim` is True. With `searchable` False, no search returns the entry.
 
-        If an equal fact is already stored, it is returned, and its `repeat_count` is increased. Raises `InvalidInput`
+        If an equal fact is already stored, it is returned, and its `repeat_count` is increased, unless a newer fact has
+        replaced it. Raises `InvalidInput`
         with the name of the wrong argument, and `Conflict` if a core block has the same name and another text."""
         return self.store_many([{**values, "content": content}])[0]
 
@@ -126,7 +128,12 @@ class MemoryManager(BatchOperations):
         with the arguments of `store`. `common` contains arguments for all items. Items with equal `source_type` and
         `source_id` belong to the same record. Together they replace the stored entries of this record."""
         entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
-        return _store_unique(self._backend, entries) if entries else []
+        stored = _store_unique(self._backend, entries) if entries else []
+        for n, (new, entry) in enumerate(zip(entries, stored, strict=True)):
+            # "I live in Turku" is a new fact if "I live in Oslo" was stored since the last time.
+            if entry.id != new.id and entry.kind not in RESERVED_KINDS and self._parts.recall().is_replaced(entry):
+                stored[n] = self._backend.store([new])[0]
+        return stored
 
     def search(
         self,

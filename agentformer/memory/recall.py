@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from agentformer.memory.instructions import INSTRUCTION
+from agentformer.memory.instructions import instructions_in_scope
 from agentformer.records import fields
 from agentformer.search import pipeline
+from agentformer.search.newest_facts import COMPARED, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
 from agentformer.search.steps import run
-from agentformer.types import Embedder, Hits, MemoryBackend, Query, Scope
+from agentformer.text.analysis import MAX_QUERY
+from agentformer.types import Embedder, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 _COMPARED = 30  # hits that are compared with each other to find the relevant hits
 _ARCHIVED = 30  # maximum hits, with archived entries, among which the reason for an empty result is searched
@@ -49,11 +51,21 @@ class Recall:
             return best.with_hits(name_originals(best, query.text, self._backend.get))
         return best.with_hits((), *self._why_nothing(wider))
 
+    def is_replaced(self, entry: MemoryEntry) -> bool:
+        """Return whether another fact of the same owner now holds instead of the fact of this entry."""
+        owner = {name: getattr(entry, name) for name in ("namespace", "agent_id", "user_id", "project")}
+        hits = self._backend.search(Query(entry.content[:MAX_QUERY], Scope(**owner), limit=COMPARED))
+        found = {hit.entry.id: hit for hit in latest_first(hits)}
+        last = found.get(entry.id)
+        while last and last.newer:
+            last = found.get(last.newer)
+        return last is not None and last.entry.content != entry.content
+
     def _with_instructions(self, best: Hits, query: Query, floor: float) -> Hits:
         """Return the hits. Standing instructions that bear on the query replace the last ones, because such an
         instruction often shares no word with the query, and hits of the topic stand before it. Its nearness is at least
         `floor`."""
-        scope = dataclasses.replace(query.scope, kinds=(INSTRUCTION,))
+        scope = instructions_in_scope(query.scope)
         found = self._backend.search(dataclasses.replace(query, scope=scope, limit=_INSTRUCTIONS, mode="dense"))
         nearness, shown = Nearness(found, self._embedder), {hit.entry.id for hit in best}
         new = [hit for hit in found if nearness.of(hit) >= floor and not {hit.entry.id, hit.entry.parent_id} & shown]

@@ -101,8 +101,9 @@ def _is_asked(question: str, older: MemoryEntry, newer: MemoryEntry, languages: 
 
 
 def moment(entry: MemoryEntry) -> tuple[datetime, str]:
-    """Return the time when a fact happened, or when it was stored if this is unknown. The id orders equal times."""
-    return entry.occurred_at or entry.created_at or EARLIEST, entry.id
+    """Return the time from which a fact holds: `valid_from`, else when it happened, else when it was stored. The id
+    orders equal times."""
+    return entry.valid_from or entry.occurred_at or entry.created_at or EARLIEST, entry.id
 
 
 def owner(entry: MemoryEntry) -> tuple[object, ...]:

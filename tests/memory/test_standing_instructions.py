@@ -85,3 +85,15 @@ def test_instructions_that_an_agent_repeats_from_its_prompt_are_not_stored_again
     (prompt, *_) = af.memory.build_context("How far is it?", user_id="kim").messages
     af.memory.add_message("tuesday", "user", f"{prompt.content}\nWhat is a mile?", user_id="kim")
     assert len(kept(af, "kim")) == 1
+
+
+def test_a_context_without_a_user_shows_no_instruction_of_users_and_one_of_nobody_holds_for_all(
+    af: agentformer.AgentFormer,
+) -> None:
+    af.memory.add_message("monday", "user", METRIC, user_id="kim")
+    af.memory.add_message("monday", "user", "Never use abbreviations.")
+    shown = {
+        user: af.memory.build_context("How far is it?", user_id=user).report.included["instructions"]
+        for user in (None, "kim", "aino")
+    }
+    assert {user: len(ids) for user, ids in shown.items()} == {None: 1, "kim": 2, "aino": 1}

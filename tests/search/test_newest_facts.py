@@ -281,3 +281,23 @@ def test_pairs_of_statements() -> None:
             wrong[pair["half"]].append(pair["id"])
     assert len(lines) == 60 and wrong["development"] == []
     assert len(wrong["test"]) <= 1, wrong
+
+
+def test_a_fact_that_holds_again_is_the_newest(tmp_path: Path) -> None:
+    with agentformer.connect(index_dir=tmp_path, embedder="hashing", noise_floor=-1) as af:
+        turku = af.memory.store("I live in Turku.", user_id="kim")
+        assert af.memory.store("I live in Turku.", user_id="kim").id == turku.id
+        oslo = af.memory.store("I live in Oslo.", user_id="kim")
+        again = af.memory.store("I live in Turku.", user_id="kim")
+        first, *others = af.memory.search("Where do I live?", user_id="kim")
+        assert first.entry.id == again.id
+        assert {hit.entry.id for hit in others if hit.newer} == {turku.id, oslo.id}
+        assert af.memory.store("I live in Turku.", user_id="kim").repeat_count
+
+
+def test_the_time_from_which_a_fact_holds_decides_which_is_newer(tmp_path: Path) -> None:
+    with agentformer.connect(index_dir=tmp_path, embedder="hashing", noise_floor=-1) as af:
+        now = af.memory.store("The rent is 900 euros.", valid_from="2026-06-01T00:00:00Z")
+        before = af.memory.store("The rent is 800 euros.", valid_from="2025-01-01T00:00:00Z")
+        hits = af.memory.search("What is the rent?")
+        assert [(hit.entry.id, hit.newer) for hit in hits] == [(now.id, None), (before.id, now.id)]

@@ -102,11 +102,8 @@ def core_block(blocks: Iterable[MemoryEntry]) -> str:
 
 
 def instructions_block(entries: Iterable[MemoryEntry]) -> str:
-    """Return the text of these standing instructions of the user, with their dates, between their markers."""
-    dated = ((entry, {"date": entry.occurred_at.date().isoformat() if entry.occurred_at else ""}) for entry in entries)
-    return "\n".join(
-        [INSTRUCTIONS_OPEN, *(_item(entry, date, entry.content) for entry, date in dated), INSTRUCTIONS_CLOSE]
-    )
+    """Return the text of these standing instructions of the user, between their markers."""
+    return "\n".join([INSTRUCTIONS_OPEN, *(_item(entry, {}, entry.content) for entry in entries), INSTRUCTIONS_CLOSE])
 
 
 def memory_text(

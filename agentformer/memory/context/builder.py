@@ -17,7 +17,7 @@ from agentformer.errors import InvalidInput
 from agentformer.memory.context import Context, Turn
 from agentformer.memory.context.plan import NO_ROOM, ContextPlan
 from agentformer.memory.hierarchical import CoreMemory, episodic
-from agentformer.memory.instructions import INSTRUCTION
+from agentformer.memory.instructions import INSTRUCTION, instructions_in_scope
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
@@ -100,7 +100,7 @@ class ContextBuilder:
         plan.offer("instructions", self._instructions(scope, query))
         # A summary may lack the detail that is asked for, so its archived originals are searched too.
         plan.offer("episodic", self._recall(episodic(scope), query, plan))
-        semantic = dataclasses.replace(scope, tiers=("semantic",), or_nobody=True)
+        semantic = dataclasses.replace(scope, tiers=("semantic",), except_kinds=(INSTRUCTION,), or_nobody=True)
         plan.offer("semantic", self._recall(semantic, query, plan))
         plan.offer_spare(self._backend.latest(dataclasses.replace(scope, tiers=("episodic",)), limit=_RECENT))
         plan.fill()
@@ -114,14 +114,14 @@ class ContextBuilder:
         return turns_of(reversed(self._backend.latest(scope, limit=_SESSION_MESSAGES)))
 
     def _instructions(self, scope: Scope, query: str) -> list[MemoryEntry]:
-        """Return the standing instructions in the scope: first those that the search for the task finds, and then the
-        newest. They need not have words of the task."""
-        kept = dataclasses.replace(scope, tiers=("semantic",), kinds=(INSTRUCTION,))
+        """Return the standing instructions of the user: first those that the search for the task finds, and then the
+        newest. They need not have words of the task. A repeated one is returned once."""
+        kept = instructions_in_scope(scope)
         newest = self._backend.latest(kept, limit=_INSTRUCTIONS)
         searched = Query(query, kept, limit=_CANDIDATES)
         found = [hit.entry for hit in self._backend.search(searched)] if len(newest) > 1 and query.strip() else []
-        by_text = {entry.content: entry for entry in (*newest[::-1], *found[::-1])}  # a repeated one is shown once
-        return [*by_text.values()][::-1]
+        by_text = {entry.content: entry for entry in (*newest[::-1], *found[::-1])}
+        return [*reversed(by_text.values())]
 
     def _recall(self, scope: Scope, query: str, plan: ContextPlan) -> list[MemoryEntry]:
         """Return the entries in the scope that are relevant to the query, best first. Other entries that the search
