@@ -66,6 +66,8 @@ class Recall:
         instruction often shares no word with the query, and hits of the topic stand before it. Its nearness is at least
         `floor`."""
         scope = instructions_in_scope(query.scope)
+        if not self._backend.count(scope):
+            return best
         found = self._backend.search(dataclasses.replace(query, scope=scope, limit=_INSTRUCTIONS, mode="dense"))
         nearness, shown = Nearness(found, self._embedder), {hit.entry.id for hit in best}
         new = [hit for hit in found if nearness.of(hit) >= floor and not {hit.entry.id, hit.entry.parent_id} & shown]
