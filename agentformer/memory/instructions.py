@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
+from agentformer.records import fields
 from agentformer.text.instructions import instructions_in
 from agentformer.types import MemoryEntry, Scope, new_id
 
@@ -25,8 +26,13 @@ def instructions_in_scope(scope: Scope) -> Scope:
 
 
 def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
-    """Yield an entry for each instruction in these messages of users. With its message, an instruction is removed."""
+    """Yield an entry for each instruction in these messages of users. With its message, an instruction is removed. A
+    message that was written after an agent had read retrieved text gives none. The mark of the API key that stored the
+    message stays, since it decides who may read."""
     for message in messages:
+        if message.metadata.get(fields.AFTER_RETRIEVED_TEXT):
+            continue
+        marks = {name: value for name, value in message.metadata.items() if name == fields.STORED_BY_KEY}
         for sentence in instructions_in(message.raw or message.content):
             yield MemoryEntry(
                 id=new_id(),
@@ -38,6 +44,7 @@ def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
                 project=message.project,
                 speaker=message.speaker,
                 parent_id=message.id,
+                metadata=marks,
                 occurred_at=message.occurred_at,
                 valid_from=message.valid_from,
                 valid_to=message.valid_to,

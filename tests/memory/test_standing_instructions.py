@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import agentformer
 from agentformer.memory.context import INSTRUCTIONS_CLOSE, INSTRUCTIONS_OPEN
+from agentformer.memory.instructions import instructions_of
+from agentformer.records import fields
 from agentformer.types import MemoryEntry
 
 METRIC = "Always answer in metric units."
@@ -97,3 +100,10 @@ def test_a_context_without_a_user_shows_no_instruction_of_users_and_one_of_nobod
         for user in (None, "kim", "aino")
     }
     assert {user: len(ids) for user, ids in shown.items()} == {None: 1, "kim": 2, "aino": 1}
+
+
+def test_a_message_after_retrieved_text_gives_none_and_the_mark_of_a_key_stays() -> None:
+    message = MemoryEntry("m", METRIC, kind="message", role="user", metadata={fields.STORED_BY_KEY: "key"})
+    assert [entry.metadata for entry in instructions_of([message])] == [{fields.STORED_BY_KEY: "key"}]
+    read = replace(message, metadata={fields.AFTER_RETRIEVED_TEXT: True})
+    assert list(instructions_of([read])) == []
