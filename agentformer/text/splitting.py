@@ -51,10 +51,11 @@ _FULL_EAST_ASIAN = 40  # the same in a script without spaces
 
 # The lists of abbreviations.txt. All languages share them, because quotations and names mix languages. A full stop
 # after an abbreviation hardly ever ends a sentence. After a closing abbreviation ("etc."), it does if a capital letter
-# follows. Nouns after ordinal numbers are listed for languages in which nouns have capitals.
-_ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS, _COMPANIES, _NUMBERED = (
+# follows. In languages in which nouns have capitals, a number is ordinal after a determiner ("im 3. Stock") and before
+# certain nouns.
+_ABBREVIATIONS, _CLOSING_ABBREVIATIONS, _ORDINAL_NOUNS, _DETERMINERS, _COMPANIES, _NUMBERED = (
     frozenset[str]().union(*word_list(kind).values())
-    for kind in ("abbreviations", "closings", "ordinals", "companies", "numbered")
+    for kind in ("abbreviations", "closings", "ordinals", "determiners", "companies", "numbered")
 )
 
 
@@ -143,7 +144,8 @@ def _abbreviated(word: str, following: str, text: str, start: int) -> bool:
     if kind == "company":  # "Best Buy Co., Inc. Board"; but "... Ltd. In 2022, ..."
         return _first_word(following) not in FUNCTION_WORDS["en"]
     if kind == "number":
-        return _starts_line(text, start) or _first_word(following) in _ORDINAL_NOUNS
+        ordinal = _last_word(text, start) in _DETERMINERS or _first_word(following) in _ORDINAL_NOUNS
+        return ordinal or _starts_line(text, start)
     if kind == "abbreviation" or (word.casefold() in _NUMBERED and following[0].isdigit()):  # "No. 5", "(c. 1455)"
         return True
     return kind != "numbered" and following[0].isupper() == (kind == "initials")
@@ -173,6 +175,12 @@ def _kind_of(word: str) -> str:
 def _first_word(text: str) -> str:
     match = re.match(r"\w+", text)
     return match[0].casefold() if match else ""
+
+
+def _last_word(text: str, end: int) -> str:
+    """Return the word that ends before `end`, in lower case."""
+    words = text[max(0, end - 16) : end].split()
+    return words[-1].casefold() if words else ""
 
 
 def _starts_line(text: str, position: int) -> bool:
