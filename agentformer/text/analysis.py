@@ -18,11 +18,12 @@ from typing import Any
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
 from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
+from agentformer.text.languages.files import with_trait
 from agentformer.text.normalize import normalized
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes, lexemes_of_part, parts_without_spaces
 
 # Languages with compound words or stacked endings: pieces of stems find "kone" in "pesukone".
-COMPOUNDING = frozenset({"da", "de", "et", "fi", "hu", "is", "nl", "no", "sv"})
+COMPOUNDING = with_trait("compounds")
 _PART = 5  # code points of a piece: 4 has the same recall with 25% more terms, 6 has less recall
 MAX_QUERY = 4000  # code points; more words cost time and hardly change the result
 
@@ -46,7 +47,7 @@ _NEVER_LAST = ".,;:!?)\"'"  # no token ends with one of these
 _SURE = 0.5  # least confidence of the optional detector: twice as many short texts then get a language, 5% a wrong one
 _NONE: frozenset[str] = frozenset()
 _UNMARKED = frozenset({"en", ""})  # languages whose stems have no diacritics
-_NO_DIGRAPHS = frozenset({"et", "fi", "hu", "tr"})  # ä is never written "ae", nor ö "oe"
+_NO_DIGRAPHS = with_trait("no digraphs")  # ä is never written "ae", nor ö "oe"
 _DIGRAPHS = str.maketrans({"å": "aa", "æ": "ae", "ø": "oe", "ü": "ue"})
 _MORE_DIGRAPHS = _DIGRAPHS | str.maketrans({"ä": "ae", "ö": "oe"})
 _STROKES = str.maketrans({"ø": "o", "æ": "ae", "œ": "oe", "đ": "d", "ð": "d", "þ": "th", "ł": "l", "ħ": "h", "ı": "i"})

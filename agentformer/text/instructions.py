@@ -1,6 +1,6 @@
 """Standing instructions: sentences in which a person tells an agent how to act from now on ("Always answer in metric
-units.", "From now on, call me Kim."), or what the person prefers ("I prefer short answers"). The words of each language
-are in `instructions.txt`.
+units.", "From now on, call me Kim."), or what the person prefers ("I prefer short answers"). The words are in
+the files of the languages.
 
 Only the form of a sentence is read. A sentence about a habit ("I always take the bus") or a single request ("Please
 translate this") is no instruction.
@@ -11,18 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from functools import cache
-from pathlib import Path
 
-from agentformer.text import data_lines
+from agentformer.text.languages.files import lists, sections, with_trait
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import ends_with_question, sentence_spans
 
-_FILE = Path(__file__).with_name("instructions.txt")
 _MAX_TEXT = 4_000  # code points of a message that are read
 _MAX_SENTENCE = 400  # a longer sentence explains something, and says little about how to act
 _MOST = 5  # instructions of one message
 _NEAR = 3  # first words of a sentence, among which a verb and a word such as "always" stand
-_UNSPACED = frozenset({"ja"})
+_UNSPACED = with_trait("no spaces")
 _MARKS = " \t\n-*•–\"'“”‘’(["
 
 
@@ -64,19 +62,13 @@ def _orders(folded: str) -> bool:
 
 
 @cache
-def _lines() -> list[tuple[str, str, tuple[str, ...]]]:
-    lines = (normalized("NFKC", line).casefold().split() for line in data_lines(_FILE))
-    return [(language, kind, tuple(item.replace("_", " ") for item in items)) for language, kind, *items in lines]
-
-
-@cache
 def _languages() -> frozenset[str]:
-    return frozenset(language for language, _, _ in _lines())
+    return frozenset(sections("instructions"))
 
 
 @cache
 def _items(kind: str, language: str) -> frozenset[str]:
-    return frozenset(item for code, of_kind, items in _lines() if (code, of_kind) == (language, kind) for item in items)
+    return frozenset(normalized("NFKC", item).casefold() for item in lists("instructions", kind).get(language, ()))
 
 
 @cache

@@ -17,10 +17,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from operator import mul
-from pathlib import Path
 from typing import Literal
 
-from agentformer.text import data_lines
+from agentformer.text.languages.files import language_files
 from agentformer.text.normalize import normalized
 
 Verdict = Literal["good", "doubtful", "garbled", "empty"]
@@ -29,8 +28,7 @@ GARBLED_BELOW = 0.5
 DOUBTFUL_BELOW = 0.93  # one visible flaw is enough to try the other extractor
 
 # The letter frequencies of unrelated languages. A text is compared with the language that is most similar.
-_LINES = data_lines(Path(__file__).with_name("letter_frequencies.txt"))
-_FREQUENCIES = [[int(number) for number in line.split()[1:]] for line in _LINES]
+_FREQUENCIES = [file["letter_frequencies"] for file in language_files().values() if "letter_frequencies" in file]
 _UNFOLDED = str.maketrans({"ø": "o", "æ": "a", "œ": "o", "ß": "s", "ł": "l", "đ": "d", "ð": "d", "þ": "t", "ı": "i"})
 
 # Strangeness is measured on the distinct words of prose: twice what the cosine of the letter frequencies lacks to 1,

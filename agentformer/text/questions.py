@@ -1,9 +1,9 @@
 """Classify questions by what they ask for: a person, a place, a time, a number, a reason, a manner, or yes or no.
 
 The type follows from the interrogative ("who", "wann", "hur många"), from the noun after "which" or "what" ("which
-year"), and from the word order: a question without an interrogative is answered with yes or no. `question_words.txt`
-has the words of each language and can be extended. `ratios.txt` has the names of ratios, such as "gross margin", and
-the items of financial statements from which they are computed.
+year"), and from the word order: a question without an interrogative is answered with yes or no. The files of
+the languages have the words of questions, and the names of ratios, such as "gross margin", with the items of financial
+statements from which they are computed.
 """
 
 from __future__ import annotations
@@ -13,34 +13,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from itertools import islice
-from pathlib import Path
 from typing import Literal
 
-from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
+from agentformer.text.languages.files import items_of, lists, sections, with_trait
 from agentformer.text.normalize import normalized
 
 QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]
 
-_FILE = Path(__file__).with_name("question_words.txt")
-_RATIOS = Path(__file__).with_name("ratios.txt")
-_SYNONYMS = Path(__file__).with_name("synonyms.txt")
 _INTERROGATIVES: tuple[QuestionType, ...] = ("who", "where", "when", "many", "much", "why", "how", "which", "what")
 # Kinds of quantities, which have units. A question may ask for several: "How long" asks for a length or a span of time.
 QUANTITIES = ("money", "age", "share", "span", "length", "mass", "heat", "speed", "area", "volume")
 _PERIODS = ("hour", "day", "week", "month", "year")
 _OF_NOUN: dict[str, QuestionType] = {"person": "who", "place": "where", "time": "when", "number": "much"}
 _LANGUAGES = ("en", "de", "fi", "sv", "no", "da")  # those with most questions first
-_UNSPACED = frozenset({"ja", "zh", "th", "lo", "km", "my"})  # words are found inside of the text
-_ANYWHERE = _UNSPACED | frozenset({"ko", "hi", "ne", "ta", "tr", "hy", "fa"})  # interrogatives precede the verb
+_UNSPACED = with_trait("no spaces")  # words are found inside of the text
+_ANYWHERE = with_trait("late interrogatives")
 _LATE = 6  # words: in other languages, a later interrogative is usually a relative pronoun
 _NOUN_WITHIN = 4  # words after the interrogative
-_DEGREES = frozenset({"hvor", "hur", "how"})
+_DEGREES = frozenset().union(*lists("questions", "degrees").values())
 _DEGREE_WITHIN = 2  # words after these: "hur stor andel", but not "hur räknas barnets vikt ut"
-COPULAS = frozenset(
-    {"is", "are", "was", "were", "'s", "ist", "sind", "war", "waren", "er", "var", "är", "on", "oli", "ovat", "olivat"}
-    | {"est", "sont", "était", "es", "son", "era", "fue", "è", "é", "são", "zijn"}
-)
+COPULAS = frozenset().union(*lists("questions", "copulas").values())
 _SUBJECT = 4  # maximum number of words in the subject of "What is X?"
 _EAST_SUBJECT = re.compile(r"(.{1,16}?)(?:とは|って)(?:何|なに|なん|どんな|どういう|誰|だれ)")
 _FINNISH_ENDING = re.compile(r"(?:\w{2,})k[oö]$")  # "onko", "voiko": the ending of a yes-or-no question
@@ -70,13 +63,12 @@ class Question:
 
 @cache
 def question_words(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of a kind for each language, in lower case. `question_words.txt` lists the kinds."""
-    words: dict[str, set[str]] = {}
-    for language, of_kind, *items in map(str.split, data_lines(_FILE)):
-        if of_kind == kind:
-            written = (normalized("NFKC", item).casefold().replace("_", " ") for item in items)
-            words.setdefault(language, set()).update(written)
-    return {language: frozenset(items) for language, items in words.items()}
+    """Return the words of a kind for each language, in lower case. The section `questions` of `en.toml` explains the
+    kinds."""
+    return {
+        language: frozenset(normalized("NFKC", item).casefold() for item in items)
+        for language, items in lists("questions", kind).items()
+    }
 
 
 @cache
@@ -93,11 +85,11 @@ def pattern_of(kind: str, language: str) -> re.Pattern[str] | None:
 
 @cache
 def same_meaning(language: str) -> dict[str, frozenset[str]]:
-    """Return a mapping from each word of this language in `synonyms.txt` to the words of about the same meaning,
-    including the word itself. The words are stems with their language ("en~cost")."""
+    """Return a mapping from each word with synonyms in this language to the words of about the same meaning, including
+    the word itself. The words are stems with their language ("en~cost")."""
     groups: dict[str, set[str]] = {}
-    for code, *words in map(str.split, data_lines(_SYNONYMS)):
-        stems = {f"{language}~{stem(word, language)}" for word in words} if code == language else ()
+    for words in sections("synonyms").get(language, {"groups": ()})["groups"]:
+        stems = {f"{language}~{stem(word, language)}" for word in items_of(words)}
         for each in stems:
             groups.setdefault(each, set()).update(stems)
     return {each: frozenset(others) for each, others in groups.items()}
@@ -265,15 +257,15 @@ def ratio_items(text: str, language: str) -> tuple[str, ...]:
 @cache
 def _ratios() -> dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]]:
     """Return for each language the patterns of the names of ratios, with the items of each ratio."""
-    ratios: dict[str, list[tuple[re.Pattern[str], tuple[str, ...]]]] = {}
-    for line in data_lines(_RATIOS):
-        names, _, items = line.partition(" : ")
-        language, *written = names.split()
-        pattern = re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, written))})(?!\w)")
-        ratios.setdefault(language, []).append((pattern, tuple(item.replace("_", " ") for item in items.split())))
-    return ratios
+    return {
+        language: [
+            (re.compile(rf"(?<!\w)(?:{'|'.join(map(_ratio_pattern, items_of(names)))})(?!\w)"), tuple(items_of(items)))
+            for names, items in ratios.items()
+        ]
+        for language, ratios in sections("ratios").items()
+    }
 
 
 def _ratio_pattern(name: str) -> str:
     ending = r"\w*" if name.endswith("*") else ""
-    return re.escape(name.rstrip("*")).replace("_", r"[\s-]+") + ending
+    return r"[\s-]+".join(map(re.escape, name.rstrip("*").split())) + ending

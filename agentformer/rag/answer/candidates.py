@@ -10,6 +10,7 @@ from functools import partial
 from agentformer.text.dates import find_dates, months, weekdays
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
 from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages.files import with_trait
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,
@@ -66,7 +67,7 @@ _PLACE_BEFORE = re.compile(
 _PLACE_ENDING = re.compile(r"(?:ss[aä]|st[aä]|ll[aä]|lt[aä]|lle|[aeiouyäö]{2}n|[ao]on)$")
 _EAST_PLACE = re.compile(r"[一-鿿ァ-ヶー]{1,8}(?:[都道府県市区町村国州島駅山川海港城寺]|地方|大学|大陸)")
 _CASELESS = frozenset({"ja", "zh", "th", "ko", "he", "ar", "fa", "hi", "ne", "ta"})
-_CAPITAL_NOUNS = frozenset({"de"})
+_CAPITAL_NOUNS = with_trait("capital nouns")
 
 
 def has_candidate(question: Question, text: str, language: str, known: Collection[str]) -> float | None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from agentformer.rag.answer.sources import SOURCES, SourceName
-from agentformer.text import data_lines
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.languages import detect_language, likelier_of_alike
+from agentformer.text.languages.files import sections
 from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.text.questions import classify
@@ -35,10 +34,7 @@ _PLAIN = CITING.replace("(?P<numbers>", "(?:")
 # Reference numbers in a passage, as in a scientific paper. An index in code (`names[1]`) is no reference number.
 _REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `stream` recognizes
-# For each language: the sentence, the two places that were searched, the word between them, and the line above a list.
-NOTHING_FOUND = {
-    line.partition(" ")[0]: line.split(" | ")[1:] for line in data_lines(Path(__file__).with_name("sentences.txt"))
-}
+NOTHING_FOUND = sections("answer")  # the sentences of an answer without a passage, for each language
 _TELLING = 3  # words needed to detect a language: a few words often belong to several ("Door code?" has a Dutch word)
 
 
@@ -99,9 +95,8 @@ def nothing_found(query: QueryTerms, language: str = "", searched: Sequence[Sour
 
 def nothing_found_in(language: str, searched: Sequence[SourceName] = SOURCES) -> str:
     """Return the sentence of `nothing_found` in this language, or in English if there is no translation."""
-    sentence, documents, memories, joint, _ = NOTHING_FOUND.get(language, NOTHING_FOUND["en"])
-    places = {"documents": documents, "memories": memories}
-    return sentence.format(joint.replace("_", " ").join(places[name] for name in searched))
+    words = NOTHING_FOUND.get(language, NOTHING_FOUND["en"])
+    return str(words["nothing_found"].format(words["or"].join(words[name] for name in searched)))
 
 
 def nearest_passages(text: str, confidence: float) -> str:
@@ -109,4 +104,4 @@ def nearest_passages(text: str, confidence: float) -> str:
     language of `text`, which is a result of `nothing_found`."""
     searched = (SOURCES, SOURCES[:1], SOURCES[1:])
     languages = (code for code in NOTHING_FOUND if text in {nothing_found_in(code, each) for each in searched})
-    return NOTHING_FOUND[next(languages, "en")][-1].format(confidence)
+    return str(NOTHING_FOUND[next(languages, "en")]["nearest"].format(confidence))

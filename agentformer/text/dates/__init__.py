@@ -1,5 +1,5 @@
-"""Find the dates in a text, and write dates. The dates may be in many notations and languages. `calendar_words.txt`
-contains the names of months and weekdays in these languages."""
+"""Find the dates in a text, and write dates. The dates may be in many notations and languages. The files of
+the languages have the names of months and weekdays."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text import data_lines
 from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages.files import items_of, lists, sections
 
-_FILE = Path(__file__).with_name("calendar_words.txt")
 _LONGEST_ENDING = 8  # letters
 
-# Kind and items of each line of the file.
-_LINES = [line.partition(": ")[::2] for line in data_lines(_FILE)]
-_WRITTEN = {kind.removeprefix("day "): items.split(":") for kind, items in _LINES if kind.startswith("day ")}
+# Format of a day, and the names of the months in it.
+_WRITTEN = {
+    code: (kinds["date"], items_of(kinds.get("date_months", "")))
+    for code, kinds in sections("calendar").items()
+    if "date" in kinds
+}
 
 
 class _Bare(dict[int, str | int]):
@@ -47,8 +48,8 @@ def _table(kind: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
     first mapping has whole words, and the second mapping has beginnings of words."""
     whole: dict[str, set[int]] = {}
     beginnings: dict[str, set[int]] = {}
-    for row in (items for of_kind, items in _LINES if of_kind == kind):
-        for number, forms in enumerate(row.split(), 1):
+    for names in lists("calendar", kind).values():
+        for number, forms in enumerate(names, 1):
             for form in strip_accents(forms.casefold()).split("/"):
                 (beginnings if form.endswith("*") else whole).setdefault(form.rstrip("*"), set()).add(number)
     return whole, beginnings
@@ -81,9 +82,9 @@ def weekdays(word: str) -> frozenset[int]:
 
 def format_day(moment: datetime, language: str) -> str:
     """Return the date of `moment` as written in `language`, or as "2023-05-08" if its format is unknown."""
-    form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", ""))
-    month = names.split()[moment.month - 1] if names else ""
-    return form.format(day=moment.day, month=month, year=moment.year, number=moment.month)
+    form, names = _WRITTEN.get(language, ("{year:04}-{number:02}-{day:02}", []))
+    month = names[moment.month - 1] if names else ""
+    return str(form.format(day=moment.day, month=month, year=moment.year, number=moment.month))
 
 
 def format_range(first: datetime, last: datetime, language: str) -> str:

@@ -12,11 +12,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text import data_lines
 from agentformer.text.dates import strip_accents
+from agentformer.text.languages.files import items_of, sections
 
 UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1
 SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")
@@ -27,7 +26,6 @@ DaySpan = tuple[date, date]  # first and last day
 
 _PLAIN_YEARS = range(1900, 2100)  # plausible years after "in"
 _ELEMENT = re.compile(r"\{\w+\}|[^\s{}]+")
-_LINE = re.compile(r"(\w+) ([\w-]+) (-?\d+): (.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class DateRange:
 
 class Phrase(NamedTuple):
     """A time phrase, as a sequence of words. A slot such as "{unit}" is a variable word. `kind` and `number` say which
-    days the phrase means: "week" and -1 for "last week". `time_words.txt` lists the kinds."""
+    days the phrase means: "week" and -1 for "last week". The section `time` of `en.toml` lists the kinds."""
 
     language: str
     kind: str
@@ -75,11 +73,8 @@ class Words:
 def phrase_tables() -> Mapping[str, Words]:
     """Return a mapping from the code of each language to its time words. All words are folded by `fold`."""
     by_language: dict[str, Words] = {}
-    for line in data_lines(Path(__file__).with_name("time_words.txt")):
-        if (match := _LINE.fullmatch(line)) is None:
-            raise ValueError(f"time_words.txt: {line!r} must have a language, a kind, a number and phrases")
-        language, kind, number = match[1], match[2], int(match[3])
-        items = [fold(item.strip()) for item in match[4].split(",")]
+    for language, kind, number, text in _written():
+        items = [fold(item) for item in items_of(text)]
         words = by_language.setdefault(language, Words())
         if kind in ("unit", "number"):
             (words.units if kind == "unit" else words.numbers).update(dict.fromkeys(items, number))
@@ -92,6 +87,14 @@ def phrase_tables() -> Mapping[str, Words]:
                 slots = frozenset(elements) & frozenset(SLOTS)
                 words.phrases.append(Phrase(language, kind, number, elements, frozenset(elements) - slots, slots))
     return by_language
+
+
+def _written() -> Iterator[tuple[str, str, int, str]]:
+    """Yield the language, the kind, the number and the items of each list of time words."""
+    for language, kinds in sections("time").items():
+        for kind, written in kinds.items():
+            for number, text in ({"1": written} if isinstance(written, str) else written).items():
+                yield language, kind, int(number), text
 
 
 def fold(text: str) -> str:

@@ -18,6 +18,7 @@ from agentformer.text.dates.relative import phrase_tables
 from agentformer.text.facts import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.numbers import whole_numbers, whole_values
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
+from agentformer.text.languages.files import with_trait
 from agentformer.text.splitting import sentence_spans
 
 _LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)
@@ -30,10 +31,10 @@ _OPENING = re.compile(r"[:;•*\-–—\"“”„«»‘‹(\[「『#>|]\s*$|\n
 _SHORTEST = 2  # least number of letters of a name
 # Languages in which names take at most an "s". In all others, and in unknown ones, names may have endings. Swedish is
 # not listed, because a few words of Finnish are detected as Swedish.
-_UNINFLECTED = frozenset({"ca", "da", "de", "en", "es", "fr", "id", "it", "ja", "ko", "nl", "no", "pt", "zh"})
+_UNINFLECTED = with_trait("no inflection of names")
 _SHORT_STEMS = frozenset({"cs", "lt", "pl", "ru", "sr"})  # languages in which "Anna" and "Annu" share only "An"
 # Languages that write every noun with a capital.
-CAPITAL_NOUNS = frozenset({"de"})
+CAPITAL_NOUNS = with_trait("capital nouns")
 # In these languages, a word is a name if one of the words below precedes it ("von Edison"), and if it has no ending of
 # ordinary nouns.
 _BEFORE_NAMES = re.compile(

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from agentformer.text.dates import Mention, months
 from agentformer.text.facts import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
+from agentformer.text.languages.files import with_trait
 from agentformer.text.questions import QUANTITIES, pattern_of, question_words
 
 _DIGITS = r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*"
@@ -37,7 +38,7 @@ _ONE = frozenset(
     | {"noen", "nogle"}
 )
 _ALONE = frozenset({"money", "age", "share"})  # their lists have words such as "free", "aged" and "half"
-_WITHOUT_ARTICLES = frozenset({"fi", "ja"})
+_WITHOUT_ARTICLES = with_trait("no articles")
 
 
 class Quantity(NamedTuple):

@@ -13,23 +13,18 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache, lru_cache
-from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 import Stemmer
 
-from agentformer.text import data_lines
+from agentformer.text.languages.files import language_files, lists
 from agentformer.text.normalize import normalized
 
-# ISO 639-1 code -> Snowball algorithm, for every language with a list of function words.
-STEMMERS: Mapping[str, str] = MappingProxyType({
-    "ar": "arabic", "ca": "catalan", "cs": "czech", "da": "danish", "de": "german", "el": "greek", "en": "english",
-    "es": "spanish", "et": "estonian", "fa": "persian", "fi": "finnish", "fr": "french", "ga": "irish", "hi": "hindi",
-    "hu": "hungarian", "hy": "armenian", "id": "indonesian", "it": "italian", "lt": "lithuanian", "ne": "nepali",
-    "nl": "dutch", "no": "norwegian", "pl": "polish", "pt": "portuguese", "ro": "romanian", "ru": "russian",
-    "sr": "serbian", "sv": "swedish", "ta": "tamil", "tr": "turkish",
-})  # fmt: skip
+# The name of the Snowball stemmer of each language that has one.
+STEMMERS: Mapping[str, str] = MappingProxyType(
+    {code: file["stemmer"] for code, file in language_files().items() if "stemmer" in file}
+)
 
 _local = threading.local()
 _SAMPLE = 4000  # code points read: several hundred words are enough for any language
@@ -68,30 +63,14 @@ _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
 _ASCII_WORD = re.compile(r"[A-Za-z]+(?:'[A-Za-z]+)?")  # the same for ASCII, and faster
 
 
-_WORD_LISTS = ("function_words.txt", "abbreviations.txt")
-
-
 def _folded(text: str) -> str:
     return normalized("NFKC", text.casefold())
 
 
-@cache
-def _word_lines() -> list[list[str]]:
-    """Return the lines of the word lists. Each line is a list: a language, a kind of words, and the words."""
-    return [line.split() for name in _WORD_LISTS for line in data_lines(Path(__file__).with_name(name))]
-
-
-def _items(kind: str) -> dict[str, list[str]]:
-    by_language: dict[str, list[str]] = {}
-    for language, of_kind, *items in _word_lines():
-        if of_kind == kind:
-            by_language.setdefault(language, []).extend(items)
-    return by_language
-
-
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of a kind for each language, in lower case. The files of `_WORD_LISTS` explain the kinds."""
-    return {language: frozenset(map(_folded, items)) for language, items in _items(kind).items()}
+    """Return the words of a kind for each language, in lower case. The section `words` of `en.toml` explains the
+    kinds."""
+    return {language: frozenset(map(_folded, items)) for language, items in lists("words", kind).items()}
 
 
 def _shared(vote: float, *lists: Mapping[str, Iterable[str]]) -> dict[str, tuple[tuple[str, float], ...]]:
@@ -109,16 +88,12 @@ FUNCTION_WORDS: Mapping[str, frozenset[str]] = MappingProxyType(word_list("words
 # Greetings show the language of a chat, so they have votes. People search for greetings, so a query keeps them.
 _WORD_VOTES = _shared(1.0, FUNCTION_WORDS, word_list("greetings"))
 _ENDING_VOTES = _shared(_ENDING_VOTE, word_list("endings"))
-_LETTER_VOTES = _shared(_LETTER_VOTE, _items("letters"))
+_LETTER_VOTES = _shared(_LETTER_VOTE, lists("words", "letters"))
 _OWN_SCRIPT = {language for _, _, languages in _SCRIPTS for language in languages.split()}
 _LATIN = tuple(language for language in FUNCTION_WORDS if language not in _OWN_SCRIPT or language == "sr")
 _LONGEST_ENDING = max(map(len, _ENDING_VOTES))
 # Languages so similar that a short sentence fits all of them, and spellings that distinguish them a little.
-_ALIKE = {
-    "da": re.compile(r"[øe]j|øg|åb|[aeiouyæøå]bn"),
-    "no": re.compile(r"øy|ei|kj|gj|øk|åp|[aeiouyæøå]pn"),
-    "sv": re.compile(r"[äö]"),
-}
+_ALIKE = {code: re.compile(file["spelling"]) for code, file in sorted(language_files().items()) if "spelling" in file}
 _FINNISH = re.compile(
     r"(?<![a-zäö])(?=[a-zäö]*?y)[a-zäö]*?[äö]"
 )  # both in one word; Estonian, which has nearly the same endings, has no y
@@ -307,7 +282,7 @@ def _stemmer(language: str) -> Stemmer.Stemmer:
 NEGATIONS: Mapping[str, frozenset[str]] = word_list("negations")
 NUMBER_WORDS: Mapping[str, Mapping[str, str]] = {
     language: {word: str(number) for number, word in enumerate(words, 2)}
-    for language, words in _items("numbers").items()
+    for language, words in lists("words", "numbers").items()
 }
 
 # For a sentence of unknown language: the words of all languages, except words that are common in another language.
