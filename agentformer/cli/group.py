@@ -78,6 +78,10 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "nodes": "List the nodes of a memory in PostgreSQL, and the state of the embedding queue",
         "keys": "Create, list and revoke the keys for access over HTTP and MCP",
         "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
+        "install": "Give a coding agent this memory: hooks that recall and capture, and tools over MCP",
+        "uninstall": "Take back what `install` has added to the files of a coding agent",
+        "hooks": "Show, switch off, list or forget what the hooks of coding agents capture",
+        "hook": "Answer one event of a coding agent, which is read from standard input as JSON",
         "completion": "Print the completion script for a shell",
     },
 }

@@ -25,6 +25,10 @@ def run() -> None:
     exit_on_interrupt()
     gc.set_threshold(_NEW_OBJECTS)
     try:
+        if sys.argv[1:2] == ["hook"] and sys.argv[2:3] not in ([], ["-h"], ["--help"]):
+            from agentformer.cli.hook import main as answer_hook
+
+            answer_hook(sys.argv[2:])  # a person waits, so the other commands are not imported
         from agentformer.cli.commands import main
 
         main(prog_name="agentformer", obj=raise_on_interrupt)

@@ -20,7 +20,7 @@ from tests import forked
 
 ROOT = Path(__file__).parent.parent.parent
 COMMON = ["--json", "--embedder", "--index-dir", "--upload-dir", "--help"]
-WITHOUT_MEMORY = {"completion"}
+WITHOUT_MEMORY = {"completion", "install", "uninstall", "hooks", "hook"}  # or in a folder of its own
 
 
 def commands(group: click.Group = main, name: str = "") -> Iterator[tuple[str, click.Command]]:

@@ -57,6 +57,8 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.evaluate
     elif name == "optimize":
         import agentformer.cli.commands.optimize
+    elif name in ("install", "uninstall", "hooks", "hook"):
+        import agentformer.cli.commands.hooks
     elif name == "chat":
         import agentformer.cli.commands.chat
     elif name == "keys":
