@@ -39,7 +39,7 @@ __all__ = [
 
 # Imported at their first use, as in `agentformer.errors.NotFound`.
 _MODULES = (
-    *("access", "embedders", "errors", "factory", "http", "index", "llms", "memory", "rag", "readers", "records"),
+    *("access", "aio", "embedders", "errors", "factory", "http", "index", "llms", "memory", "rag", "readers", "records"),
     *("registry", "rerankers", "search", "settings", "text", "tools", "types"),
 )
 

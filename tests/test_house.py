@@ -29,7 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("builders",),
     ("factory",),
     ("agent", "testing", "console", "hooks"),
-    ("api", "mcp_server"),
+    ("api", "mcp_server", "aio"),
     ("cli", "integrations"),
 )
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
