@@ -39,8 +39,8 @@ __all__ = [
 
 # Imported at their first use, as in `agentformer.errors.NotFound`.
 _MODULES = (
-    *("access", "aio", "embedders", "errors", "factory", "http", "index", "llms", "memory", "rag", "readers", "records"),
-    *("registry", "rerankers", "search", "settings", "text", "tools", "types"),
+    *("access", "aio", "embedders", "errors", "factory", "http", "index", "llms", "memory", "rag", "readers"),
+    *("records", "registry", "rerankers", "search", "settings", "text", "tools", "types"),
 )
 
 if not TYPE_CHECKING:  # a type checker would accept every misspelt name
