@@ -69,7 +69,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "backup": "Copy the whole memory into a new folder while the memory stays in use",
         "copy": "Copy a memory from one backend to another while it is in use",
         "export": "Write the stored data to a folder, or print the text of the documents",
-        "import": "Import the folder that `export --to` wrote, or conversations from ChatGPT, Claude or JSON Lines",
+        "import": "Import an export, conversations of people or of coding agents, or the texts of another memory",
     },
     "Interfaces": {
         "chat": "Chat with a language model that can use this memory and its documents",

@@ -1,6 +1,7 @@
-"""Stores the conversations of a chat export as sessions, each message once (docs/ARCHIVE.md).
+"""Stores the conversations of a chat export or of an agent as sessions, and the facts of another memory, each once
+(docs/MIGRATING.md).
 
-A message is recognised by its `source_type` (`chatgpt`, `claude` or `chat`) and its `source_id`, which contains the ids
+A message is recognised by its `source_type`, such as `chatgpt` or `codex`, and its `source_id`, which contains the ids
 of the conversation and of the message. These two texts are called the record of the message.
 Messages are stored in batches, each in one transaction, so the next import continues an interrupted one."""
 
@@ -14,11 +15,13 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
-from agentformer.archive.chats.formats import PLAIN, Chat, ChatMessage, chat_of, digest_of, name_of
+from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
+from agentformer.archive.chats.items import Chat, ChatMessage
+from agentformer.archive.chats.memories import CODEX, LANGCHAIN
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes
-from agentformer.memory.validation import Place, new_message, place_from
+from agentformer.memory.validation import Place, new_entry, new_message, place_from
 from agentformer.rag.folder_files import Problem
 from agentformer.records import fields
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
@@ -27,6 +30,8 @@ _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
 _ATTEMPTS = 5  # attempts to store a batch whose messages another import stores at the same time
 _UNUSABLE = 10_000  # values that are no conversation; a file that begins with so many is no chat export
+_NAMELESS = (PLAIN, CODEX, LANGCHAIN)  # formats whose messages may name no session
+_TOOL = "tool"  # category of the uses of tools
 _LISTED = 1_000  # at most this many problems are in a report
 
 Progress = Callable[[int, int], None]  # bytes read, and bytes of all files
@@ -110,6 +115,7 @@ class _Import:
 
     def _chats(self, file: ChatFile) -> Iterator[tuple[str, Chat, int]]:
         """Yield the name of each conversation of a file, the conversation, and the position in the file."""
+        opening: Chat | None = None
         for value, number, position in read_items(file):
             name = f"{file.name}, {name_of(value, number)}"
             if self._done.failures > _UNUSABLE and not (self._done.messages or self._batch or self._done.skipped):
@@ -123,7 +129,11 @@ class _Import:
             except InvalidInput as error:
                 self._done.add_failure(name, str(error))
                 continue
-            if chat.source == PLAIN and not chat.id:
+            if chat.opens:
+                opening = chat
+            if chat.source == CODEX and opening:
+                chat = replace(chat, id=opening.id, owner=opening.owner)
+            if chat.source in _NAMELESS and not chat.id:
                 chat = replace(chat, id=self._place["session_id"] or file.path.stem[: fields.MAX_NAME])
             yield name, chat, position
 
@@ -146,20 +156,27 @@ class _Import:
                 self._flush()
 
     def _entry(self, chat: Chat, message: ChatMessage) -> MemoryEntry:
-        session = chat.id if chat.source == PLAIN else f"{chat.source}:{chat.id}"
-        metadata: dict[str, Any] = {"conversation": chat.title[:500]} if chat.title else {}
+        """Return the entry of a message, of the use of a tool, or of a fact."""
+        session = message.session or ("" if message.kind == "fact" else chat.id)
+        if session and chat.source != PLAIN:
+            session = f"{chat.source}:{session}"
+        owner = {name: value for name, value in {**chat.owner, **message.owner}.items() if value}
+        values = {
+            **{**owner, **{name: value for name, value in self._place.items() if value is not None}},
+            **({"session_id": _short(session, fields.MAX_NAME)} if session else {}),
+            **{"content": message.text, "occurred_at": message.time, **message.values},
+            "source_type": chat.source,
+            "source_id": _short(f"{chat.id}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
+            "metadata": {**message.metadata, **({"conversation": chat.title[:500]} if chat.title else {})},
+        }
         if message.attachments:
-            metadata["attachments"] = [name[:200] for name in message.attachments[:100]]
-        return new_message(
-            {
-                **{**self._place, "session_id": _short(session, fields.MAX_NAME)},
-                **{"role": message.role, "content": message.text, "occurred_at": message.time},
-                "speaker": (message.speaker or (self._speaker if message.role == "user" else ""))[: fields.MAX_NAME],
-                "source_type": chat.source,
-                "source_id": _short(f"{chat.id}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
-                "metadata": metadata,
-            }
-        )
+            values["metadata"]["attachments"] = [name[:200] for name in message.attachments[:100]]
+        if message.kind == "fact":
+            return new_entry(values)
+        if message.kind == "tool":
+            return new_entry({**values, "tier": "episodic", "category": _TOOL, "searchable": False})
+        speaker = message.speaker or (self._speaker if message.role == "user" else "")
+        return new_message({**values, "role": message.role, "speaker": speaker[: fields.MAX_NAME]})
 
     def _id(self, chat: Chat, message: ChatMessage) -> str:
         if message.id:
@@ -199,16 +216,16 @@ class _Import:
         self._done.there_already += len(self._batch) - len(missing)
         self._batch, self._characters = {}, 0
 
-    def _scopes(self, records: Collection[tuple[str, str]]) -> list[Scope]:
-        """Return scopes that select the entries of the owner with these records, to find the messages that the memory
-        already has. A record is a pair (`source_type`, `source_id`). Archived entries are included."""
-        owner = (self._place["user_id"], self._place["project"])
-        kinds = sorted({kind for kind, _ in records})
-        by_kind = {kind: [source for each, source in records if each == kind] for kind in kinds}
+    def _scopes(self, entries: Mapping[tuple[str, str], MemoryEntry]) -> list[Scope]:
+        """Return scopes that select the entries with the same records and owners, to find what the memory already has.
+        Archived entries are included."""
+        records: dict[tuple[str, str | None, str | None], list[str]] = {}
+        for (kind, source), entry in entries.items():
+            records.setdefault((kind, entry.user_id, entry.project), []).append(source)
         return [
             scope
-            for kind, ids in by_kind.items()
-            for scope in source_scopes(self._place["namespace"], kind, ids, owner=owner, archived=True)
+            for (kind, *owner), ids in records.items()
+            for scope in source_scopes(self._place["namespace"], kind, ids, owner=(owner[0], owner[1]), archived=True)
         ]
 
 

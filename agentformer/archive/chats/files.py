@@ -13,11 +13,14 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import ijson
 
+from agentformer.archive.chats.chroma import HEAD, chroma_values
 from agentformer.archive.chats.formats import is_chat
 from agentformer.errors import InvalidInput
 from agentformer.records.integrity.files import kind_of, open_regular_file
 
 _NAME = re.compile(r"(?:.*/)?conversations[\w.-]*\.json", re.IGNORECASE)  # large exports have several
+_CHROMA, _PICKLE = "chroma.sqlite3", "index.pkl"  # of Chroma, and of the FAISS index of LangChain
+_NO_PICKLE = "is a pickle, which can run code, and is not read; write its texts as JSON Lines (docs/MIGRATING.md)"
 _ZIP = b"PK\x03\x04"
 _BOM = b"\xef\xbb\xbf"
 MAX_VALUE = 64 << 20  # characters of one value, such as a conversation
@@ -56,19 +59,29 @@ class Item(NamedTuple):
 
 def find_files(path: Path) -> list[ChatFile]:
     """Return the files of an export: the given file, or the files `conversations*.json` of a folder or a ZIP archive.
+    If a folder has none, its `chroma.sqlite3`, or its files `*.jsonl` and those of its subfolders, such as the sessions
+    of a coding agent.
     Raises `InvalidInput` if there is no such file, or if `path` cannot be read."""
     try:
         if kind_of(path, "path") == "folder":
             paths = sorted(each for each in path.iterdir() if _NAME.fullmatch(each.name) and each.is_file())
+            paths = paths or [path / _CHROMA] * (path / _CHROMA).is_file()
+            if not paths and (path / _PICKLE).exists():
+                raise InvalidInput("path", f"{path / _PICKLE} {_NO_PICKLE}")
+            paths = paths or sorted(each for each in path.rglob("*.jsonl") if each.is_file())
             found = [ChatFile(each, "", each.stat().st_size) for each in paths]
         else:
             with open_regular_file(path) as file:
                 head = file.peek(4)[:4]
+            if path.suffix == ".pkl" or (head[:1] == b"\x80" and path.suffix != ".json"):
+                raise InvalidInput("path", f"{path} {_NO_PICKLE}")
             found = _members(path) if head == _ZIP else [ChatFile(path, "", path.stat().st_size)]
     except OSError as error:
         raise InvalidInput("path", f"{path} cannot be read: {error.strerror or error}") from None
     if not found:
-        raise InvalidInput("path", f"{path} has no conversations.json; give the chat export, or its conversations.json")
+        raise InvalidInput(
+            "path", f"{path} has no conversations.json and no *.jsonl; give the chat export, or its conversations.json"
+        )
     return found
 
 
@@ -97,6 +110,10 @@ def read_items(file: ChatFile) -> Iterator[Item]:
     be read, or is damaged. The values before the damage are yielded first."""
     try:
         with _opened(file) as opened:
+            if opened.peek(len(HEAD)).startswith(HEAD) and not file.member:
+                for number, value in enumerate(chroma_values(file.path), 1):
+                    yield Item(value, number, 0)
+                return
             if opened.peek(3)[:3] == _BOM:
                 opened.read(3)
             if _is_lines(opened, file):

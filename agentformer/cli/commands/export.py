@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import click
 
 from agentformer.archive.backup import check_backup
+from agentformer.archive.chats import ChatsImported
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
 from agentformer.cli.commands.sync import export_home
@@ -23,6 +25,7 @@ from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 from agentformer.text.places import cited_place
 
+_LOOK_SECONDS = 2.0  # seconds between two checks for changes with --watch
 _SHOWN = 20  # at most this many problems are printed
 
 
@@ -139,14 +142,18 @@ def _print_export(done: Exported, folder: Path, *, as_json: bool) -> None:
         "agentformer import backup/monday --index-dir copy/indexes",
         "agentformer import chatgpt-export.zip --user aino --speaker Aino",
         "agentformer import support.jsonl --session monday",
+        "agentformer import ~/.claude/projects --watch",
     ),
 )
 @click.argument("folder", metavar="PATH", type=click.Path(path_type=Path))
 @click.option("--speaker", metavar="NAME", help="Only for conversations: the name of the user who wrote the messages.")
+@click.option("--watch", is_flag=True, help="Only for conversations: keep running, and import what is added to PATH.")
 @in_place
 @common
-def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: bool, **options: Any) -> None:
-    """Import the folder that `export --to` wrote, or conversations from ChatGPT, Claude or JSON Lines.
+def import_(
+    folder: Path, speaker: str | None, watch: bool, place: dict[str, Any], as_json: bool, **options: Any
+) -> None:
+    """Import an export, conversations of people or of coding agents, or the texts of another memory.
 
     The command first verifies every file of an export. Entries keep their ids, namespaces, versions, times, counts and
     former versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An
@@ -154,15 +161,19 @@ def import_(folder: Path, speaker: str | None, place: dict[str, Any], as_json: b
     imported. After an interruption, the same command continues the import.
 
     If PATH is a chat export, its conversations are stored as sessions, each message once. PATH is the ZIP archive or
-    the folder that ChatGPT or Claude wrote, its conversations.json, or a file of JSON Lines with role, content and time
-    (docs/ARCHIVE.md). The format is detected by the content. The exit code is 1 if a conversation cannot be used.
+    the folder that ChatGPT or Claude wrote, its conversations.json, a file of JSON Lines with role, content and time
+    (docs/ARCHIVE.md), the sessions of Claude Code or Codex (a file or a folder), or an export of mem0, Zep, Letta,
+    LangChain or Chroma (docs/MIGRATING.md). The format is detected by the content. The exit code is 1 if a conversation
+    cannot be used.
     """
     if not (kind := kind_of(folder, "PATH")):
         raise InvalidInput("PATH", f"{folder} does not exist; check the path")
     is_export = kind == "folder" and kind_of(folder / MANIFEST, "PATH")
-    if kind == "file" or (kind and not is_export and any(folder.glob("conversations*.json"))):
-        import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json)
+    if kind == "file" or (not is_export and _has_conversations(folder)):
+        import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json, watch=watch)
         return
+    if watch:
+        raise InvalidInput("--watch", "is used only to import conversations")
     for name in ("session_id", "agent_id", "user_id", "project"):
         if place[name] is not None or speaker is not None:
             option = "--speaker" if place[name] is None else f"--{name.removesuffix('_id')}"
@@ -227,6 +238,13 @@ def copy(source: str, target: str, delete: bool, as_json: bool, **options: Any) 
         sys.exit(1)
 
 
+def _states(path: Path) -> dict[Path, tuple[int, int]]:
+    """Return the size and the time of each file of a chat export."""
+    files = [path] if path.is_file() else [*path.rglob("*.jsonl"), *path.glob("conversations*.json")]
+    found = ((file, file.stat()) for file in files if file.is_file())
+    return {file: (state.st_size, state.st_mtime_ns) for file, state in found}
+
+
 def _check(folder: Path, as_json: bool) -> None:
     findings = check_backup(folder)
     text = "\n".join([*findings, f"found: {len(findings)}"] if findings else ["OK  backup: checksums match"])
@@ -265,22 +283,51 @@ def _print_text(af: AgentFormer, namespace: str, as_json: bool) -> None:
             say(page.text)
 
 
-def import_conversations(path: Path, chosen: Mapping[str, Any], options: Mapping[str, Any], *, as_json: bool) -> None:
+def _has_conversations(folder: Path) -> bool:
+    """Return whether a folder without a manifest is a chat export, and not an export that has lost its manifest."""
+    if (folder / "entries").is_dir():
+        return False
+    names = ("conversations*.json", "chroma.sqlite3", "index.pkl", "**/*.jsonl")
+    return any(next(folder.glob(name), None) for name in names)
+
+
+def import_conversations(
+    path: Path, chosen: Mapping[str, Any], options: Mapping[str, Any], *, as_json: bool, watch: bool = False
+) -> None:
     """Import a chat export, and print what was stored. `chosen` are the owner, the session and the speaker. Exit with
-    code 1 if a conversation cannot be used."""
-    with connect(**options) as af, bar("bytes") as progress:
-        done = af.import_conversations(path, **chosen, progress=progress)
-    if as_json:
-        print_json({**dataclasses.asdict(done), "failed": [problem._asdict() for problem in done.failed]})
-    else:
-        for name, reason in done.failed[:_SHOWN]:
-            say(f"failed     {one_line(name)}  ({one_line(reason)})")
-        if (more := done.failures - min(len(done.failed), _SHOWN)) > 0:
-            say(f"failed     {plural(more, 'more conversation')} (--json lists the first 1,000)")
-        say(
-            f"messages imported: {done.messages}, in {plural(done.conversations, 'session')}; "
-            f"there already: {done.there_already}; without text of a person or an assistant: {done.skipped}; "
-            f"failed: {done.failures}"
-        )
+    code 1 if a conversation cannot be used. With `watch`, import again what has changed, until Ctrl-C."""
+    known = _states(path) if watch else {}
+    with connect(**options) as af:
+        with bar("bytes") as progress:
+            done = af.import_conversations(path, **chosen, progress=progress)
+        _report(done, as_json)
+        if watch:
+            _watch(af, path, chosen, known)
     if done.failures:
         sys.exit(1)
+
+
+def _watch(af: AgentFormer, path: Path, chosen: Mapping[str, Any], known: Mapping[Path, tuple[int, int]]) -> None:
+    """Import each file that has changed since `known`, until Ctrl-C."""
+    while True:
+        time.sleep(_LOOK_SECONDS)
+        states = _states(path)
+        for file in (file for file, state in states.items() if known.get(file) != state):
+            more = af.import_conversations(file, **chosen)
+            say(f"{file}  messages imported: {more.messages}; failed: {more.failures}")
+        known = states
+
+
+def _report(done: ChatsImported, as_json: bool) -> None:
+    if as_json:
+        print_json({**dataclasses.asdict(done), "failed": [problem._asdict() for problem in done.failed]})
+        return
+    for name, reason in done.failed[:_SHOWN]:
+        say(f"failed     {one_line(name)}  ({one_line(reason)})")
+    if (left := done.failures - min(len(done.failed), _SHOWN)) > 0:
+        say(f"failed     {plural(left, 'more conversation')} (--json lists the first 1,000)")
+    say(
+        f"messages imported: {done.messages}, in {plural(done.conversations, 'session')}; "
+        f"there already: {done.there_already}; without text of a person or an assistant: {done.skipped}; "
+        f"failed: {done.failures}"
+    )
