@@ -137,13 +137,14 @@ def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
         return None
 
 
-def listen(host: str, port: int, keys: KeyStore, *, backlog: int) -> socket.socket:
+def listen(host: str, port: int, keys: KeyStore, *, backlog: int, protected: bool = False) -> socket.socket:
     """Return a socket that listens at `host` and `port`. If `port` is 0, the system chooses a free port. `backlog` is
     the number of connections that may wait to be accepted. Raises `InvalidInput` if the address cannot be used, or if
-    other machines can reach it while no key exists. Raises `StoreDamaged` or `StoreError` if the keys cannot be
-    read."""
+    other machines can reach it while no key exists, unless `protected` is True: requests then need a token anyway.
+    Raises `StoreDamaged` or `StoreError` if the keys cannot be read."""
     family, address = _resolve(host, port)
-    check_bind_address(host, str(address[0]), keys)
+    if not protected:
+        check_bind_address(host, str(address[0]), keys)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         if os.name == "posix":  # on other systems, this option would allow two servers on the same port

@@ -40,6 +40,7 @@ log = logging.getLogger("agentformer")
 
 MAX_MESSAGE = 64 * 1024 * 1024  # bytes of a message in memory; enough for a file of 48 MB in base64
 GRANT = "agentformer.grant"  # key of a request's grant in its ASGI scope
+USER = "agentformer.user"  # key of the user of a request with an access token
 _INSTRUCTIONS = """\
 A memory that outlives this conversation, and documents to answer from.
 - Before saying that you do not know something about the user, the project or an earlier talk: memory_search; \
@@ -236,12 +237,14 @@ def usable_id(value: Any) -> int | str | None:
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:
     """Return the caller of one request. Without HTTP, the caller is `started_with`. Over HTTP, the rights of
-    `started_with` are also limited by the key of the request."""
+    `started_with` are also limited by the key or the token of the request. The subject of a token is the user, unless
+    the server was started for one user."""
     scope = getattr(request, "scope", None)
     if scope is None:
         return started_with
     grant: Grant = scope[GRANT]
-    return replace(started_with, grant=grant.limited_to(started_with.grant))
+    user = started_with.user_id or scope.get(USER)
+    return replace(started_with, grant=grant.limited_to(started_with.grant), user_id=user)
 
 
 def _tool(definition: ToolDefinition) -> types.Tool:

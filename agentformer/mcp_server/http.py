@@ -1,5 +1,5 @@
 """The MCP server over HTTP for many clients, with the transport "streamable HTTP" and without sessions. Each request is
-authenticated by its own key."""
+authenticated by its own key, or by an access token of an OAuth issuer."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from mcp.server.transport_security import TransportSecuritySettings
 from mcp_types import JSONRPCError
 from sse_starlette.sse import AppStatus
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
 from agentformer.access.keys import KeyStore
 from agentformer.builders import open_keys
-from agentformer.errors import AgentFormerError, Busy, StoreError, TooLarge
+from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, TooLarge, Unauthenticated
 from agentformer.http.json_limits import check_values
 from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.http.slow_clients import MCP, TimeBudget
 from agentformer.mcp_server import (
     GRANT,
     MAX_MESSAGE,
+    USER,
     LazyMemory,
     MemoryServer,
     end_abandoned,
     exit_timer,
     message_error,
 )
+from agentformer.mcp_server.oauth import WELL_KNOWN, Challenge, Tokens
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 
@@ -55,6 +57,7 @@ _MAX_CONNECTIONS = 512  # at once; most machines allow 1,024 file descriptors
 _MAX_REFUSED = 128  # further connections that get an error at the same time; all others are closed at once
 _OTHER_ORIGIN = "web pages of this origin are not allowed; add the origin to the setting cors_origins"
 _SAFE_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_METADATA_HEADERS = {**_SAFE_HEADERS, "Access-Control-Allow-Origin": "*"}  # public, also for clients in web pages
 _TOO_SLOW = problem_json(
     408,
     "incomplete-request",
@@ -80,11 +83,12 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
 
 def _serve(settings: Settings, caller: Caller, keys: KeyStore, started: Callable[[str], None]) -> None:
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
-    listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG)
+    listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG, protected=bool(settings.oauth_issuer))
     try:
+        tokens = _tokens(settings, url_of(listener) + PATH)
         memory.get()
         config = uvicorn.Config(
-            application(settings, caller, memory, keys),
+            application(settings, caller, memory, keys, tokens),
             http=_TimeoutProtocol,
             ws="none",
             log_config=None,  # logging is configured by the command line
@@ -105,7 +109,18 @@ def _serve(settings: Settings, caller: Caller, keys: KeyStore, started: Callable
     end_abandoned()
 
 
-def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore) -> ASGIApp:
+def _tokens(settings: Settings, address: str) -> Tokens | None:
+    """Return the check of access tokens, or None without an issuer. `address` is that of this server."""
+    if not settings.oauth_issuer:
+        return None
+    if not settings.oauth_resource and not is_local(settings.host):
+        raise InvalidInput("oauth_resource", "is missing; give the address by which clients reach this MCP server")
+    return Tokens(settings.oauth_issuer, settings.oauth_resource or address)
+
+
+def application(
+    settings: Settings, caller: Caller, memory: LazyMemory, keys: KeyStore, tokens: Tokens | None = None
+) -> ASGIApp:
     """Return the MCP server as an ASGI application that authenticates each request."""
     # Without this, a signal would cut off responses.
     AppStatus.disable_automatic_graceful_drain()  # type: ignore[no-untyped-call]
@@ -117,7 +132,8 @@ def application(settings: Settings, caller: Caller, memory: LazyMemory, keys: Ke
         max_request_body_size=max_bytes,
         transport_security=_transport_security(settings),
     )
-    return AccessMiddleware(app, keys, max_bytes=max_bytes, origins=_listed(settings.cors_origins))
+    origins = _listed(settings.cors_origins)
+    return AccessMiddleware(app, keys, max_bytes=max_bytes, origins=origins, tokens=tokens)
 
 
 class AccessMiddleware:
@@ -125,8 +141,12 @@ class AccessMiddleware:
     body, and the memory for all bodies, are limited. The `Grant` of the request is stored in the ASGI scope. Errors are
     answered with problem documents."""
 
-    def __init__(self, app: ASGIApp, keys: KeyStore, *, max_bytes: int, origins: Collection[str]) -> None:
-        """`origins` are the origins of web pages, in lower case, that may use a server without keys."""
+    def __init__(
+        self, app: ASGIApp, keys: KeyStore, *, max_bytes: int, origins: Collection[str], tokens: Tokens | None = None
+    ) -> None:
+        """`origins` are the origins of web pages, in lower case, that may use a server without keys. `tokens` checks
+        access tokens; with it, every request needs a key or a token."""
+        self._tokens = tokens
         self._app = app
         self._keys = keys
         self._max_bytes = max_bytes
@@ -143,6 +163,9 @@ class AccessMiddleware:
         except StoreError as error:  # its message names a file
             log.error("the keys cannot be read: %s", error)
             problem = Problem(503, problem_json(503, "unavailable", title="The keys cannot be read"))
+        except Challenge as challenge:
+            problem = problem_of(challenge.error)
+            problem = Problem(problem.status, problem.document, {"WWW-Authenticate": challenge.header})
         except AgentFormerError as error:
             problem = problem_of(error)
         await _response(problem)(scope, receive, send)
@@ -151,12 +174,15 @@ class AccessMiddleware:
         """Handle one request. An error of access, of the store or of a limit is raised before the response begins."""
         headers = Headers(scope=scope)
         problem = _header_problem(headers)
+        if self._tokens and problem is None and scope["method"] == "GET" and scope["path"].startswith(WELL_KNOWN):
+            await JSONResponse(self._tokens.metadata, headers=_METADATA_HEADERS)(scope, receive, send)
+            return
         foreign = problem is None and _is_from_other_origin(headers, self._origins)
         if foreign and not await anyio.to_thread.run_sync(lambda: self._keys.ever_made):
             problem = Problem(403, problem_json(403, "forbidden", _OTHER_ORIGIN, title="Forbidden"))
         if problem is None:
             peer = (scope.get("client") or (None,))[0]
-            scope[GRANT] = await anyio.to_thread.run_sync(authenticate, self._keys, headers, peer)
+            await anyio.to_thread.run_sync(self._authenticate, scope, headers, peer)
             if scope["method"] != "POST":  # without sessions, GET and DELETE have no meaning
                 document = problem_json(405, "method-not-allowed", title="Only POST is supported here")
                 problem = Problem(405, document, {"Allow": "POST"})
@@ -170,6 +196,24 @@ class AccessMiddleware:
                 await self._forward(bytes(body), scope, receive, send)
         finally:
             self._bytes_in_memory -= len(body)
+
+    def _authenticate(self, scope: Scope, headers: Headers, peer: str | None) -> None:
+        """Store the rights of a request in its ASGI scope, and the user of a token. Raises `Unauthenticated`, or
+        `Challenge` if tokens are accepted."""
+        scheme, _, secret = headers.get("authorization", "").strip().partition(" ")
+        if self._tokens is None:
+            scope[GRANT] = authenticate(self._keys, headers, peer)
+        elif scheme.lower() == "bearer" and secret.count(".") == 2:  # a JWT; a key has no dots
+            verified = self._tokens.verify(secret.strip())
+            scope[GRANT], scope[USER] = verified.grant, verified.user_id
+        elif scheme.lower() == "bearer":
+            try:
+                scope[GRANT] = authenticate(self._keys, headers, peer)
+            except Unauthenticated as error:
+                raise self._tokens.challenge(error, "invalid_token") from None
+        else:
+            needed = Unauthenticated("an access token or a key is required, in the header Authorization: Bearer TOKEN")
+            raise self._tokens.challenge(needed)
 
     async def _forward(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         if (error := await anyio.to_thread.run_sync(_body_error, body)) is not None:

@@ -174,6 +174,8 @@ class Settings:
     queue_seconds: float = 30.0  # seconds that a request waits for a free thread; after that, the answer is 429
     allowed_hosts: str = ""  # further allowed host names of requests: "memory.example.org, ..."
     cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
+    oauth_issuer: str = ""  # address of the OAuth issuer whose access tokens the MCP server accepts; "": none
+    oauth_resource: str = ""  # address of the MCP server in tokens; "": http://HOST:PORT/mcp on this machine
     log_format: str = "text"  # format of the access log: text or json
     max_question_chars: int = 8_000
     max_upload_files: int = 100  # files of one request
