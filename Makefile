@@ -16,7 +16,10 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
+.PHONY: help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
+
+help:  ## show what each target does
+	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP)  ## install everything that the other targets need into .venv, unless it is installed already
 

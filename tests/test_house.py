@@ -31,6 +31,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("agent", "testing", "console", "hooks"),
     ("api", "mcp_server", "aio"),
     ("cli", "integrations"),
+    ("__main__",),
 )
 LAYER_OF = {folder: layer for layer, folders in enumerate(LAYERS) for folder in folders}
 # Every folder of the same layer may import these two.
