@@ -19,7 +19,7 @@ _MAX_TEXT = 400  # code points of a fact
 _ALIKE = 4  # letters that two forms of a word have in common
 _SPEAKER = frozenset({"user", "speaker"})  # a model may write these words for "I"
 _SECRET_WORDS = re.compile(
-    r"\b(?:password|passphrase|passcode|api[ _-]?key|secret|token|pin(?: code)?|salasana\w*|tunnusluku\w*|lösenord\w*"
+    r"\b(?:passwords?|passphrase|passcode|api[ _-]?keys?|pin code|salasana\w*|tunnusluku\w*|lösenord\w*"
     r"|passord\w*|adgangskode\w*|passwor[dt]\w*|kennwort\w*)\b|パスワード|暗証番号",
     re.IGNORECASE,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from agentformer.memory.learning import Proposal
+from agentformer.text.dates import months, weekdays
 from agentformer.text.facts.claims import inner_names
 from agentformer.text.facts.told import facts_told
 from agentformer.text.languages import detect_language
@@ -23,6 +24,7 @@ def proposals(messages: Sequence[MemoryEntry]) -> Iterator[Proposal]:
         for message, language in zip(messages, languages, strict=True)
         for name in inner_names(message.content[:_LANGUAGE_FROM], language)
         for word in name.split()
+        if not months(word) and not weekdays(word)
     }
     for message, language in zip(messages, languages, strict=True):
         for start, end in facts_told(message.content, language, names)[:_PER_MESSAGE]:

@@ -13,7 +13,7 @@ from collections.abc import Collection
 from functools import cache
 from typing import NamedTuple
 
-from agentformer.text.dates import months
+from agentformer.text.dates import months, weekdays
 from agentformer.text.facts.statements import (
     LANGUAGES_OF,
     Statement,
@@ -143,7 +143,7 @@ def _fact(text: str, sentence: Span, language: str, names: Collection[str]) -> S
 def _clause(sentence: str, group: str, names: Collection[str]) -> tuple[int, int] | None:
     """Return the range of the first clause that has a subject of its own, without the words that greet or join."""
     words = _words(sentence)
-    first = next((n for n, word in enumerate(words[: _OPENING + 1]) if _is_subject(word.folded, group, names)), None)
+    first = next((n for n in range(min(len(words), _OPENING + 1)) if _is_first(words[n : n + 2], group, names)), None)
     if first is None or _BREAK.search(sentence, 0, words[first].start):
         return None
     opening = words[:first]
@@ -158,8 +158,14 @@ def _clause(sentence: str, group: str, names: Collection[str]) -> tuple[int, int
     return None if end is None else (0 if timed else words[first].start, end)
 
 
+def _is_first(words: list[_Word], group: str, names: Collection[str]) -> bool:
+    """Return whether the first of two words is a subject, and no name of a time or a person before it ("Fri I ...")."""
+    called = len(words) > 1 and not _is_subject(words[0].folded, group, ())
+    return _is_subject(words[0].folded, group, names) and not (called and _joins(words[1].folded, group, {"subject"}))
+
+
 def _is_timed(word: _Word, group: str) -> bool:
-    return word.folded[0].isdecimal() or "times" in kinds_of(word.folded, group) or bool(months(word.folded))
+    return word.folded[0].isdecimal() or "times" in kinds_of(word.folded, group) or bool(months(word.folded) | weekdays(word.folded))
 
 
 def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | None:
@@ -170,16 +176,25 @@ def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | Non
         word, before = words[n], words[n - 1].end
         if word.start >= end:
             break
-        following = n + 1 < len(words)
-        after = following and _joins(words[n + 1].folded, group, {"subject", "backward", "asks", "open", "if"})
-        joined = after and is_kind("joins", word.folded, group)
+        after = _begins_clause(words[n + 1 : n + 3], group)
+        joined = after and (is_kind("joins", word.folded, group) or is_kind("though", word.folded, group))
         comma = sentence.find(",", before, word.start)
         begins = joined or (after and word.folded in _function_words(group))
-        if comma >= 0 and (begins or _joins(word.folded, group, {"asks", "open", "if", "subject", "backward"})):
+        if comma >= 0 and (begins or _begins_clause(words[n : n + 2], group)):
             return comma
         if joined:
             return len(sentence[: word.start].rstrip())
     return None if stop and stop[0] in "?？" else len(sentence[:end].rstrip(_STOPS))
+
+
+def _begins_clause(words: list[_Word], group: str) -> bool:
+    """Return whether the first of two words begins a clause: a pronoun, an interrogative, or an auxiliary verb with its
+    subject ("can you", but not "have dinner")."""
+    if not words or _joins(words[0].folded, group, {"subject", "backward", "asks", "if"}):
+        return bool(words)
+    asked = len(words) > 1 and _joins(words[0].folded, group, {"open"})
+    listener = asked and is_kind("vague", words[1].folded, group)
+    return listener or (asked and _joins(words[1].folded, group, {"subject", "backward"}))
 
 
 def _is_subject(word: str, group: str, names: Collection[str]) -> bool:
