@@ -340,7 +340,7 @@ class MemoryManager(BatchOperations):
         ids = fields.names("messages", messages)
         return self._parts.learner().learn(scope, ids, dry_run=fields.flag("dry_run", dry_run))
 
-    def learning_runs(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[LearningRun]:
+    def learning_runs(self, *, namespace: str = DEFAULT_NAMESPACE) -> Sequence[LearningRun]:
         """Return the runs of `learn` in a namespace, newest first."""
         return self._parts.learner().journal.runs(fields.name("namespace", namespace))
 

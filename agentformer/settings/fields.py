@@ -245,7 +245,15 @@ _POSITIVE = (
     *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
-    *("llm_retries", "clean_every", "learn_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),
+    *(
+        "llm_retries",
+        "clean_every",
+        "learn_every",
+        "clean_keep_recent",
+        "cleanup_interval",
+        "embed_retries",
+        "embed_retry_seconds",
+    ),
     *("job_days", "window_tokens", "queue_seconds"),
 )
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage

@@ -23,7 +23,7 @@ For each fact, give:
 - message: the number of the message;
 - quote: the words of this message that state the fact, copied exactly, without changes;
 - fact: one short sentence with the words of the quote, in the language of the message. Write the name of the speaker
-  instead of "I" if it is given. Add no number, name, date or other word that is not in the quote, and work out no dates.
+  instead of "I" if it is given. Add no number, name, date or other word that is not in the quote. Work out no dates.
 - relation: "known" if a known fact says the same, "replaces" if the value of a known fact is no longer true, "adds" if
   the fact completes a known one, else "new";
 - known: the number of this known fact, or null.

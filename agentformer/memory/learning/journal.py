@@ -118,11 +118,11 @@ class Journal:
             raise NotFound(f"there is no learning run {run}; `agentformer learn --runs` lists the runs")
         namespace = found[0].namespace
         records = [*all_entries(self._backend, _records(namespace, run=run))]
-        if all(record.metadata.get("undone") for record in records):
-            raise Conflict(f"the learning run {run} was undone before")
+        undone_before = all(record.metadata.get("undone") for record in records)
         archived, kept = list[str](), list[str]()
         for record in records:
-            self._mark(record, undone=True, replaces=[])  # first, so that no other run finishes its supersessions
+            if not record.metadata.get("undone"):  # first, so that no other run finishes its supersessions
+                self._mark(record, undone=True)
         for entry in [*self._facts(namespace, run)]:
             if self._is_edited(entry):
                 kept.append(entry.id)
@@ -130,6 +130,8 @@ class Journal:
             with suppress(Conflict, NotFound):
                 self._backend.update(entry.id, {"archived_at": now()}, entry.version)
                 archived.append(entry.id)
+        if undone_before and not archived:  # otherwise, this call has completed an interrupted one
+            raise Conflict(f"the learning run {run} was undone before")
         return UndoneLearning(run, tuple(archived), tuple(kept))
 
     def repeats(self, entry: MemoryEntry) -> list[str]:

@@ -152,7 +152,7 @@ class Learner:
                         report += self._learn_batch(batch, records, run, first=not report.run, dry_run=dry_run)
                 except Conflict:
                     conflicts += 1  # another caller changed the session: read it again
-                    named = named and [entry for entry in self._backend.get([entry.id for entry in named])]
+                    named = named and [*self._backend.get([entry.id for entry in named])]
                     continue
                 return replace(report, sessions=int(report.messages > 0))
             return report + LearningReport(busy=(session,))
@@ -200,7 +200,9 @@ class Learner:
         self, batch: Sequence[MemoryEntry], records: set[str], run: str, *, first: bool, dry_run: bool
     ) -> LearningReport:
         """Learn from one batch in one transaction. Raises `Conflict` if its session has changed in the meantime."""
-        proposed, cost = self._proposed(batch)
+        # A message after retrieved text may repeat it, and documents are no facts about a user.
+        own = [message for message in batch if not message.metadata.get(fields.AFTER_RETRIEVED_TEXT)]
+        proposed, cost = self._proposed(own) if own else ([], LearningReport())
         dropped = Counter(cost.dropped)
         accepted = list[Proposal]()
         learnt = self.journal.learnt(batch)

@@ -165,7 +165,11 @@ def _is_first(words: list[_Word], group: str, names: Collection[str]) -> bool:
 
 
 def _is_timed(word: _Word, group: str) -> bool:
-    return word.folded[0].isdecimal() or "times" in kinds_of(word.folded, group) or bool(months(word.folded) | weekdays(word.folded))
+    return (
+        word.folded[0].isdecimal()
+        or "times" in kinds_of(word.folded, group)
+        or bool(months(word.folded) | weekdays(word.folded))
+    )
 
 
 def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | None:
