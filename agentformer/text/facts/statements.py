@@ -112,12 +112,6 @@ def is_kind(kind: str, word: str, group: str) -> bool:
     return kind in _words_of(group).get((word,), ())
 
 
-@cache
-def phrases_of(kind: str, group: str) -> frozenset[str]:
-    """Return the words and phrases of a kind in `statement_words.txt`."""
-    return frozenset(" ".join(phrase) for phrase, kinds in _words_of(group).items() if kind in kinds)
-
-
 def is_article(word: str, group: str) -> bool:
     """Return whether a word before a noun says whether a certain thing is meant."""
     return is_kind("a", word, group) or is_kind("the", word, group)

@@ -3,7 +3,7 @@ and what a sentence says of a person or thing with a name ("Aino works at Kone")
 
 Only the form of a sentence is read, and precision counts more than recall: a sentence with a guess, a wish or a
 condition, with a word for the listener, or with a pronoun whose meaning is in another sentence states nothing. Of a
-longer sentence, only the first clause is taken. The kinds of words are those of `statement_words.txt`.
+longer sentence, only the first clause is taken. The words are in `statement_words.txt` and `told_words.txt`.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import cache
+from pathlib import Path
 from typing import NamedTuple
 
+from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
 from agentformer.text.facts.statements import (
     LANGUAGES_OF,
     Statement,
-    has_phrase,
     is_kind,
     kinds_of,
     language_group,
-    phrases_of,
     statements,
     words_in,
 )
@@ -31,13 +31,15 @@ from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import Span
 
+_FILE = Path(__file__).with_name("told_words.txt")
 _MAX_TEXT = 8_000  # code points of a message that are read
 _MAX_FACT = 240  # a longer clause says more than one thing
 _LEAST = 2  # content words of a fact, without which it says too little
 _OPENING = 3  # words that may stand before the subject ("Yeah, Anna, I ...")
 _WORD = re.compile(r"[^\W_]+(?:['’.:,/@+-][^\W_]+)*")
 _BREAK = re.compile(r"[;:!?…()\[\]–—]|\s-+\s|\.\.+")  # ends a clause
-_NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\n\t]|https?:|^\W*[-*•>#]\s")  # quoted text, code, lists
+_NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\n\t]|https?:")  # quoted text, code, several lines
+_FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)  # code, of which each character is replaced
 _STOPS = (
     " .。．"  # at the end of a sentence; a fact is written without them, so that it equals the same clause elsewhere
 )
@@ -47,7 +49,6 @@ _SELF = ("i", "we", "my")
 _INTERROGATIVES = ("who", "where", "when", "why", "how", "which", "what")
 _FINNISH_SELF = ("n", "mme")  # endings of verbs with "I" and "we"
 _FINNISH_OWN = ("ni", "mme")  # endings that mean "my" and "our"
-_FINNISH_HOLDERS = ("minulla", "meillä")
 
 
 class _Word(NamedTuple):
@@ -65,7 +66,7 @@ def facts_told(text: str, language: str, names: Collection[str] = ()) -> list[Sp
     >>> [text[start:end] for start, end in facts_told(text, "en")]
     ['I live in Turku']
     """
-    text = text[:_MAX_TEXT]
+    text = _FENCED.sub(lambda block: "`" * len(block[0]), text[:_MAX_TEXT])
     spans = (_fact(text, Span(*span), language, names) for span in sentence_spans(text))
     return [span for span in spans if span is not None]
 
@@ -132,7 +133,7 @@ def _fact(text: str, sentence: Span, language: str, names: Collection[str]) -> S
     if clause is None:
         return None
     said = written[slice(*clause)]
-    if _NOT_SAID.search(said) or len(said) > _MAX_FACT or _is_vague(said, group):
+    if _NOT_SAID.search(written[: clause[1]]) or len(said) > _MAX_FACT or _is_vague(said, group):
         return None
     read = statements(said, group, labels=False)
     if len(read) != 1 or not _says_enough(read[0], said, group):
@@ -181,7 +182,7 @@ def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | Non
         if word.start >= end:
             break
         after = _begins_clause(words[n + 1 : n + 3], group)
-        joined = after and (is_kind("joins", word.folded, group) or is_kind("though", word.folded, group))
+        joined = after and (word.folded in _items("joins", group) | _items("though", group))
         comma = sentence.find(",", before, word.start)
         begins = joined or (after and word.folded in _function_words(group))
         if comma >= 0 and (begins or _begins_clause(words[n : n + 2], group)):
@@ -194,10 +195,14 @@ def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | Non
 def _begins_clause(words: list[_Word], group: str) -> bool:
     """Return whether the first of two words begins a clause: a pronoun, an interrogative, or an auxiliary verb with its
     subject ("can you", but not "have dinner")."""
-    if not words or _joins(words[0].folded, group, {"subject", "backward", "asks", "if"}):
-        return bool(words)
+    if not words:
+        return False
+    if _joins(words[0].folded, group, {"subject", "backward", "asks", "if"}) or words[0].folded in _items(
+        "vague", group
+    ):
+        return True
     asked = len(words) > 1 and _joins(words[0].folded, group, {"open"})
-    listener = asked and is_kind("vague", words[1].folded, group)
+    listener = asked and words[1].folded in _items("vague", group)
     return listener or (asked and _joins(words[1].folded, group, {"subject", "backward"}))
 
 
@@ -209,7 +214,7 @@ def _is_subject(word: str, group: str, names: Collection[str]) -> bool:
     if group != "fi" or word == "on":
         return False
     verb = word.endswith(_FINNISH_SELF) and not kinds.isdisjoint({*_VERBS, "copulas"})
-    return verb or word in _FINNISH_HOLDERS or (word.endswith(_FINNISH_OWN) and len(word) > 4)
+    return verb or (word.endswith(_FINNISH_OWN) and len(word) > 4)
 
 
 def _bare(word: str) -> str:
@@ -244,18 +249,30 @@ def _opening_words(group: str) -> frozenset[str]:
     """Return the words that may stand before the subject: they greet, comment, answer or join."""
     kinds = [word_list(kind) for kind in ("greetings", "comments", "answers", "openers")]
     listed = frozenset(word for each in kinds for code in LANGUAGES_OF[group] for word in each.get(code, ()))
-    return listed | phrases_of("joins", group)
+    return listed | _items("joins", group)
+
+
+@cache
+def _items(kind: str, group: str) -> frozenset[str]:
+    """Return the words and phrases of a kind in `told_words.txt`."""
+    lines = (line.split() for line in data_lines(_FILE))
+    found = (item for code, of_kind, *items in lines if (code, of_kind) == (group, kind) for item in items)
+    return frozenset(item.replace("_", " ").casefold() for item in found)
 
 
 def _is_vague(text: str, group: str) -> bool:
-    return has_phrase("vague", text, group)
+    folded, vague = text.casefold().replace("’", "'"), _items("vague", group)
+    if group == "ja":
+        return any(item in folded for item in vague)
+    words = words_in(folded)
+    return any(" ".join(words[n : n + size]) in vague for n in range(len(words)) for size in (1, 2))
 
 
 def _says_enough(read: Statement, said: str, group: str) -> bool:
     """Return whether the statement has a verb that states something, and enough other words."""
     words = [word.casefold() for word in words_in(said)]
     valued = any(kind in "#n" for kind in read.kinds) or any(word[0] == "~" for word in read.words)
-    if len(read.words) < _LEAST and not (valued and read.copula):
+    if len(read.words) < _LEAST and not valued:
         return False
     if group == "ja":
         return read.subject in ("i", "we") and (valued or read.copula or read.many or read.event or read.past)
