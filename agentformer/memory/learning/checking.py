@@ -4,6 +4,7 @@ a language model says of a fact counts for nothing unless the words of the messa
 from __future__ import annotations
 
 import re
+from itertools import islice
 
 from agentformer.http.redaction import redact
 from agentformer.memory.learning import FACT, Proposal
@@ -11,11 +12,16 @@ from agentformer.records import fields
 from agentformer.text.analysis import text_terms
 from agentformer.text.facts import facts_of
 from agentformer.text.facts.claims import Stated, unsupported_claims
+from agentformer.text.facts.statements import words_in
 from agentformer.text.facts.told import is_stated, is_unbound
 from agentformer.text.languages import detect_language, function_stems
 from agentformer.types import MemoryEntry, Span, new_id
 
 _MAX_TEXT = 400  # code points of a fact
+_MAX_CONTENT = 8_000  # code points of a message in which a quote is searched
+_MAX_PLACES = 5  # places of a quote in its message that are read
+_LEAST = 2  # words of a fact, in a script with spaces
+_UNSPACED = ("ja", "zh", "ko", "th")
 _ALIKE = 4  # letters that two forms of a word have in common
 _SPEAKER = frozenset({"user", "speaker"})  # a model may write these words for "I"
 _SECRET_WORDS = re.compile(
@@ -32,38 +38,32 @@ def is_secret(text: str) -> bool:
 
 def problem(proposal: Proposal) -> str:
     """Return the reason for which a proposed fact is dropped, or "" if its message proves it. The reasons are `quote`
-    (the words are not in the message), `statement` (they state nothing), `language`, `claims` (a number, name or date
-    of the fact is not in the quote), `words` (another word is not), `negation`, `subject` and `secret`."""
+    (the words are not in the message), `statement` (they state nothing), `secret`, `subject` (the fact begins with a
+    pronoun), `negation` (only one of both is negated), `claims` (a number, name or date of the fact is not in the
+    quote) and `words` (another word is not, as in a fact in another language)."""
     message, quote, text = proposal.message, proposal.quote, proposal.text
-    start = message.content.find(quote) if quote.strip() else -1
-    if start < 0 or not text.strip() or max(len(text), len(quote)) > _MAX_TEXT:
+    content = message.content[:_MAX_CONTENT]
+    if not quote.strip() or quote not in content or not text.strip() or max(len(text), len(quote)) > _MAX_TEXT:
         return "quote"
-    language = detect_language(quote, detect_language(message.content[:1000]))
-    if not _is_stated_somewhere(message.content, quote, start, language):
+    language = detect_language(quote, detect_language(content))
+    found = islice(re.finditer(re.escape(quote), content), _MAX_PLACES)
+    is_word = len(words_in(text)) < _LEAST and detect_language(text, language) not in _UNSPACED
+    if is_word or not any(is_stated(content, Span(*match.span()), language) for match in found):
         return "statement"
     if is_secret(quote) or is_secret(text):
         return "secret"
+    if is_unbound(text, language):
+        return "subject"
     if text == quote:
         return ""
     if facts_of(text, language).negated != facts_of(quote, language).negated:
         return "negation"
-    unproven = _unproven(text, quote, message.speaker, language)
-    if unproven and detect_language(text, language) != language:
-        return "language"
     if unsupported_claims(text, Stated.of([quote, message.speaker], language, whole=True), language):
         return "claims"
-    return "words" if unproven else "subject" if is_unbound(text, language) else ""
+    return "words" if _has_unproven_word(text, quote, message.speaker, language) else ""
 
 
-def _is_stated_somewhere(content: str, quote: str, start: int, language: str) -> bool:
-    while start >= 0:
-        if is_stated(content, Span(start, start + len(quote)), language):
-            return True
-        start = content.find(quote, start + 1)
-    return False
-
-
-def _unproven(text: str, quote: str, speaker: str, language: str) -> bool:
+def _has_unproven_word(text: str, quote: str, speaker: str, language: str) -> bool:
     """Return whether the fact has a content word of which no form is in the quote or in the name of the speaker."""
     said = {_plain(stem) for stem in text_terms(f"{quote}\n{speaker}", language).stems}
     beginnings = {stem[:_ALIKE] for stem in said if len(stem) >= _ALIKE}
