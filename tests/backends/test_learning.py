@@ -18,12 +18,10 @@ from agentformer.memory.learning.journal import Journal
 from agentformer.records import fields
 from agentformer.testing import make_entry
 from agentformer.types import UNSEARCHED_KIND, MemoryBackend, Scope
-from tests.backends.cosmos_emulator import KEY, Emulator
 from tests.backends.postgres_server import open_store
 from tests.backends.test_cosmos import address
 from tests.memory.learning import EMBEDDER, NOON, Lister, facts, learner_of, listed, tell
 
-assert KEY and Emulator  # the fixture `emulator` uses them
 TURKU, OSLO = "I live in Turku", "I live in Oslo now"
 
 
@@ -155,13 +153,18 @@ def test_two_that_learn_from_one_session_store_nothing_twice(
     """Even if the lease of the first has ended, because its model was slow."""
     tell(backend, TURKU)
     other: list[Any] = []
-    first = Lister([listed(1, TURKU)], meanwhile=lambda: other or other.append(learner_of(backend).learn(Scope())))
+
+    def meanwhile() -> None:
+        if not other:
+            other.append(learner_of(backend).learn(Scope()))
+
+    first = Lister([listed(1, TURKU)], meanwhile=meanwhile)
     assert learner_of(backend, first).learn(Scope()).facts
     assert other[0].busy == ("monday",)
     tell(backend, OSLO, minutes=5)
     other.clear()
     monkeypatch.setattr(backend, "lease", lambda *_: True)
-    slow = Lister([listed(1, OSLO)], meanwhile=lambda: other or other.append(learner_of(backend).learn(Scope())))
+    slow = Lister([listed(1, OSLO)], meanwhile=meanwhile)
     report = learner_of(backend, slow).learn(Scope())
     assert ([fact.text for fact in other[0].facts], report.facts) == ([OSLO], ())
     assert facts(backend) == [TURKU, OSLO]
