@@ -370,7 +370,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
         index_dir = folder or Path(temporary) / "index"
         schema = f"trial_{new_id().replace('-', '')}"  # schema of a memory on a server
         settings = dataclasses.replace(
-            settings, index_dir=index_dir, clean_every=0, cleanup_interval=0.0, postgres_schema=schema
+            settings, index_dir=index_dir, clean_every=0, learn_every=0, cleanup_interval=0.0, postgres_schema=schema
         )
         if settings.backend in SERVERS:
             closing.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))

@@ -13,6 +13,7 @@ from agentformer.memory import validation
 from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
+from agentformer.memory.learning.journal import repeats
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
@@ -282,9 +283,9 @@ class MemoryManager(BatchOperations):
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         entry = changeable(self._backend, what)
-        repeats = self._parts.learner().journal.repeats(entry) if entry.raw is not None and entry.pair_id else []
+        others = repeats(self._backend, [entry])
         if deleted := self._backend.remove([entry.id], expected_version):
-            return deleted + (self._backend.remove(repeats) if repeats else 0)
+            return deleted + (self._backend.remove(others) if others else 0)
         raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:

@@ -51,6 +51,8 @@ DROPPED = [
     ("I like tea.", listed(1, " "), "quote"),
     ("I like tea.", listed(2, "I like tea"), "message"),
     ("I like tea.", listed(1, "tea"), "statement"),
+    ("I like tea.", listed(1, "I like tea", "I like\ntea"), "quote"),
+    ("I like tea.", listed(1.0, "I like coffee"), "quote"),  # type: ignore[arg-type]
     ("I like tea.", listed(1, "I like tea", "Aino likes 3 teas"), "claims"),
     ("I like tea.", listed(1, "I like tea", "Aino and Bertta like tea"), "claims"),
     ("I moved on 3 May.", listed(1, "I moved on 3 May", "I moved on 4 May"), "claims"),
@@ -92,6 +94,13 @@ def test_ten_thousand_facts_and_repetitions_are_cut(backend: MemoryBackend) -> N
     report = learner_of(backend, Lister([listed(1, TURKU)] * 10_000)).learn(Scope())
     assert dict(report.dropped) == {"too many": 9_960, "repeated": 39}
     assert facts(backend) == [TURKU]
+
+
+def test_a_model_that_raises_anything_ends_typed(backend: MemoryBackend) -> None:
+    tell(backend, f"{TURKU}.")
+    with pytest.raises(LanguageModelUnavailable, match="KeyError"):
+        learner_of(backend, Lister(KeyError("x"))).learn(Scope())
+    assert facts(backend) == []
 
 
 @pytest.mark.parametrize(
@@ -237,6 +246,9 @@ def test_a_fact_that_is_removed_by_hand_does_not_come_back_from_its_repetitions(
         (fact,) = (report := af.memory.learn()).facts
         assert report.known == 2
         assert af.memory.remove(fact.id) == 3
+        assert af.memory.list(kinds=["fact"]) == []
+        (again,) = af.memory.learn(messages=[fact.message_id, *(m.id for m in af.memory.list(kinds=["message"]))]).facts
+        assert af.memory.remove_many([again.id]) == 3
         assert af.memory.list(kinds=["fact"]) == [] and af.memory.learn().facts == ()
 
 

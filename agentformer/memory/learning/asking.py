@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from agentformer.errors import InvalidReply
+from agentformer.errors import AgentFormerError, InvalidReply, LanguageModelUnavailable
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.memory.learning import Proposal
 from agentformer.text.prompt_quoting import escape_line, escape_text
@@ -76,22 +76,30 @@ def ask(model: LanguageModel, messages: Sequence[MemoryEntry], known: Sequence[M
             "user", f"<known-facts>\n{facts}\n</known-facts>\n<messages>\n{shown}\n</messages>\n\nList the facts."
         ),
     ]
-    reply = model.complete(prompt, schema=SCHEMA, temperature=_TEMPERATURE, max_tokens=_MAX_TOKENS)
-    data = reply.data
-    if data is None:  # a model of a plugin may ignore the schema
-        try:
-            _, data = Schema(SCHEMA).read(reply.text)
-        except Mismatch as mismatch:
-            raise InvalidReply(f"the model did not list facts: {mismatch}") from None
+    try:
+        reply = model.complete(prompt, schema=SCHEMA, temperature=_TEMPERATURE, max_tokens=_MAX_TOKENS)
+        _, data = Schema(SCHEMA).read(reply.text)  # a model of a plugin may ignore the schema
+    except Mismatch as mismatch:
+        raise InvalidReply(f"the model did not list facts: {mismatch}") from None
+    except AgentFormerError:
+        raise
+    except Exception as error:
+        raise LanguageModelUnavailable(
+            f"the language model failed: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
     dropped: Counter[str] = Counter()
     proposals: dict[tuple[str, str, str], Proposal] = {}
     if (excess := len(data["facts"]) - _MAX_FACTS) > 0:
         dropped["too many"] = excess
     for item in data["facts"][:_MAX_FACTS]:
-        if not 1 <= item["message"] <= len(messages):
+        message, related, relation = (
+            _numbered(messages, item["message"]),
+            _numbered(known, item["known"]),
+            item["relation"],
+        )
+        if message is None:
             dropped["message"] += 1
             continue
-        message, related, relation = messages[item["message"] - 1], _numbered(known, item["known"]), item["relation"]
         if relation != "new" and related is None:
             dropped["known fact"] += 1
             continue
@@ -101,8 +109,9 @@ def ask(model: LanguageModel, messages: Sequence[MemoryEntry], known: Sequence[M
     return Asked([*proposals.values()], +dropped, reply.tokens_in, reply.tokens_out)
 
 
-def _numbered(known: Sequence[MemoryEntry], number: int | None) -> MemoryEntry | None:
-    return known[number - 1] if number is not None and 1 <= number <= len(known) else None
+def _numbered(entries: Sequence[MemoryEntry], number: float | None) -> MemoryEntry | None:
+    """Return the entry with a number of the prompt. In JSON Schema, 1.0 is an integer, too."""
+    return entries[int(number) - 1] if number is not None and 1 <= number <= len(entries) else None
 
 
 def _shown(tag: str, number: int, entry: MemoryEntry) -> str:

@@ -43,7 +43,8 @@ def problem(proposal: Proposal) -> str:
     quote) and `words` (another word is not, as in a fact in another language)."""
     message, quote, text = proposal.message, proposal.quote, proposal.text
     content = message.content[:_MAX_CONTENT]
-    if not quote.strip() or quote not in content or not text.strip() or max(len(text), len(quote)) > _MAX_TEXT:
+    sizes = len(text.strip()), len(quote.strip())
+    if not min(sizes) or max(sizes) > _MAX_TEXT or quote not in content or not text.isprintable():
         return "quote"
     language = detect_language(quote, detect_language(content))
     found = islice(re.finditer(re.escape(quote), content), _MAX_PLACES)

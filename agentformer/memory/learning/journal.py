@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory.backends import all_entries, is_live
-from agentformer.memory.learning import LearningRun, UndoneLearning
+from agentformer.memory.learning import FACT, LearningRun, UndoneLearning
 from agentformer.records import fields
 from agentformer.records.codec import now
 from agentformer.types import UNSEARCHED_KIND, Condition, Group, MemoryBackend, MemoryEntry, Scope, StoreCheck, new_id
@@ -134,15 +134,6 @@ class Journal:
             raise Conflict(f"the learning run {run} was undone before")
         return UndoneLearning(run, tuple(archived), tuple(kept))
 
-    def repeats(self, entry: MemoryEntry) -> list[str]:
-        """Return the ids of the learnt facts that only repeat this fact: they are superseded by it, with equal text.
-        They are removed together with it, so that a fact that a person removes does not come back."""
-        if entry.pair_id is None and entry.raw is None:
-            return []
-        where = Group("and", (Condition("eq", "$superseded_by", entry.id), Condition("exists", "$pair_id", True)))
-        scope = Scope(entry.namespace, where=where, include_archived=True)
-        return [other.id for other in all_entries(self._backend, scope) if other.raw is not None and other.version == 1]
-
     def _facts(self, namespace: str, run: str) -> Iterator[MemoryEntry]:
         scope = Scope(namespace, where=Condition("eq", "$pair_id", run), include_archived=True)
         return (entry for entry in all_entries(self._backend, scope) if entry.archived_at is None)
@@ -156,6 +147,20 @@ class Journal:
                 for entry in self._backend.get([record.id]):
                     self._backend.update(entry.id, {"metadata": {**entry.metadata, **values}}, entry.version)
                 return
+
+
+def repeats(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[str]:
+    """Return the ids of the learnt facts that only repeat one of these facts, which supersedes them. They are removed
+    together with it, so that a fact that a person removes does not come back from another message."""
+    facts = [entry for entry in entries if entry.kind == FACT]
+    found = list[str]()
+    for start in range(0, len(facts), _IN_FILTER):
+        ids = tuple(entry.id for entry in facts[start : start + _IN_FILTER])
+        where = Group("and", (Condition("in", "$superseded_by", ids), Condition("exists", "$pair_id", True)))
+        for namespace in sorted({entry.namespace for entry in facts}):
+            learnt = all_entries(backend, Scope(namespace, kinds=(FACT,), where=where, include_archived=True))
+            found += [entry.id for entry in learnt if entry.raw is not None and entry.version == 1]
+    return found
 
 
 def session_messages(namespace: str, session_id: str | None) -> Scope:

@@ -38,7 +38,7 @@ _LEAST = 2  # content words of a fact, without which it says too little
 _OPENING = 3  # words that may stand before the subject ("Yeah, Anna, I ...")
 _WORD = re.compile(r"[^\W_]+(?:['’.:,/@+-][^\W_]+)*")
 _BREAK = re.compile(r"[;:!?…()\[\]–—]|\s-+\s|\.\.+")  # ends a clause
-_NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\n\t]|https?:")  # quoted text, code, several lines
+_NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\x00-\x1f]|https?:")  # quoted text, code, several lines
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)  # code, of which each character is replaced
 _STOPS = (
     " .。．"  # at the end of a sentence; a fact is written without them, so that it equals the same clause elsewhere
