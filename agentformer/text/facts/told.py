@@ -181,13 +181,14 @@ def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | Non
         word, before = words[n], words[n - 1].end
         if word.start >= end:
             break
-        after = _begins_clause(words[n + 1 : n + 3], group)
-        joined = after and (word.folded in _items("joins", group) | _items("though", group))
         comma = sentence.find(",", before, word.start)
-        begins = joined or (after and word.folded in _function_words(group))
-        if comma >= 0 and (begins or _begins_clause(words[n : n + 2], group)):
-            return comma
-        if joined:
+        if comma >= 0:
+            joined = word.folded in _function_words(group) | _conjunctions(group)
+            if _begins_clause(words[n : n + 2], group) or (joined and _begins_clause(words[n + 1 : n + 3], group)):
+                return comma
+        elif word.folded in _conjunctions(group) and any(
+            _joins(after.folded, group, {"subject", "backward", "asks", "if"}) for after in words[n + 1 : n + 2]
+        ):
             return len(sentence[: word.start].rstrip())
     return None if stop and stop[0] in "?？" else len(sentence[:end].rstrip(_STOPS))
 
@@ -249,7 +250,8 @@ def _opening_words(group: str) -> frozenset[str]:
     """Return the words that may stand before the subject: they greet, comment, answer or join."""
     kinds = [word_list(kind) for kind in ("greetings", "comments", "answers", "openers")]
     listed = frozenset(word for each in kinds for code in LANGUAGES_OF[group] for word in each.get(code, ()))
-    return listed | _items("joins", group)
+    excluded = [*_joining_words(group).values(), _items("though", group), _items("vague", group)]
+    return (listed | _items("joins", group)).difference(*excluded)
 
 
 @cache
@@ -258,6 +260,10 @@ def _items(kind: str, group: str) -> frozenset[str]:
     lines = (line.split() for line in data_lines(_FILE))
     found = (item for code, of_kind, *items in lines if (code, of_kind) == (group, kind) for item in items)
     return frozenset(item.replace("_", " ").casefold() for item in found)
+
+
+def _conjunctions(group: str) -> frozenset[str]:
+    return _items("joins", group) | _items("though", group)
 
 
 def _is_vague(text: str, group: str) -> bool:
@@ -278,6 +284,8 @@ def _says_enough(read: Statement, said: str, group: str) -> bool:
         return read.subject in ("i", "we") and (valued or read.copula or read.many or read.event or read.past)
     if any(_joins(word, group, {"backward", "asks", "if"}) for word in words[1:]):
         return False
+    if is_kind("copulas", words[-1], group):
+        return False  # "My kids are"
     if read.own and not (read.verb > 0 or read.past or read.changed):
         return False  # "my full support"
     return _states(read, words, group)
