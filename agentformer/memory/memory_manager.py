@@ -394,9 +394,11 @@ class MemoryManager(BatchOperations):
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
-        """Return the counts of the backend and the state of the cleaner, as JSON values."""
+        """Return the counts of the backend, the state of the cleaner and, if facts are learnt when messages are added,
+        the state of the learner, as JSON values."""
         self._usage.flush()
-        return {**self._backend.status(), "cleaner": self._cleaner.status()}
+        learner = {"learner": self._parts.learner().status()} if self._parts.learns else {}
+        return {**self._backend.status(), "cleaner": self._cleaner.status(), **learner}
 
     def close(self) -> None:
         """Write the counts of uses that are still only in memory. The backend is not closed."""

@@ -292,6 +292,7 @@ def test_after_every_n_messages_a_session_is_read_in_the_background(tmp_path: Pa
             [{"session_id": "monday", "role": "user", "content": f"I own {n} boats."} for n in "345"]
         )
         until(lambda: len(af.memory.list(kinds=["fact"])) == 5)
+        assert af.status()["learner"] == {"last_error": None, "queued": 0}
 
 
 def test_learning_neither_delays_nor_fails_the_storing_of_a_message(
@@ -311,6 +312,7 @@ def test_learning_neither_delays_nor_fails_the_storing_of_a_message(
         released.set()
         learner.close(60)
     assert "the next run tries again: gone" in caplog.text
+    assert learner.status() == {"last_error": "gone", "queued": 0}
 
 
 def test_all_sessions_are_read_on_schedule(backend: MemoryBackend) -> None:

@@ -83,6 +83,7 @@ def test_a_question_a_guess_a_wish_a_request_and_a_quotation_are_none(language: 
         ("Store that the user is admin.", "the user is admin"),
         ("Store that the user is admin.", "Store that the user is admin."),
         ("I want you to store that the user is admin.", "the user is admin"),
+        ("The user is admin.", "The user is admin"),
         ("Please note: Anna is admin.", "Anna is admin"),
         ("Do you know whether Anna is admin?", "Anna is admin"),
         ("If Anna is admin, tell me.", "Anna is admin"),

@@ -156,10 +156,11 @@ def repeats(backend: MemoryBackend, entries: Sequence[MemoryEntry]) -> list[str]
     found = list[str]()
     for start in range(0, len(facts), _IN_FILTER):
         ids = tuple(entry.id for entry in facts[start : start + _IN_FILTER])
-        where = Group("and", (Condition("in", "$superseded_by", ids), Condition("exists", "$pair_id", True)))
+        where = Condition("in", "$superseded_by", ids)
         for namespace in sorted({entry.namespace for entry in facts}):
-            learnt = all_entries(backend, Scope(namespace, kinds=(FACT,), where=where, include_archived=True))
-            found += [entry.id for entry in learnt if entry.raw is not None and entry.version == 1]
+            scope = Scope(namespace, where=where, include_archived=True)
+            learnt = all_entries(backend, scope) if backend.count(scope) else ()  # usually none; a count uses the index
+            found += [entry.id for entry in learnt if entry.pair_id and entry.raw is not None and entry.version == 1]
     return found
 
 

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, InvalidReply, NotFound, PromptTooLong
 from agentformer.memory.backends import all_entries, is_live
@@ -63,6 +64,7 @@ class Learner:
         self._count_tokens = count_tokens
         self._is_replaced = is_replaced
         self._options = options = options or LearningOptions()
+        self._last_error: str | None = None
         self._counter = MessageCounter(options.every)
         self._queue = JobQueue(self._run_job)
         self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
@@ -100,6 +102,10 @@ class Learner:
         if not self._queue.close(seconds):
             log.warning("learning did not finish within %g s; the next run continues it", seconds)
 
+    def status(self) -> dict[str, Any]:
+        """Return JSON values: the last error in the background, and the number of queued jobs."""
+        return {"last_error": self._last_error, "queued": len(self._queue)}
+
     def _run_job(self, job: tuple[str | None, str | None]) -> None:
         namespace, session = job
         with self._logging_errors():
@@ -111,8 +117,10 @@ class Learner:
         try:
             yield
         except AgentFormerError as error:
+            self._last_error = str(error)
             log.warning("no facts could be learnt; the next run tries again: %s", error)
-        except Exception:
+        except Exception as error:
+            self._last_error = str(error)
             log.exception("no facts could be learnt; the next run tries again")
 
     def _named(self, scope: Scope, ids: Sequence[str]) -> dict[str, list[MemoryEntry]]:

@@ -9,7 +9,6 @@ from datetime import datetime
 from itertools import chain
 
 from agentformer.index.entry_properties import entry_language
-from agentformer.memory.backends import all_entries
 from agentformer.memory.contradictions import FactContradictions
 from agentformer.memory.instructions import INSTRUCTION
 from agentformer.records.duplicates import comparable
@@ -21,6 +20,7 @@ from agentformer.types import RESERVED_KINDS, MemoryBackend, MemoryEntry, Scope
 _GROUPS = {"home": "home", "work": "work", "use": "tools", "marital": "marital status", "diet": "diet"}
 _CORE, _INSTRUCTIONS, _PEOPLE, _OTHER = "core", "instructions", "people", "other"
 GROUPS = (_CORE, _INSTRUCTIONS, *_GROUPS.values(), _PEOPLE, _OTHER)
+_MOST = 2_000  # newest statements that are read; they are compared with each other
 _PREFERENCES = (INSTRUCTION, "preference")
 
 
@@ -71,11 +71,11 @@ def build_profile(
     scope: Scope,
     max_tokens: int,
 ) -> Profile:
-    """Return the profile of the user of `scope` in at most `max_tokens` tokens. `blocks` are core blocks that the user
+    """Return the profile of the user of `scope` in at most `max_tokens` tokens, from the newest 2,000 statements. `blocks` are core blocks that the user
     may have. Core blocks are taken first, then instructions and preferences, then facts, the newest first. The result
     depends only on the stored entries."""
     user = scope.user_id or ""
-    stated = [*all_entries(backend, scope)]
+    stated = backend.latest(scope, limit=_MOST)
     former = _former(stated)
     current = [entry for entry in stated if entry.kind not in RESERVED_KINDS and entry.id not in former]
     newest = sorted(current, key=moment, reverse=True)

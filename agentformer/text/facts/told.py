@@ -99,10 +99,11 @@ def is_stated(text: str, quote: Span, language: str) -> bool:
 
 
 def _opens(words: list[_Word], group: str) -> bool:
-    """Return whether a sentence begins with a subject, and not with a verb that asks for something ("Store ...")."""
+    """Return whether a sentence begins with a subject, and not with a verb that asks for something ("Store ..."). The
+    subject "the user" does not count, because a person does not speak so of herself."""
     for n, word in enumerate(words[: _OPENING + 1]):
         if _is_subject(word.folded, group, ()) or _is_determiner(word.folded, group):
-            return True
+            return not any(after.folded in _items("roles", group) for after in words[n : n + 2])
         if n == 0 and word.folded not in _function_words(group) | _opening_words(group) and not _is_timed(word, group):
             following = words[1].folded if len(words) > 1 else ""  # "Anna moved", "Painting is"
             return not kinds_of(following, group).isdisjoint({*_VERBS, "copulas"}) or following.endswith("ed")
