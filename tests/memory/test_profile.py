@@ -59,6 +59,9 @@ def test_each_statement_has_its_source_and_its_time(af: agentformer.AgentFormer)
     (item,) = group.items
     assert (item.id, item.text, item.source, item.at) == (fact.id, "I live in Turku", message.id, moment)
     assert af.memory.profile("aino").text == "home:\n- I live in Turku"
+    af.memory.add_message("monday", "user", "I live in Lund.", user_id="aino", speaker="Bo", occurred_at=moment)
+    af.memory.learn()
+    assert af.memory.profile("aino").text == "home:\n- Bo: I live in Lund\n- I live in Turku"
 
 
 def test_a_former_value_with_the_text_of_an_older_one_is_left_out_with_it(af: agentformer.AgentFormer) -> None:

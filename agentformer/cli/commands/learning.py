@@ -80,7 +80,7 @@ def profile(user_id: str, namespace: str, as_json: bool, max_tokens: int, **give
         print_json(report_json(found))
         return
     rows = [
-        (group.name, moment(item.at), (item.source or item.id), excerpt(item.text))
+        (group.name, moment(item.at), (item.source or item.id), excerpt(item.line))
         for group in found.groups
         for item in group.items
     ]

@@ -36,6 +36,11 @@ class ProfileItem:
     at: datetime | None
     source: str | None
 
+    @property
+    def line(self) -> str:
+        """The text, after the name of the speaker if a message has one: in it, "I" is the speaker."""
+        return f"{self.speaker}: {self.text}" if self.speaker else self.text
+
 
 @dataclass(frozen=True, slots=True)
 class ProfileGroup:
@@ -59,7 +64,7 @@ class Profile:
     @property
     def text(self) -> str:
         """The profile as lines of text, for people and for the prompt of a model."""
-        lines = ([f"{group.name}:", *(f"- {item.text}" for item in group.items)] for group in self.groups)
+        lines = ([f"{group.name}:", *(f"- {item.line}" for item in group.items)] for group in self.groups)
         return "\n".join(chain.from_iterable(lines))
 
 
@@ -71,9 +76,9 @@ def build_profile(
     scope: Scope,
     max_tokens: int,
 ) -> Profile:
-    """Return the profile of the user of `scope` in at most `max_tokens` tokens, from the newest 2,000 statements. `blocks` are core blocks that the user
-    may have. Core blocks are taken first, then instructions and preferences, then facts, the newest first. The result
-    depends only on the stored entries."""
+    """Return the profile of the user of `scope` in at most `max_tokens` tokens. The newest 2,000 statements are read.
+    `blocks` are core blocks that the user may have. Core blocks are taken first, then instructions and preferences,
+    then facts, the newest first. The result depends only on the stored entries."""
     user = scope.user_id or ""
     stated = backend.latest(scope, limit=_MOST)
     former = _former(stated)
@@ -85,7 +90,7 @@ def build_profile(
     tokens, left_out = 0, 0
     own = (block for block in blocks if block.user_id == user)
     for entry in _distinct([*own, *instructions, *facts]):
-        size = count_tokens(entry.content)
+        size = count_tokens(_item(entry).line)
         if tokens + size > max_tokens:
             left_out += 1
             continue
