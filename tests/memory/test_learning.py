@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import fields
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, Scope
+from tests import forked
 from tests.llms.conftest import serve as serve
 from tests.llms.hostile import Serve, completion
 from tests.memory.learning import EMBEDDER, NOON, Lister, facts, learner_of, listed, tell
@@ -322,6 +324,38 @@ def test_all_sessions_are_read_on_schedule(backend: MemoryBackend) -> None:
     learner.start()
     until(lambda: len(facts(backend)) == 2)
     learner.close()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from agentformer.factory import connect
+
+with connect(index_dir=Path(sys.argv[1]) / "i", upload_dir=Path(sys.argv[1]) / "u", embedder="hashing") as af:
+    print("ready", flush=True)
+    sys.stdin.readline()
+    while af.memory.learn().busy:
+        pass
+"""
+
+
+@pytest.mark.process
+def test_processes_that_learn_at_once_store_nothing_twice(tmp_path: Path) -> None:
+    with connected(tmp_path) as af:
+        for day in "abcdef":
+            said = (
+                {"session_id": day, "role": "user", "content": f"I have boat {n} in harbour {day}."} for n in range(40)
+            )
+            af.memory.add_messages(said)
+        others: list[Any] = [forked.program(PROGRAM, tmp_path, stdin=subprocess.PIPE) for _ in range(3)]
+        for other in others:
+            assert other.stdout.readline() == "ready\n"
+        for other in others:
+            other.stdin.write("go\n")
+            other.stdin.flush()
+        assert [other.communicate(timeout=120)[0] is not None and other.returncode for other in others] == [0, 0, 0]
+        learnt = [entry.content for entry in af.memory.list(kinds=["fact"], limit=1_000, include_archived=True)]
+        assert sorted(learnt) == sorted(f"I have boat {n} in harbour {day}" for n in range(40) for day in "abcdef")
 
 
 def test_a_record_of_learning_cannot_be_forged_or_changed(tmp_path: Path) -> None:
