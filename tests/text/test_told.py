@@ -29,6 +29,7 @@ STATED = [
     ("no", "Jeg bor i Bergen.", "Jeg bor i Bergen"),
     ("da", "Jeg bor i Aarhus.", "Jeg bor i Aarhus"),
     ("de", "Ich wohne in Berlin.", "Ich wohne in Berlin"),
+    ("de", "Meine Schwester spricht Spanisch.", "Meine Schwester spricht Spanisch"),
     ("de", "Mein Hund ist ein Dackel.", "Mein Hund ist ein Dackel"),
     ("ja", "私は東京に住んでいます。", "私は東京に住んでいます"),
 ]

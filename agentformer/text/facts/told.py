@@ -287,7 +287,8 @@ def _says_enough(read: Statement, said: str, group: str) -> bool:
         return False
     if is_kind("copulas", words[-1], group):
         return False  # "My kids are"
-    if read.own and not (read.verb > 0 or read.past or read.changed):
+    verb = any(not kinds_of(word, group).isdisjoint(_VERBS) for word in words[2:-1])  # "My sister speaks Spanish"
+    if read.own and not (verb or read.verb > 0 or read.past or read.changed):
         return False  # "my full support"
     return _states(read, words, group)
 
