@@ -441,6 +441,8 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
 
 
 def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
+    if entry.source_type == fields.LEARNING:
+        raise InvalidInput("summary_id", f"{entry.id} is a learning run; undo it with `learn --undo`, or undo_learning")
     expired = is_expired(entry) and entry.archived_by is None
     changes: dict[str, Any] = {"expires_at": None} if expired else {}
     if entry.superseded_by is not None:

@@ -228,8 +228,21 @@ def test_only_messages_of_users_are_read(tmp_path: Path) -> None:
             af.memory.learn(messages=[report.facts[0].id])
         with pytest.raises(NotFound):
             af.memory.learn(messages=[entry.id], namespace="other")
+        with pytest.raises(NotFound):
+            af.memory.learn(messages=[entry.id], user_id="bo")
         with pytest.raises(InvalidInput, match="session"):
             af.memory.learn("tuesday", messages=[entry.id])
+
+
+def test_who_is_forgotten_leaves_no_trace_of_learning(tmp_path: Path) -> None:
+    with connected(tmp_path) as af:
+        for scope in (Scope(session_id="monday"), Scope(user_id="aino")):
+            for text in (f"{TURKU}.", f"{DOG}.", f"{TURKU}."):
+                af.memory.add_message("monday", "user", text, user_id="aino")
+                af.memory.learn()
+            assert len(af.memory.list(include_archived=True)) == 9
+            af.memory.remove(scope)
+            assert af.memory.list(include_archived=True) == []
 
 
 def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
@@ -366,6 +379,10 @@ def test_a_record_of_learning_cannot_be_forged_or_changed(tmp_path: Path) -> Non
         run = af.memory.learn().run
         with pytest.raises(InvalidInput, match="record of AgentFormer"):
             af.memory.update(run, content="y")
+        with pytest.raises(InvalidInput, match="learn --undo"):
+            af.memory.restore(run)
+        (fact,) = af.memory.undo_learning(run).archived
+        assert [entry.content for entry in af.memory.restore(fact)] == [TURKU]
 
 
 def test_what_was_learnt_survives_an_export(tmp_path: Path) -> None:

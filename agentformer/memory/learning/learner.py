@@ -129,7 +129,9 @@ class Learner:
         sessions: defaultdict[str, list[MemoryEntry]] = defaultdict(list)
         for entry_id in dict.fromkeys(ids):
             entry = found.get(entry_id)
-            if entry is None or entry.namespace != scope.namespace:
+            owners = ("user_id", "project") if entry is not None else ()
+            other = any(getattr(scope, name) not in (None, getattr(entry, name)) for name in owners)
+            if entry is None or entry.namespace != scope.namespace or other:
                 raise NotFound(f"there is no message {entry_id}")
             if entry.kind != "message" or entry.role != "user" or entry.session_id is None:
                 raise InvalidInput("messages", f"{entry_id} is no message of a user; facts are learnt from these only")
