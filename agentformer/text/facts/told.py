@@ -195,15 +195,14 @@ def _end(sentence: str, words: list[_Word], first: int, group: str) -> int | Non
 
 
 def _begins_clause(words: list[_Word], group: str) -> bool:
-    """Return whether the first of two words begins a clause: a pronoun, an interrogative, or an auxiliary verb with its
-    subject ("can you", but not "have dinner")."""
+    """Return whether the first of two words begins a clause: a pronoun, an interrogative, a word of a guess or a wish,
+    or an auxiliary verb with its subject ("can you", but not "have dinner")."""
     if not words:
         return False
-    if _joins(words[0].folded, group, {"subject", "backward", "asks", "if"}) or words[0].folded in _items(
-        "vague", group
-    ):
+    first = words[0].folded
+    if first in _items("vague", group) or _joins(first, group, {"subject", "backward", "asks", "if"}):
         return True
-    asked = len(words) > 1 and _joins(words[0].folded, group, {"open"})
+    asked = len(words) > 1 and _joins(first, group, {"open"})
     listener = asked and words[1].folded in _items("vague", group)
     return listener or (asked and _joins(words[1].folded, group, {"subject", "backward"}))
 
