@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
+    from agentformer.memory.learning.learner import Learner
+    from agentformer.memory.learning.profile import Profile
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.recall import Recall
@@ -219,16 +221,30 @@ def build_cleaner(
     return MemoryCleaner(backend, on_demand, options, ready=model)
 
 
+def build_learner(
+    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
+) -> Learner:
+    """Return the learner, which takes facts from messages. Without a language model, it reads the form of sentences."""
+    from agentformer.memory.learning.learner import Learner, LearningOptions
+    from agentformer.memory.recall import Recall
+
+    recall = Recall(backend, embedder, noise_floor=settings.noise_floor)
+    every, interval = settings.learn_every, settings.cleanup_interval if settings.learn_every else 0.0
+    options = LearningOptions(every, interval, settings.lease_seconds)
+    return Learner(backend, model, token_counter(embedder), recall.is_replaced, options)
+
+
 def build_memory(
     settings: Settings,
     backend: MemoryBackend,
     embedder: Embedder,
     cleaner: MemoryCleaner,
+    learner: Callable[[], Learner],
     usage: UsageCounter,
     delete_originals: Callable[[], None],
 ) -> MemoryManager:
-    """Return the memory manager, which stores and searches entries in `backend`. `delete_originals` deletes the
-    original files of removed documents."""
+    """Return the memory manager, which stores and searches entries in `backend`. `learner` returns the learner, which
+    is built at its first use. `delete_originals` deletes the original files of removed documents."""
     from agentformer.memory.hierarchical import CoreMemory, HierarchicalMemory
     from agentformer.memory.memory_manager import MemoryManager, PartBuilders
 
@@ -254,9 +270,15 @@ def build_memory(
 
         return instructions_of(messages)
 
+    def profile(*blocks: Any, **given: Any) -> Profile:
+        from agentformer.memory.learning.profile import build_profile
+
+        return build_profile(backend, count_tokens, *blocks, **given)
+
     core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
     hierarchical = HierarchicalMemory(backend, core, working_messages=settings.working_messages)
-    parts = PartBuilders(context_builder, recall, audit_report, instructions)
+    learns = settings.learn_every > 0
+    parts = PartBuilders(context_builder, recall, audit_report, instructions, learner, profile, learns)
     rates = settings.decay_rates
     return MemoryManager(
         backend, hierarchical, cleaner, parts, usage, decay_rates=rates, delete_originals=delete_originals

@@ -22,6 +22,7 @@ from agentformer.builders import (
     build_backend,
     build_cleaner,
     build_embedder,
+    build_learner,
     build_memory,
     build_model,
     build_rag,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
     from agentformer.memory.distributed import DistributedMemory
+    from agentformer.memory.learning.learner import Learner
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.records.integrity.recover import Recovered
@@ -108,6 +110,8 @@ class AgentFormer:
         self._embed_retry = EmbedRetry(self.backend, settings.embed_retry_seconds)
         if settings.cleanup_interval > 0:
             self.cleaner.start()
+            if settings.learn_every > 0:
+                self.learner.start()
         self._embed_retry.start()
 
     @_Part
@@ -142,10 +146,18 @@ class AgentFormer:
         return cleaner
 
     @_Part
+    def learner(self) -> Learner:
+        """The learner, which takes facts from messages."""
+        learner = build_learner(self.settings, self.backend, self.embedder, lambda: self.model)
+        self._closing.callback(learner.close)
+        return learner
+
+    @_Part
     def memory(self) -> MemoryManager:
         """The memory manager, which stores and searches entries."""
         sweep = self.originals.sweep
-        return build_memory(self.settings, self.backend, self.embedder, self.cleaner, self._usage, sweep)
+        parts = self.cleaner, lambda: self.learner
+        return build_memory(self.settings, self.backend, self.embedder, *parts, self._usage, sweep)
 
     @_Part
     def toolbox(self) -> Toolbox:
@@ -358,14 +370,15 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
         index_dir = folder or Path(temporary) / "index"
         schema = f"trial_{new_id().replace('-', '')}"  # schema of a memory on a server
         settings = dataclasses.replace(
-            settings, index_dir=index_dir, clean_every=0, cleanup_interval=0.0, postgres_schema=schema
+            settings, index_dir=index_dir, clean_every=0, learn_every=0, cleanup_interval=0.0, postgres_schema=schema
         )
         if settings.backend in SERVERS:
             closing.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
         backend = build_backend(settings, embedder)
         closing.callback(backend.close)
         cleaner = build_cleaner(settings, backend, embedder, lambda: None)
-        memory = build_memory(settings, backend, embedder, cleaner, UsageCounter(backend), lambda: None)
+        learner = functools.partial(build_learner, settings, backend, embedder, lambda: None)
+        memory = build_memory(settings, backend, embedder, cleaner, learner, UsageCounter(backend), lambda: None)
         yield Trial(backend, memory, embedder, settings)
 
 

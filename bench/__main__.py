@@ -20,6 +20,7 @@ PARTS = (
     ("bench.pages",),
     ("bench.precision",),
     ("bench.facts",),
+    ("bench.learn",),
     ("bench.cleaning",),
     ("bench.memory",),
     ("bench.moving",),

@@ -146,6 +146,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     **_tool("core_memory_replace", "change"),
     **_tool("conversation_search", "read"),
     **_tool("memory_consolidate", "change"),
+    **_tool("memory_learn", "change"),
+    **_tool("memory_profile", "read"),
     **_tool("memory_audit", "read"),
     **_tool("memory_status", "read"),
     **_tool("rag_upload", "write", destructive=True),
@@ -166,6 +168,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "document": Permission("read", ("rag_list",)),
     "document text": Permission("read", ("rag_query",)),
     "restore": Permission("change", ("memory_consolidate",)),
+    "learning runs": Permission("read", ("memory_learn",)),
     "chat": Permission(
         "read", ("memory_search", "conversation_search", "rag_query")
     ),  # with `memory_add`, the turn is stored

@@ -56,10 +56,12 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "supersede": "Replace an older memory by a newer one",
         "history": "Show the former versions of an entry and the current one",
         "forget": "Delete memories permanently",
+        "profile": "Show what holds now about a user, with the source and the time of each statement",
     },
     "Maintenance": {
         "status": "Show what is stored, and the state of each part of the memory",
         "doctor": "Verify the stored data of every namespace",
+        "learn": "Store the facts that users have stated in messages, each with the words that prove it",
         "clean": "Summarize the older messages of sessions, and archive these messages and expired entries",
         "restore": "Restore the original entries of a summary, or restore a superseded, archived or expired entry",
         "audit": "Show duplicates, contradictions and entries that were never read",

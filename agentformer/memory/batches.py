@@ -9,6 +9,7 @@ from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.hierarchical import HierarchicalMemory
+from agentformer.memory.learning.journal import repeats
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import ScopeFields, StoredFields
 from agentformer.records import fields
@@ -84,7 +85,8 @@ class BatchOperations:
                 entries += all_entries(self._backend, scope)
         for entry in entries:
             check_changeable(entry)
-        return self._backend.remove([*dict.fromkeys(entry.id for entry in entries)]) if entries else 0
+        removed = dict.fromkeys([*(entry.id for entry in entries), *repeats(self._backend, entries)])
+        return self._backend.remove([*removed]) if removed else 0
 
     def upsert_many(self, items: Iterable[Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
         """Store one entry for each record of the host application, and return the entries in the order of the records.

@@ -153,6 +153,11 @@ class FactContradictions:
             )
         return tuple(found for _, found in newest[:_MAX_REPORTED]), tuple(notes)
 
+    def replaced(self) -> set[str]:
+        """Return the ids of the facts that a newer fact replaces. Of older facts with equal sentences, only the newest
+        is named."""
+        return {found.ids[0] for entries in self._owned.values() for _, found in self._replaced(entries)}
+
     def _replaced(self, entries: Sequence[MemoryEntry]) -> Iterator[tuple[tuple[datetime, str], Contradiction]]:
         """Yield the contradictions between facts of one owner, with the time of the newer fact. A fact is compared with
         the last facts before it that have a key in common (see `compared_keys`), and is reported only for the first

@@ -13,6 +13,7 @@ from agentformer.memory import validation
 from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
 from agentformer.memory.hierarchical import HierarchicalMemory
+from agentformer.memory.learning.journal import repeats
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
     from agentformer.memory.context import Context
     from agentformer.memory.context.builder import ContextBuilder
+    from agentformer.memory.learning import LearningReport, LearningRun, UndoneLearning
+    from agentformer.memory.learning.learner import Learner
+    from agentformer.memory.learning.profile import Profile
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # needed because `list` is a method inside the class
@@ -45,12 +49,16 @@ Entries = list[MemoryEntry]  # needed because `list` is a method inside the clas
 class PartBuilders:
     """Functions that build the parts of a `MemoryManager` that only a few calls need. Other calls do not import these
     parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the report. `instructions`
-    returns the entries of the standing instructions in messages of users."""
+    returns the entries of the standing instructions in messages of users. `profile` makes a profile: it takes the scope
+    of a user, the core blocks and `max_tokens`. `learns` is True if facts are learnt when messages are added."""
 
     context_builder: Callable[[], ContextBuilder]
     recall: Callable[[], Recall]
     audit: Callable[..., AuditReport]
     instructions: Callable[[Iterable[MemoryEntry]], Iterable[MemoryEntry]]
+    learner: Callable[[], Learner]
+    profile: Callable[..., Profile]
+    learns: bool
 
 
 class MemoryManager(BatchOperations):
@@ -100,6 +108,8 @@ class MemoryManager(BatchOperations):
         for entry in stored:
             if entry.kind == "message":
                 self._cleaner.message_added(entry)
+                if self._parts.learns:
+                    self._parts.learner().message_added(entry)
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
@@ -272,8 +282,10 @@ class MemoryManager(BatchOperations):
         `expected_version`, and `InvalidInput` if it is a document or part of one; use `rag.remove` for these."""
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
-        if deleted := self._backend.remove([changeable(self._backend, what).id], expected_version):
-            return deleted
+        entry = changeable(self._backend, what)
+        others = repeats(self._backend, [entry])
+        if deleted := self._backend.remove([entry.id], expected_version):
+            return deleted + (self._backend.remove(others) if others else 0)
         raise NotFound(f"there is no entry {what}")
 
     def mark_read(self, ids: Sequence[str]) -> None:
@@ -296,6 +308,73 @@ class MemoryManager(BatchOperations):
         `Conflict` if the summary was already restored."""
         return _restored(self._backend, existing(self._backend, summary_id))
 
+    def learn(
+        self,
+        session_id: str | None = None,
+        *,
+        messages: Sequence[str] = (),
+        namespace: str = DEFAULT_NAMESPACE,
+        user_id: str | None = None,
+        project: str | None = None,
+        dry_run: bool = False,
+    ) -> LearningReport:
+        """Store the facts that users have stated in messages, each as an entry of the kind `fact` with the words that
+        prove it, and return a report. Facts are learnt from the messages that no run has read yet: of one session, or
+        of all sessions. `messages` are ids of messages to read, also if they were read before. `user_id` and `project`
+        limit the messages. A dry run stores nothing.
+
+        A language model, if one is configured, proposes the facts; those that the message does not prove are dropped
+        and counted. Without a model, facts are learnt by the form of sentences. The removal of a message removes what
+        was learnt from it, and `undo_learning` undoes a run. Raises `NotFound` and `InvalidInput` for a wrong id, and
+        `LanguageModelUnavailable` if the model cannot be reached.
+
+        >>> af.memory.add_message("monday", "user", "Hi! I live in Turku.", user_id="aino")
+        >>> [fact.text for fact in af.memory.learn("monday").facts]
+        ['I live in Turku']
+        """
+        scope = Scope(
+            fields.name("namespace", namespace),
+            session_id=fields.optional_name("session_id", session_id),
+            user_id=fields.optional_name("user_id", user_id),
+            project=fields.optional_name("project", project),
+        )
+        ids = fields.names("messages", messages)
+        return self._parts.learner().learn(scope, ids, dry_run=fields.flag("dry_run", dry_run))
+
+    def learning_runs(self, *, namespace: str = DEFAULT_NAMESPACE) -> Sequence[LearningRun]:
+        """Return the runs of `learn` in a namespace, newest first."""
+        return self._parts.learner().journal.runs(fields.name("namespace", namespace))
+
+    def undo_learning(self, run: str) -> UndoneLearning:
+        """Undo a run of `learn`: archive the facts that it has stored, so that searches find the facts again that they
+        have replaced. Facts that a caller has changed stay. Raises `NotFound` if there is no such run, and `Conflict`
+        if it was undone before."""
+        return self._parts.learner().journal.undo(fields.name("run", run))
+
+    def profile(
+        self,
+        user_id: str,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        agent_id: str | None = None,
+        project: str | None = None,
+        max_tokens: int = 1_000,
+    ) -> Profile:
+        """Return what holds now about a user: core blocks, standing instructions and facts in groups, each with its
+        source and its time, in at most `max_tokens` tokens. Facts that a newer one replaces are left out. Raises
+        `InvalidInput` for an invalid argument."""
+        if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
+            raise InvalidInput("max_tokens", f"must be a whole number above 0, got {fields.shown(max_tokens)}")
+        scope = Scope(
+            fields.name("namespace", namespace),
+            tiers=("semantic",),
+            user_id=fields.name("user_id", user_id),
+            agent_id=fields.optional_name("agent_id", agent_id),
+            project=fields.optional_name("project", project),
+        )
+        blocks = self.core.blocks(namespace, agent_id=scope.agent_id, user_id=scope.user_id)
+        return self._parts.profile(blocks, scope=scope, max_tokens=max_tokens)
+
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
     ) -> AuditReport:
@@ -315,9 +394,11 @@ class MemoryManager(BatchOperations):
         return self._backend.embed_pending()
 
     def status(self) -> dict[str, Any]:
-        """Return the counts of the backend and the state of the cleaner, as JSON values."""
+        """Return the counts of the backend, the state of the cleaner and, if facts are learnt when messages are added,
+        the state of the learner, as JSON values."""
         self._usage.flush()
-        return {**self._backend.status(), "cleaner": self._cleaner.status()}
+        learner = {"learner": self._parts.learner().status()} if self._parts.learns else {}
+        return {**self._backend.status(), "cleaner": self._cleaner.status(), **learner}
 
     def close(self) -> None:
         """Write the counts of uses that are still only in memory. The backend is not closed."""
@@ -360,6 +441,8 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
 
 
 def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
+    if entry.source_type == fields.LEARNING:
+        raise InvalidInput("summary_id", f"{entry.id} is a learning run; undo it with `learn --undo`, or undo_learning")
     expired = is_expired(entry) and entry.archived_by is None
     changes: dict[str, Any] = {"expires_at": None} if expired else {}
     if entry.superseded_by is not None:

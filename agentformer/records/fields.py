@@ -38,7 +38,8 @@ RESERVED_METADATA = frozenset({AFTER_RETRIEVED_TEXT, RECALLED, RETRIEVED, STORED
 
 # Values of `source_type` that only this program stores, because it relies on the metadata of these entries.
 VECTOR_STORE = "openai_vector_store"  # the type of an entry that has the name and the metadata of a vector store
-RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE})
+LEARNING = "agentformer_learning"  # the type of an entry that records from which messages facts were learnt
+RESERVED_SOURCE_TYPES = frozenset({VECTOR_STORE, LEARNING})
 
 _VISIBLE = re.compile(NOT_BLANK)
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode

@@ -34,7 +34,7 @@ _MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `g
 _METADATA = "$metadata."  # optional prefix of a metadata key
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
 _SELECTIVE = frozenset(
-    {"id", "source_id", "parent_id", "document_id", "expires_at"}
+    {"id", "source_id", "parent_id", "document_id", "superseded_by", "expires_at"}
 )  # SQLite may use an index of these columns
 _TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
 

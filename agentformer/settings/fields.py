@@ -76,6 +76,7 @@ class Settings:
     clean_keep_recent: int = 5  # the number of newest entries that stay
     clean_batch: int = 5  # the number of entries in one summary
     cleanup_interval: float = 0.0  # seconds between cleanings of all sessions; 0: no schedule
+    learn_every: int = 0  # messages of a session between two runs that learn facts from them; 0: on request only
     summary_tokens: int = 512
     lease_seconds: float = 300.0  # seconds after which the claim of a dead cleaner ends; longer than one summary takes
 
@@ -246,7 +247,15 @@ _POSITIVE = (
     *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
-    *("llm_retries", "clean_every", "clean_keep_recent", "cleanup_interval", "embed_retries", "embed_retry_seconds"),
+    *(
+        "llm_retries",
+        "clean_every",
+        "learn_every",
+        "clean_keep_recent",
+        "cleanup_interval",
+        "embed_retries",
+        "embed_retry_seconds",
+    ),
     *("job_days", "window_tokens", "queue_seconds"),
 )
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage

@@ -27,6 +27,8 @@ _FRAMES = {
         "note",
         "message",
         "messages",
+        "known-fact",
+        "known-facts",
     ),
     *("mistakes", "question", "system", "user", "assistant"),
 }

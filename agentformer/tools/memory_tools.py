@@ -253,6 +253,44 @@ class MemoryTools:
         limits = {"user_id": caller.user_id, "project": caller.project}
         return report_json(self._memory.clean(namespace=namespace, session_id=session, **limits))
 
+    @tool("Learn facts from messages", Hints(PERMISSIONS["memory_learn"], idempotent=True))
+    def memory_learn(
+        self,
+        caller: Caller,
+        session_id: Annotated[str | None, Field(description="Read only this conversation.")] = None,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Store the facts that people have stated in messages that were not read before, each with the words that prove
+        it. The same message is read only once."""
+        namespace = caller.namespace_for(namespace)
+        session = caller.session_id if session_id is None else session_id
+        if caller.is_restricted:
+            self._check_session(caller, namespace, session)
+        owner: dict[str, Any] = {"user_id": caller.user_id, "project": caller.project}
+        return report_json(self._memory.learn(session, namespace=namespace, **owner))
+
+    @tool("Show what is known about a person", Hints(PERMISSIONS["memory_profile"], idempotent=True))
+    def memory_profile(
+        self,
+        caller: Caller,
+        user_id: Annotated[
+            str | None, Field(min_length=1, max_length=MAX_NAME, description="The person. Omit for the present user.")
+        ] = None,
+        max_tokens: Annotated[int, Field(ge=1, le=8_000, description="The maximum size in tokens.")] = 1_000,
+        namespace: Namespace = None,
+    ) -> dict[str, Any]:
+        """Show what holds now about a person: facts, preferences and core blocks in groups, each with its source and
+        its time. Former values are left out."""
+        user = caller.user_id if user_id is None else user_id
+        if user is None:
+            raise InvalidInput("user_id", "is missing; give the user whose profile is wanted")
+        if caller.user_id not in (None, user):
+            raise NotFound(f"there is no user {user:.{MAX_NAME}}")
+        namespace = caller.namespace_for(namespace)
+        owner = {"agent_id": caller.agent_id, "project": caller.project}
+        found = self._memory.profile(user, namespace=namespace, max_tokens=max_tokens, **owner)
+        return report_json(found)
+
     @tool("Audit memories", Hints(PERMISSIONS["memory_audit"], idempotent=True))
     def memory_audit(self, caller: Caller, namespace: Namespace = None) -> dict[str, Any]:
         """Report duplicates, facts and core blocks that contradict each other, memories that nobody reads, and core

@@ -84,7 +84,7 @@ def test_hosts_are_told_which_tools_to_ask_for(folders: dict[str, Any]) -> None:
     tools, *_ = asked(folders)
     hints = {tool.name: tool.annotations for tool in tools}
     assert {name for name, hint in hints.items() if hint.destructive_hint} == {
-        *("memory_update", "memory_delete", "memory_consolidate", "core_memory_replace", "rag_upload")
+        *("memory_update", "memory_delete", "memory_consolidate", "memory_learn", "core_memory_replace", "rag_upload")
     }
     assert {name for name, hint in hints.items() if not hint.read_only_hint and not hint.destructive_hint} == {
         *("memory_add", "core_memory_append")

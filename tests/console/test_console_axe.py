@@ -54,6 +54,7 @@ VIEWS = {
     "session": "/#/memory/sessions/monday",
     "known": "/#/memory/known",
     "entry": "/#/memory/known",
+    "profile": "/#/memory/profile",
     "core": "/#/memory/core",
     "map": "/#/map",
     "health": "/#/health",

@@ -127,7 +127,17 @@ def test_the_keyboard_alone_asks_opens_and_closes_a_source_and_returns(see: Any,
 
 
 @pytest.mark.parametrize(
-    "view", ["/", "/#/documents", "/#/memory/search", "/#/memory/known", "/#/memory/core", "/#/map", "/#/health"]
+    "view",
+    [
+        "/",
+        "/#/documents",
+        "/#/memory/search",
+        "/#/memory/known",
+        "/#/memory/profile",
+        "/#/memory/core",
+        "/#/map",
+        "/#/health",
+    ],
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"] if LONG else ["dark"])
 def test_a_view_fits_a_phone(see: Any, filled: Any, view: str, scheme: str) -> None:
@@ -261,6 +271,21 @@ def test_a_core_block_shows_its_size(see: Any) -> None:
     page.get_by_role("button", name="Add the line").click()
     page.wait_for_selector(".block meter")
     assert "tokens" in page.locator(".block").inner_text()
+
+
+def test_a_profile_shows_what_holds_now_and_opens_its_entries(see: Any, server: Any) -> None:
+    for day, text in enumerate(("Asta lives in Turku.", "Asta lives in Oslo."), 1):
+        server.post("/api/memory", content=text, user_id="asta", occurred_at=f"2026-05-0{day}T09:00:00Z")
+    page = see("/#/memory/profile").page
+    page.get_by_label("Id of the user").fill("asta")
+    page.get_by_role("button", name="Show", exact=True).click()
+    page.get_by_text("Asta lives in Oslo.").wait_for()
+    assert page.locator("section h2").all_inner_texts() == ["Home"]
+    assert page.get_by_text("Asta lives in Turku.").count() == 0
+    page.get_by_text("Asta lives in Oslo.").click()
+    page.locator("#panel").get_by_role("button", name="Delete").wait_for()
+    page.goto(page.url.split("#")[0] + "#/memory/profile/nobody")
+    page.get_by_text("Nothing is known about this user").wait_for()
 
 
 def test_every_result_of_a_search_says_why(see: Any, filled: Any) -> None:

@@ -197,7 +197,7 @@ def test_read_only_takes_the_tools_that_change_something_and_stores_nothing(
     done = run("chat", "Hello.", "--read-only", "--without", "memory_search", "--without", "rag_list")
     assert done.exit_code == 0, done.output
     assert {tool["function"]["name"] for tool in model.asked[0]["tools"]} == {
-        *("memory_get", "conversation_search", "memory_audit", "memory_status", "rag_query"),
+        *("memory_get", "conversation_search", "memory_profile", "memory_audit", "memory_status", "rag_query"),
     }
     assert [entry["content"] for entry in shown("memories")["entries"]] == ["Aino has a boat."]
 

@@ -17,6 +17,7 @@ from tests.edges.mounted import Mounted, grant, mounted, shaped
 
 READ, WRITE = grant("read"), grant("write")
 READING = {
+    "memory_profile",
     "memory_search",
     "memory_get",
     "conversation_search",
@@ -79,6 +80,8 @@ def test_every_listed_tool_can_be_called(host: Mounted) -> None:
         "core_memory_replace": {"name": "persona", "old": "brief", "new": "kind"},
         "conversation_search": {"query": "tea"},
         "memory_consolidate": {},
+        "memory_learn": {},
+        "memory_profile": {"user_id": "aino"},
         "memory_audit": {},
         "memory_status": {},
         "rag_upload": {"name": "keys.txt", "text": "The keys hang in the blue cupboard."},
@@ -144,6 +147,8 @@ def test_tools_stay_in_the_namespaces_of_the_key(host: Mounted) -> None:
         ("memory_status", {}),
         ("memory_audit", {}),
         ("memory_consolidate", {}),
+        ("memory_learn", {}),
+        ("memory_profile", {"user_id": "aino"}),
         ("rag_list", {}),
         ("rag_query", {"question": "safe?"}),
         ("rag_upload", {"name": "x.txt", "text": "x"}),

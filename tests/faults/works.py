@@ -21,7 +21,7 @@ from serve_load import multipart
 from writers import Desk, Step, Work
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import Conflict, EmbedderUnavailable
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.rag.documents import Document
 from agentformer.records.schema import MIGRATIONS
@@ -148,6 +148,35 @@ def _search(desk: Desk) -> None:
 def _remove_original(desk: Desk) -> None:
     """The summary that tells of it goes with it."""
     desk.af.memory.remove(desk.find("numbat 1: we met at tree 1 on the 1th path.").id)
+
+
+def _state_facts(desk: Desk) -> None:
+    for n in range(3):
+        text = f"I bought numbat {n}. I live in Turku. How are you?"
+        desk.af.memory.add_message("walk", "user", text, occurred_at=_LONG_AGO + timedelta(minutes=n), user_id="aino")
+
+
+def _learn(desk: Desk) -> None:
+    while desk.af.memory.learn("walk").busy:
+        time.sleep(0.02)
+
+
+def _undo_learning(desk: Desk) -> None:
+    with contextlib.suppress(Conflict):
+        desk.af.memory.undo_learning(desk.af.memory.learning_runs()[-1].id)
+
+
+def _state_another(desk: Desk) -> None:
+    text = "We visited numbat island. I live in Turku."
+    desk.af.memory.add_message("walk", "user", text, occurred_at=_LONG_AGO + timedelta(days=1), user_id="aino")
+
+
+def _learnt(desk: Desk) -> None:
+    for step in (_state_facts, *LEARN):
+        step(desk)
+
+
+LEARN = (_learn, _state_another, _learn)
 
 
 FORGET = (_remove_original, lambda desk: desk.af.memory.remove(Scope(user_id="aino")), _search)
@@ -369,12 +398,14 @@ def _works() -> Iterator[Work]:
         "change": Work("change", CHANGE, _store_many(5)),
         "core": Work("core", CORE, kills=0),
         "clean": Work("clean", CLEAN, _messages),
+        "learn": Work("learn", LEARN, _state_facts),
         "forget": Work("forget", FORGET, _of_a_user),
         "documents": Work("documents", DOCUMENTS),
     }
     yield from of_entries.values()
     for name, work in of_entries.items():
         yield replace(work, name=f"{name} local_json", backend="local_json", kills=int(name in ("store", "clean")))
+    yield Work("undo learning", (_undo_learning, _learn), _learnt, kills=0, parts={0: 9})
     yield Work("originals", ORIGINALS, kills=0)
     yield Work("originals local_json", ORIGINALS, backend="local_json", kills=0)
     yield Work("long", (_store(_LONG), _update(_LONG, content=_LONG + " The end.")), kills=0)

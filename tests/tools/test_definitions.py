@@ -131,7 +131,7 @@ def test_arguments_may_be_nested_100_deep() -> None:
 
 def test_every_schema_is_one_of_json_schema_and_of_openais_tools(toolbox: Toolbox) -> None:
     schemas = toolbox.schemas()
-    assert len(schemas) == 14
+    assert len(schemas) == 16
     for schema in schemas:
         assert set(schema) == {"type", "function"}
         function = schema["function"]
@@ -182,12 +182,13 @@ def test_hints_describe_the_effect_of_a_tool(toolbox: Toolbox) -> None:
         "core_memory_append",
         "core_memory_replace",
         "memory_consolidate",
+        "memory_learn",
         "rag_sync",
     }
     destructive = {"memory_delete", "rag_upload", "rag_sync"}
     assert {name for name, hints in HINTS.items() if hints.permission.destructive} == destructive
     assert [definition.name for definition in toolbox.definitions()] == OFFERED
-    assert len({definition.title for definition in toolbox.definitions()}) == 14
+    assert len({definition.title for definition in toolbox.definitions()}) == 16
 
 
 def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
@@ -197,7 +198,7 @@ def test_a_grant_decides_which_tools_are_shown(toolbox: Toolbox) -> None:
     assert shown == [name for name in OFFERED if name not in writing.without]
     assert [each.name for each in toolbox.tools(writing)] == shown
     assert [each["function"]["name"] for each in toolbox.schemas(writing)] == shown
-    assert len(toolbox.definitions(EVERYTHING)) == 14
+    assert len(toolbox.definitions(EVERYTHING)) == 16
     assert toolbox.definitions(Grant(frozenset())) == []
 
 
@@ -211,6 +212,7 @@ BOUNDS: dict[str, dict[str, tuple[Any, ...]]] = {
     "core_memory_append": {"name": (1, 200), "text": (1, 1_000_000)},
     "core_memory_replace": {"name": (1, 200), "old": (1,)},
     "conversation_search": {"query": (1, 8_000), "limit": (1, 50, 10)},
+    "memory_profile": {"user_id": (1, 200), "max_tokens": (1, 8_000, 1_000)},
     "rag_query": {"question": (1,), "top_k": (1, 20), "context_tokens": (1, 20_000)},
     "rag_list": {"limit": (1, 200, 50)},
     "rag_sync": {"folder": (1,), "seconds": (None, 600, 60.0)},

@@ -79,7 +79,8 @@ def test_an_unknown_tool_is_told_which_there_are(af: AgentFormer) -> None:
         outcome = run(af, name, {}, Caller(grant=Grant(frozenset({"read"}))))
         assert outcome.failed
         assert outcome.text.startswith("there is no tool ")
-        readers = "memory_search, memory_get, conversation_search, memory_audit, memory_status, rag_query, rag_list"
+        readers = "memory_search, memory_get, conversation_search, memory_profile, memory_audit, memory_status, "
+        readers += "rag_query, rag_list"
         assert outcome.text.endswith(f"the tools are: {readers}")
         assert len(outcome.text) < 300
 

@@ -138,6 +138,46 @@ def clean(service: Service, grant: Grant, body: requests.CleaningRequest) -> Res
     return reply(report_json(service.af.memory.clean(**arguments_of(body, grant))))
 
 
+@router.route(
+    "POST", f"{MEMORY}/learn", "memory_learn", {200: models.LearningReport}, errors=(404, 409), uses_model=True
+)
+def learn(service: Service, grant: Grant, body: requests.LearningRequest) -> Response:
+    """Store the facts that users have stated in messages, each with the words that prove it.
+
+    Each message is read once, unless `messages` names it. The response lists the learnt facts, and counts those that
+    were dropped.
+    """
+    return reply(report_json(service.af.memory.learn(**arguments_of(body, grant))))
+
+
+@router.route("GET", f"{MEMORY}/learn", "learning runs", {200: models.LearningRuns})
+def learning_runs(service: Service, grant: Grant, query: requests.NamespaceQuery) -> Response:
+    """List the runs of learning, newest first."""
+    runs = service.af.memory.learning_runs(**arguments_of(query, grant))
+    return reply({"runs": [report_json(run) for run in runs]})
+
+
+@router.route(
+    "POST", f"{MEMORY}/learn/undo", "memory_learn", {200: models.UndoneLearning}, errors=(404, 409), uses_model=True
+)
+def undo_learning(service: Service, grant: Grant, body: requests.UndoLearningRequest) -> Response:
+    """Undo a run of learning: archive its facts, so that the facts hold again that they have replaced.
+
+    Facts that a caller has changed stay.
+    """
+    find_entry(service.af, grant, body.run)
+    return reply(report_json(service.af.memory.undo_learning(body.run)))
+
+
+@router.route("GET", f"{MEMORY}/profile", "memory_profile", {200: models.Profile})
+def profile(service: Service, grant: Grant, query: requests.ProfileQuery) -> Response:
+    """Show what holds now about a user: core blocks, instructions and facts in groups, each with its source and time.
+
+    Facts that a newer one replaces are left out.
+    """
+    return reply(report_json(service.af.memory.profile(**arguments_of(query, grant))))
+
+
 @router.route("POST", f"{MEMORY}/restore", "restore", {200: models.Entries}, errors=(404, 409), uses_model=True)
 def restore(service: Service, grant: Grant, body: requests.RestoreRequest) -> Response:
     """Restore the original messages of a summary, or an entry that was superseded or archived, or has expired.

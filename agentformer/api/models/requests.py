@@ -262,6 +262,26 @@ class CleaningRequest(NamespaceBody):
     )
 
 
+class LearningRequest(NamespaceBody):
+    """The messages from which facts are learnt: of one session, or of all sessions of the namespace."""
+
+    session_id: Name | None = Field(
+        default=None, description="The session to read. By default, all sessions of the namespace are read."
+    )
+    messages: list[Name] = Field(
+        default=[], max_length=1_000, description="The ids of messages to read, also if they were read before."
+    )
+    user_id: Name | None = Field(default=None, description="Read only messages of this user.")
+    project: Name | None = Field(default=None, description="Read only messages of this project.")
+    dry_run: bool = Field(default=False, description="Report the facts, and store nothing.")
+
+
+class UndoLearningRequest(RequestModel):
+    """The run of learning to undo."""
+
+    run: Name = Field(description="The id of the run, which the report of the run has as `run`.")
+
+
 class RestoreRequest(RequestModel):
     """The entry to restore. For a summary, its original messages are restored."""
 
@@ -296,6 +316,15 @@ class BlocksQuery(NamespaceQuery):
 
     agent_id: Name | None = None
     user_id: Name | None = None
+
+
+class ProfileQuery(NamespaceQuery):
+    """A query string with the user whose profile is built."""
+
+    user_id: Name
+    agent_id: Name | None = None
+    project: Name | None = None
+    max_tokens: int = Field(default=1_000, ge=1, le=1_000_000, description="The largest number of tokens of the texts.")
 
 
 class TranscriptQuery(NamespaceQuery):

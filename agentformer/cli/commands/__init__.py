@@ -45,6 +45,8 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.search
     elif name in ("remember", "memories", "update", "supersede", "history", "forget"):
         import agentformer.cli.commands.memory
+    elif name in ("learn", "profile"):
+        import agentformer.cli.commands.learning
     elif name == "core":
         import agentformer.cli.commands.core
     elif name in ("status", "doctor"):

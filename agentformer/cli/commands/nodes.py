@@ -33,12 +33,12 @@ _MOST_PAUSE = 60.0  # seconds between two attempts while the embedder or the ser
 def worker(as_json: bool, **options: Any) -> None:
     """Run a node without an API for a memory in PostgreSQL, until SIGTERM or Ctrl-C.
 
-    A worker embeds the entries that wait for vectors, summarizes the older messages of sessions, and continues the
-    upload jobs of servers that died. Any number of workers may run on any number of machines; they divide the work. If
-    a worker is killed, nothing is lost: after the time of the setting `node_lease_seconds`, other nodes take over its
-    work."""
+    A worker embeds the entries that wait for vectors, summarizes the older messages of sessions, learns facts if the
+    setting `learn_every` is not 0, and continues the upload jobs of servers that died. Any number of workers may run on
+    any number of machines; they divide the work. If a worker is killed, nothing is lost: after the time of the setting
+    `node_lease_seconds`, other nodes take over its work."""
     settings = load_settings(options)
-    if settings.clean_every and not settings.cleanup_interval:
+    if (settings.clean_every or settings.learn_every) and not settings.cleanup_interval:
         settings = dataclasses.replace(settings, cleanup_interval=_CLEANING_SECONDS)
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,11 +1,11 @@
-// Memory: search with the reasons for each rank, sessions with their summaries, facts, and core blocks.
+// Memory: search with the reasons for each rank, sessions with their summaries, facts, profiles of users, and core blocks.
 
-import { all, list, post, postWithin } from "./api.js";
+import { all, list, namespace, post, postWithin } from "./api.js";
 import { dialog, empty, h, icon, toast } from "./dom.js";
-import { found, line, openEntry, rows, when } from "./entry.js";
+import { found, line, look, openEntry, rows, when } from "./entry.js";
 import { date, t } from "./i18n.js";
 
-const TABS = ["search", "sessions", "known", "core"];
+const TABS = ["search", "sessions", "known", "profile", "core"];
 const KNOWN_TIERS = ["semantic", "episodic", "working"];
 const PAGE = 100;
 let body;
@@ -16,7 +16,7 @@ export async function show(main, [tab = "search", id]) {
   const links = TABS.map((item) => h("a", { href: `#/memory/${item}`, "aria-current": item === name ? "page" : null }, t(`memory.${item}`)));
   body = h("div", { class: "memory" });
   main.append(h("header", { class: "view-head" }, h("h1", {}, t("nav.memory"))), h("nav", { class: "tabs", "aria-label": t("nav.memory") }, links), body);
-  await { search, sessions, known, core }[name](id);
+  await { search, sessions, known, profile, core }[name](id);
   return () => { leave(); leave = () => {}; };
 }
 
@@ -154,6 +154,27 @@ async function known() {
   }) }, t("memory.add"));
   body.append(h("div", { class: "row filter" }, kind, tier, h("span", { class: "grow" }), add), h("p", { class: "row small" }, old, h("label", { for: "old" }, t("memory.search.old"))), place);
   await load();
+}
+
+// What holds now about a user
+
+async function profile(user = "") {
+  const field = h("input", { name: "user", required: true, value: user, "data-main-field": true, "aria-label": t("profile.user"), placeholder: t("profile.user") });
+  const place = h("div", { "aria-live": "polite" }, empty(t("profile.empty"), t("profile.todo")));
+  const load = async () => {
+    const { groups } = await list("/api/memory/profile", { user_id: field.value });
+    const ids = groups.flatMap((group) => group.items.map((item) => item.id));
+    const entries = new Map((ids.length ? await look(ids, namespace.get()) : []).map((entry) => [entry.id, entry]));
+    place.replaceChildren(...groups.map((group) => h("section", {}, h("h2", {}, t(`profile.${group.name}`)),
+      rows(group.items.filter((item) => entries.has(item.id)), (item) => line(entries.get(item.id), load)))));
+    if (!groups.length) place.append(empty(t("profile.none"), t("profile.todo")));
+  };
+  const form = h("form", { class: "row filter", onsubmit: async (event) => {
+    event.preventDefault();
+    try { await load(); } catch (error) { toast(error.message, { error: true }); }
+  } }, field, h("button", { type: "submit", class: "primary" }, t("profile.show")));
+  body.append(h("p", { class: "muted lead" }, t("profile.about")), form, place);
+  if (user) await load();
 }
 
 // Core blocks

@@ -28,8 +28,8 @@ _KEY = 3  # letters of a word in a key; its forms have them in common
 _CACHED = 16_384  # texts whose statements a process keeps
 _PHRASE = 3  # maximum number of words of a phrase in `statement_words.txt`
 _SAID, SURE = 1, 2  # a statement says that something holds now, or that something is no longer as it was
-_GROUPS = {"en": ("en",), "fi": ("fi",), "sv": ("sv", "no", "da"), "de": ("de",), "ja": ("ja",)}
-_GROUP_OF = {code: group for group, codes in _GROUPS.items() for code in codes}
+LANGUAGES_OF = {"en": ("en",), "fi": ("fi",), "sv": ("sv", "no", "da"), "de": ("de",), "ja": ("ja",)}
+_GROUP_OF = {code: group for group, codes in LANGUAGES_OF.items() for code in codes}
 _WORD = re.compile(r"[^\W_]+(?:[.,:/@'+][^\W_]+)*")
 _CONTRACTED = re.compile(r"(?<=\w)'(m|re|ve|ll|d)\b|(?<=\bit|\bhe)'(s)\b|(?<=that|here)'(s)\b", re.IGNORECASE)
 _SPELT = {"m": " am", "re": " are", "ve": " have", "ll": " will", "d": " would", "s": " is"}
@@ -93,7 +93,7 @@ def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
         if code == group:
             for item in items:
                 phrases.setdefault(tuple(item.split("_")), set()).add(kind)
-    for code in _GROUPS[group]:
+    for code in LANGUAGES_OF[group]:
         for word in NEGATIONS.get(code, ()):
             phrases.setdefault((word,), set()).add("negations")
     return {phrase: frozenset(kinds) for phrase, kinds in phrases.items()}
@@ -102,8 +102,8 @@ def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
 @cache
 def _function_words(group: str) -> frozenset[str]:
     greetings, often = word_list("greetings"), question_words("often")
-    words = (FUNCTION_WORDS.get(code, frozenset()) | greetings.get(code, frozenset()) for code in _GROUPS[group])
-    counted = (often.get(code, frozenset()) for code in _GROUPS[group])  # "every month" is a value
+    words = (FUNCTION_WORDS.get(code, frozenset()) | greetings.get(code, frozenset()) for code in LANGUAGES_OF[group])
+    counted = (often.get(code, frozenset()) for code in LANGUAGES_OF[group])  # "every month" is a value
     return frozenset[str]().union(*words).difference(*counted)
 
 
@@ -115,6 +115,11 @@ def is_kind(kind: str, word: str, group: str) -> bool:
 def is_article(word: str, group: str) -> bool:
     """Return whether a word before a noun says whether a certain thing is meant."""
     return is_kind("a", word, group) or is_kind("the", word, group)
+
+
+def words_in(text: str) -> list[str]:
+    """Return the words of a text, as they are written."""
+    return _WORD.findall(text)
 
 
 @lru_cache(maxsize=512)
@@ -168,7 +173,7 @@ def language_group(content: str, language: str) -> str:
 def likeliest_group(*contents: str) -> str:
     """Return the group of languages whose words the texts have most."""
     weights = [group_weights(content) for content in contents]
-    return max(_GROUPS, key=lambda group: sum(each[group] for each in weights))
+    return max(LANGUAGES_OF, key=lambda group: sum(each[group] for each in weights))
 
 
 @lru_cache(maxsize=_CACHED)
@@ -176,8 +181,8 @@ def group_weights(content: str) -> dict[str, float]:
     """Return the weight of each group of languages: the votes for its language, and its words that are known."""
     votes, written = language_votes(content).votes, _WORD.findall(content)
     weights = {}
-    for group, codes in _GROUPS.items():
-        kinds = (_kinds_of(word.casefold(), group) - _FREQUENT for word in written)
+    for group, codes in LANGUAGES_OF.items():
+        kinds = (kinds_of(word.casefold(), group) - _FREQUENT for word in written)
         known = sum(_SHARED if each <= {"copulas", "negations"} else 1 for each in kinds if each)
         pronouns = written.count("I") if group == "en" else 0
         weights[group] = known + pronouns + max(votes.get(code, 0.0) for code in codes)
@@ -195,12 +200,12 @@ def _phrase(folded: Sequence[str], at: int, group: str) -> tuple[int, frozenset[
         for size in range(min(_PHRASE, len(folded) - at), 1, -1):
             if kinds := _words_of(group).get(tuple(folded[at : at + size])):
                 return size, kinds
-    return 1, _kinds_of(folded[at], group)
+    return 1, kinds_of(folded[at], group)
 
 
 @lru_cache(maxsize=_CACHED)
-def _kinds_of(word: str, group: str) -> frozenset[str]:
-    """Return the kinds of a word in `statement_words.txt`."""
+def kinds_of(word: str, group: str) -> frozenset[str]:
+    """Return the kinds of a casefolded word in `statement_words.txt`."""
     known = _words_of(group)
     beginnings = (known.get((f"{word[:length]}*",), _NONE) for length in range(len(word), 2, -1))
     return known.get((word,), _NONE) | next(filter(None, beginnings), _NONE)
@@ -215,7 +220,7 @@ def _read_word(word: str, group: str) -> tuple[str, str]:
     if word in _function_words(group):
         return "f", word
     word = word.removesuffix("'s")
-    numbers = (NUMBER_WORDS[code][word] for code in _GROUPS[group] if word in NUMBER_WORDS.get(code, {}))
+    numbers = (NUMBER_WORDS[code][word] for code in LANGUAGES_OF[group] if word in NUMBER_WORDS.get(code, {}))
     if number := next(numbers, ""):
         return "#", number
     return "t" if weekdays(word) else "-", stem(word, group)
@@ -407,7 +412,7 @@ class _Reader:
         found = self.found
         if not (found.copula and found.verb == 1 < len(found.words) and found.kinds[0] in ("i", "n")):
             return
-        if found.definite or "kin" in _kinds_of(self._raw[1].casefold(), found.group):
+        if found.definite or "kin" in kinds_of(self._raw[1].casefold(), found.group):
             return
         if not set(found.kinds[1:]) <= ({"w", "n"} if found.group == "de" else {"w"}):
             return
