@@ -70,7 +70,11 @@ class CoreMemory:
 
     def append(self, name: str, text: str, **owner: Unpack[Owner]) -> MemoryEntry:
         """Add `text` as the last line of a core block, unless the block already contains this line. Create the block if
-        it does not exist. Return the block. Raises `InvalidInput` if the block would have too many tokens."""
+        it does not exist. Return the block. Raises `InvalidInput` if the block would have too many tokens.
+
+        >>> af.memory.core.append("persona", "You help the harbour office.").title
+        'persona'
+        """
         text = fields.content(text)
         name, place = fields.name("name", name), _checked_owner(**owner)
 

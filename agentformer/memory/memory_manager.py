@@ -88,7 +88,11 @@ class MemoryManager(BatchOperations):
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:
         """Store a message of a session and return its entry. `role` is user, assistant, system or tool. The default of
         `occurred_at` is now. The other `values` are described in `store`. After each `Settings.clean_every` messages of
-        a session, old messages are summarized. Raises `InvalidInput` for an invalid argument."""
+        a session, old messages are summarized. Raises `InvalidInput` for an invalid argument.
+
+        >>> af.memory.add_message("monday", "user", "Hello!", speaker="Aino").speaker
+        'Aino'
+        """
         return self.add_messages([{**values, "session_id": session_id, "role": role, "content": content}])[0]
 
     def add_messages(self, messages: Iterable[Mapping[str, Any]]) -> Entries:
@@ -130,13 +134,23 @@ class MemoryManager(BatchOperations):
 
         If an equal fact is already stored, it is returned, and its `repeat_count` is increased, unless a newer fact has
         replaced it. Raises `InvalidInput`
-        with the name of the wrong argument, and `Conflict` if a core block has the same name and another text."""
+        with the name of the wrong argument, and `Conflict` if a core block has the same name and another text.
+
+        >>> entry = af.memory.store("Aino prefers tea.", user_id="aino", metadata={"about": "drinks"})
+        >>> entry.kind, entry.tier
+        ('fact', 'semantic')
+        """
         return self.store_many([{**values, "content": content}])[0]
 
     def store_many(self, items: Iterable[str | Mapping[str, Any]], **common: Unpack[StoredFields]) -> list[MemoryEntry]:
         """Store entries in one transaction, and return them in the order of `items`. An item is a text, or a mapping
         with the arguments of `store`. `common` contains arguments for all items. Items with equal `source_type` and
-        `source_id` belong to the same record. Together they replace the stored entries of this record."""
+        `source_id` belong to the same record. Together they replace the stored entries of this record.
+
+        >>> entries = af.memory.store_many(["We chose SQLite.", "We chose FAISS."], kind="decision")
+        >>> len(entries)
+        2
+        """
         entries = [self.hierarchical.check_tier(entry) for entry in validation.new_entries(items, common)]
         stored = _store_unique(self._backend, entries) if entries else []
         for n, (new, entry) in enumerate(zip(entries, stored, strict=True)):
@@ -174,7 +188,12 @@ class MemoryManager(BatchOperations):
         `text` are returned, in every mode. Salience has a small influence on the ranking. Of facts that contradict each
         other, the newest is ranked first.
         A relative date in `text`, such as "yesterday", is resolved at the moment `at` (default: now). Raises
-        `InvalidInput` with the name of the wrong argument, and `NotFound` if there is no document `document_id`."""
+        `InvalidInput` with the name of the wrong argument, and `NotFound` if there is no document `document_id`.
+
+        >>> entry = af.memory.store("Aino prefers tea.", user_id="aino")
+        >>> [hit.entry.content for hit in af.memory.search("What does Aino prefer?", user_id="aino")]
+        ['Aino prefers tea.']
+        """
         query = _query(text, self._scope(scope), limit, min_score, mode, at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
@@ -198,7 +217,12 @@ class MemoryManager(BatchOperations):
     def list(self, *, limit: int = 100, after: str | None = None, **scope: Unpack[ScopeFields]) -> Entries:
         """Return up to `limit` entries of the scope with an id greater than `after`, in the order in which they were
         stored. `scope` contains the filters of `search`. If the scope is the tier `working` of a session, the last
-        messages and notes of the session are returned."""
+        messages and notes of the session are returned.
+
+        >>> entry = af.memory.store("We chose SQLite.", kind="decision")
+        >>> [entry.content for entry in af.memory.list(kinds=["decision"])]
+        ['We chose SQLite.']
+        """
         after = fields.text("after", after or "", fields.MAX_NAME)
         limit = fields.limit("limit", limit)
         wanted = self._scope(scope)
@@ -243,7 +267,12 @@ class MemoryManager(BatchOperations):
         have at most `max_tokens` tokens (default: `Settings.context_tokens`). `place` selects the entries: `namespace`,
         `session_id`, `agent_id`, `user_id` and `project`. `where` is a filter of the recalled entries. `as_of` is
         a time: the context then has the entries that held at this time. The entries in the messages are counted as
-        read."""
+        read.
+
+        >>> message = af.memory.add_message("monday", "user", "I moved to Turku.")
+        >>> [each["role"] for each in af.memory.build_context("Where do I live?", session_id="monday").as_dicts()]
+        ['user']
+        """
         builder = self._parts.context_builder()
         context = builder.build(task, conversation, max_tokens, where=where, as_of=as_of, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
@@ -252,7 +281,12 @@ class MemoryManager(BatchOperations):
     def update(self, entry_id: str, *, expected_version: int | None = None, **changes: Any) -> MemoryEntry:
         """Change fields of an entry, and add its former version to its history. Return the changed entry. Raises
         `NotFound` if the entry does not exist, `InvalidInput` if the entry or a field cannot be changed, and `Conflict`
-        if the stored entry has another version than `expected_version`."""
+        if the stored entry has another version than `expected_version`.
+
+        >>> entry = af.memory.store("Aino prefers tea.")
+        >>> af.memory.update(entry.id, content="Aino prefers green tea.", expected_version=entry.version).version
+        2
+        """
         former = changeable(self._backend, entry_id)
         checked = validation.changes(former, changes)
         self.hierarchical.check_update(former, checked)
@@ -264,7 +298,12 @@ class MemoryManager(BatchOperations):
         earlier of `occurred_at` and `created_at`. If this time is in the future, the old entry is found until then. If
         the new entry is removed, or archived without a summary, searches find the old entry again. Raises `NotFound` if
         one of them does not exist, `InvalidInput` if the new entry cannot supersede the old one, and `Conflict` if one
-        of them is already superseded, or if the new entry is archived."""
+        of them is already superseded, or if the new entry is archived.
+
+        >>> old, new = af.memory.store("Price: 5 euros"), af.memory.store("Price: 6 euros")
+        >>> af.memory.supersede(old.id, new.id).superseded_by == new.id
+        True
+        """
         old, new = changeable(self._backend, old_id), changeable(self._backend, new_id)
         _check_supersession(old, new)
         return self._backend.update(old_id, {"superseded_by": new_id}, old.version)
@@ -279,7 +318,12 @@ class MemoryManager(BatchOperations):
         deleted.
 
         If `what` is an id, raises `NotFound` if the entry does not exist, `Conflict` if it has another version than
-        `expected_version`, and `InvalidInput` if it is a document or part of one; use `rag.remove` for these."""
+        `expected_version`, and `InvalidInput` if it is a document or part of one; use `rag.remove` for these.
+
+        >>> entry = af.memory.store("Aino prefers tea.", user_id="aino")
+        >>> af.memory.remove(agentformer.Scope(user_id="aino"))
+        1
+        """
         if isinstance(what, Scope):
             return _remove_scope(self._backend, validation.checked(what), self._delete_originals)
         entry = changeable(self._backend, what)
@@ -297,7 +341,11 @@ class MemoryManager(BatchOperations):
 
     def clean(self, **scope: Unpack[CleaningScope]) -> CleaningReport:
         """Replace old episodic entries by summaries, and return a report. `namespace`, `session_id`, `user_id` and
-        `project` limit the cleaning; without them, all sessions are cleaned."""
+        `project` limit the cleaning; without them, all sessions are cleaned.
+
+        >>> af.memory.clean(session_id="monday").summaries  # nothing to summarize yet
+        ()
+        """
         return self._cleaner.run(**{name: fields.optional_name(name, value) for name, value in scope.items()})
 
     def restore(self, summary_id: str) -> Entries:
@@ -362,7 +410,12 @@ class MemoryManager(BatchOperations):
     ) -> Profile:
         """Return what holds now about a user: core blocks, standing instructions and facts in groups, each with its
         source and its time, in at most `max_tokens` tokens. Facts that a newer one replaces are left out. Raises
-        `InvalidInput` for an invalid argument."""
+        `InvalidInput` for an invalid argument.
+
+        >>> entry = af.memory.store("I live in Turku.", user_id="aino")
+        >>> "Turku" in af.memory.profile("aino").text
+        True
+        """
         if not isinstance(max_tokens, int) or isinstance(max_tokens, bool) or max_tokens < 1:
             raise InvalidInput("max_tokens", f"must be a whole number above 0, got {fields.shown(max_tokens)}")
         scope = Scope(
