@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries, is_expired
-from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
+from agentformer.memory.batches import BatchOperations, changeable, existing
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
+from agentformer.search.reading import existing_document
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     RESERVED_KINDS,

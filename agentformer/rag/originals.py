@@ -20,6 +20,7 @@ from agentformer.rag.file_stores import (
     unwritable,
 )
 from agentformer.rag.ownership import Owner, claim, owner_of, settle
+from agentformer.search.reading import all_entries
 from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
@@ -33,7 +34,6 @@ _UPLOAD = ".upload-"  # the name of an upload begins with this; it is also the n
 _SHARED_UPLOAD, _SHARED_GUARD = "upload/", "originals"  # names of the locks in a shared database
 _LOCK_SECONDS = 60.0  # maximum wait for the lock of the folder, which is held only for short steps
 _POLL_SECONDS = 0.005
-_PAGE = 500  # documents that are read at a time
 
 DATABASE = "database"  # the setting for files in the database of the memory
 
@@ -139,10 +139,8 @@ class Originals:
         """Return the SHA-256 of the files of all documents."""
         digests: set[str] = set()
         for namespace in self._backend.namespaces():
-            scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
-            while page := self._backend.list(scope, after=after, limit=_PAGE):
-                digests.update(str(entry.metadata.get("sha256")) for entry in page)
-                after = page[-1].id
+            scope = Scope(namespace, kinds=("document",), include_archived=True)
+            digests.update(str(entry.metadata.get("sha256")) for entry in all_entries(self._backend, scope))
         return {digest for digest in digests if SHA256.fullmatch(digest)}
 
     @contextmanager

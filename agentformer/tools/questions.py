@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
-from agentformer.memory.batches import existing_document
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.answer.sources import SourceName, checked_sources, main_document, with_items, with_sources
 from agentformer.records import fields
 from agentformer.records.filters import parse
+from agentformer.search.reading import existing_document
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
 
 if TYPE_CHECKING:

@@ -21,9 +21,9 @@ from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
 from agentformer.rag.documents import Document
+from agentformer.rag.removals import Removal
 from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
-from agentformer.tools.removals import Removal
 from agentformer.tools.result_json import answer_json, document_json, passages_json, sync_json
 from agentformer.types import MemoryEntry, Scope
 

@@ -8,9 +8,9 @@ from pydantic import AliasChoices, BeforeValidator, Field
 
 from agentformer.api.models import AsOf, Cursor, Day, Limit, Name, Namespace, Next, ResponseModel, Text, Tier
 from agentformer.api.request import ParameterModel, RequestModel
+from agentformer.rag.removals import MAX_SECONDS
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS
-from agentformer.tools.removals import MAX_SECONDS
 from agentformer.types import DocumentStatus, PageStatus, ReasonCode
 
 _MAX_TOKENS = 4096

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 from agentformer.rag.answer import prompts
 from agentformer.search.pipeline import EXTRA_HITS, for_answer
+from agentformer.search.reading import all_entries
 from agentformer.search.relevance import EntryLanguages, Nearness
 from agentformer.search.steps import run
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
@@ -36,7 +37,6 @@ _FRAME = 30  # tokens of the number and the source of a passage (estimated)
 _SMALLEST = 8  # tokens of the smallest useful part
 _READ = 20_000  # code points of a hit that are read at first; no chunk of a document has more
 _LONG_TOKEN = 20  # code points; a text with more per token of the budget is not counted, because it does not fit
-_PAGE = 1000  # entries read at a time
 _MESSAGE = "message"
 _ASKS = ("?", "？", "؟")  # at the end of a question
 _CLOSERS = " \t\n\"'”’»)]*_"
@@ -200,15 +200,12 @@ class _Texts:
         pages, chunks = {}, defaultdict(list)
         numbers = tuple(sorted(self._pages[document_id]))
         scope = Scope(namespace, kinds=("page", "chunk"), document_id=document_id, pages=numbers)
-        after = ""
-        while entries := self._backend.list(scope, after=after, limit=_PAGE):
-            for entry in entries:
-                number = entry.source.page if entry.source else None
-                if number is not None and entry.kind == "page":
-                    pages[number] = entry.content
-                elif number is not None:
-                    chunks[number].append(entry)
-            after = entries[-1].id
+        for entry in all_entries(self._backend, scope):
+            number = entry.source.page if entry.source else None
+            if number is not None and entry.kind == "page":
+                pages[number] = entry.content
+            elif number is not None:
+                chunks[number].append(entry)
         return {number: _Text(content, 0, tuple(chunks[number])) for number, content in pages.items()}
 
 
