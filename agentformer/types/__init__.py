@@ -35,6 +35,7 @@ from agentformer.types.documents import UnsupportedSentence as UnsupportedSenten
 from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
+from agentformer.types.memory import NOBODY as NOBODY
 from agentformer.types.memory import NOT_INDEXED as NOT_INDEXED
 from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS

@@ -166,6 +166,9 @@ class Decay:
     at: datetime | None = None
 
 
+NOBODY = ""  # a user that no entry has: `Scope(user_id=NOBODY, or_nobody=True)` has the entries without a user
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The entries that a caller may see. Every search applies the scope before it chooses the best hits.
