@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
 from weakref import WeakValueDictionary
 
-from agentformer.types import DocumentStatus, DocumentText, MemoryEntry, Page, new_id
+from agentformer.types import REASON_CODE, DocumentStatus, DocumentText, MemoryEntry, Page, Shown, new_id
 
 FORMER_KEPT = " (the former version of the document is kept)"  # added to the reason of an unusable new version
 METADATA_REPLACED = "the metadata were replaced"  # the reason if the bytes were stored already, but with other metadata
@@ -22,27 +22,40 @@ _MAX_TITLE = 300  # code points; the title is stored with every chunk
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An uploaded document. `reason` says why the file or a page has no usable text. `id` is "" if no document is
-    stored."""
+    """An uploaded document. `reason` says why the file or a page has no usable text."""
 
     name: str
     namespace: str
     status: DocumentStatus
     reason: str = ""
-    id: str = ""
+    id: Annotated[str, Shown("The id is empty if the file was not stored, or if the key has no right to read.")] = ""
     pages: int = 0
     chunks: int = 0
     media_type: str = ""
-    sha256: str = ""
+    sha256: Annotated[str, Shown("The SHA-256 of the original file in hexadecimal.")] = ""
     bytes: int = 0
-    unchanged: bool = False  # true if the document was already stored with the same bytes
-    replaced: str = ""  # the id of the former version that this upload has replaced
+    unchanged: Annotated[bool, Shown("True if this document was stored already with the same bytes.")] = False
+    replaced: Annotated[
+        str,
+        Shown(
+            "The id of the former version that this upload has replaced, or an empty text. "
+            "The id is also empty if the key has no right to read."
+        ),
+    ] = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     origin: str = ""  # the absolute path of the file, or its URL; "" for an upload without a path
     root: str = ""  # the absolute path of the uploaded folder; "" if a single file was uploaded
-    reason_code: str = ""  # the reason for programs, see `ReasonCode`
-    unread_pages: int = 0  # pages that are not blank and have no usable text
-    former_kept: bool = False  # true if the former version is kept, because the new one has no usable text
+    reason_code: Annotated[str, Shown(REASON_CODE)] = ""  # see `ReasonCode`
+    unread_pages: Annotated[
+        int,
+        Shown(
+            "The number of pages that have no usable text and are not blank. A document may be `ready` without these "
+            "pages."
+        ),
+    ] = 0
+    former_kept: Annotated[
+        bool, Shown("True if the upload has no usable text, and the former version is kept for this reason.")
+    ] = False
     stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
 
 

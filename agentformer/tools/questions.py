@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.answer.context import PassageBuilder, PassageContext
 
-_MAX_TOKENS = 4096  # of an answer
+MAX_TOKENS = 4096  # of an answer
 # The number of hits whose sentences may be quoted: the best `top_k` hits, and the next hits of the same documents.
 # Chosen on questions about reports and manuals; see bench/log/answers.md.
 _QUOTABLE = 5
@@ -120,7 +120,7 @@ class Questions:
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None, extractive: bool
     ) -> Answer:
         """Return an answer. `RAGTool.query` describes the parameters and errors."""
-        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
+        max_tokens = _checked_tokens(max_tokens, MAX_TOKENS)
         searched = self._find(question, filters, top_k, extractive=extractive)
         answer = self._answerer().answer(searched.found, max_tokens=max_tokens, extractive=extractive)
         return self._completed(answer, searched)
@@ -129,7 +129,7 @@ class Questions:
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None
     ) -> Generator[AnswerEvent, None, None]:
         """Return a generator of the pieces of an answer. `RAGTool.stream` describes the parameters and errors."""
-        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
+        max_tokens = _checked_tokens(max_tokens, MAX_TOKENS)
         return self._events(self._find(question, filters, top_k, extractive=False), max_tokens)
 
     def context(self, question: str, filters: ChunkFilters, *, max_tokens: int | None) -> PassageContext:

@@ -13,7 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from agentformer.rag.answer import prompts
 from agentformer.search.pipeline import EXTRA_HITS, for_answer
@@ -26,7 +26,7 @@ from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items
 from agentformer.text.splitting import sentence_spans, windows
-from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Source, Span
+from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Shown, Source, Span
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets
 # more tokens. Chosen on the even questions about filings (similar hits) and encyclopedias (different hits);
@@ -48,7 +48,7 @@ class ContextPassage:
     `page.text[start:end]`, and `entry_ids` are the chunks with this text, in order. For an entry that belongs to no
     document, `text` is a part of the content of the entry. `score` is the score of the best hit in the passage."""
 
-    number: int  # the [n] with which an answer cites the passage; starts at 1
+    number: Annotated[int, Shown("The number with which an answer cites the passage, such as 1 for `[1]`.")]
     document: str
     document_id: str
     page: int | None
@@ -56,9 +56,9 @@ class ContextPassage:
     start: int
     end: int
     text: str
-    tokens: int  # of `text`
+    tokens: Annotated[int, Shown("The number of tokens of `text`, as the embedding model counts them.")]
     score: float
-    entry_ids: tuple[str, ...]
+    entry_ids: Annotated[tuple[str, ...], Shown("The ids of the chunks with this text.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class PassageContext:
     sources. Tags and template tokens in the passages are escaped, so that a model reads the passages as data. `tokens`
     is the number of tokens of `text`, and `budget` is the limit for this number."""
 
-    text: str
+    text: Annotated[str, Shown("The passages with their numbers and sources, as a part of a prompt.")]
     passages: tuple[ContextPassage, ...]
-    tokens: int
+    tokens: Annotated[int, Shown("The number of tokens of `text`, at most `budget`.")]
     budget: int
     warnings: tuple[str, ...] = ()  # warnings of the search
     hits: tuple[Hit, ...] = ()  # a hit for each passage, whose content is the text of the passage
