@@ -32,12 +32,15 @@ class _Stored(Conflict):
 
 
 class BatchOperations:
-    """The methods of `MemoryManager` for many entries."""
+    """Reads, counts, replaces and removes many entries of a backend at once."""
 
-    _backend: MemoryBackend
-    _usage: UsageCounter
-    _decay: Decay
-    hierarchical: HierarchicalMemory
+    def __init__(
+        self, backend: MemoryBackend, hierarchical: HierarchicalMemory, usage: UsageCounter, decay: Decay
+    ) -> None:
+        self._backend = backend
+        self._usage = usage
+        self._decay = decay
+        self.hierarchical = hierarchical
 
     def count(self, **scope: Unpack[ScopeFields]) -> int:
         """Return the number of entries in the scope. `scope` contains the filters of `MemoryManager.search`."""

@@ -69,13 +69,10 @@ class MemoryManager(BatchOperations):
         decay_rates: Mapping[str, float],
         delete_originals: Callable[[], None],
     ) -> None:
-        self._backend = backend
+        super().__init__(backend, hierarchical, usage, Decay(dict(decay_rates)))
         self._cleaner = cleaner
         self._parts = parts
-        self._usage = usage
-        self._decay = Decay(dict(decay_rates))
         self._delete_originals = delete_originals
-        self.hierarchical = hierarchical
         self.core = hierarchical.core  # the named blocks that are in every context
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:

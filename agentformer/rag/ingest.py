@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from agentformer.embedders import token_spans
 from agentformer.errors import DocumentError, EmbedderError, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
-from agentformer.rag.chunks import CountTokens, PageChunk, cut
+from agentformer.rag.chunks import PageChunk, cut
 from agentformer.rag.documents import Document, document_entry
 from agentformer.readers import ReadLimits, read
 from agentformer.readers.formats import looks_like_text
@@ -58,13 +58,48 @@ class IngestPipeline:
     def entries(
         self, document: Document, text: DocumentText, progress: Progress | TextProgress | None = None
     ) -> list[MemoryEntry]:
-        """Return the entries to store for a document. A document without usable text is a single entry."""
+        """Return the entries to store for a document: one entry for the document, one for each page, and one for each
+        chunk. A document without usable text is a single entry."""
         if text.status != "ready":
             return [document_entry(document, text)]
-        entries = document_entries(document, text, token_spans(self.embedder), self.chunk_tokens, self.chunk_overlap)
+        prose = _beginning(text)  # no language is guessed from code
+        language = detect_language(prose) if prose else CODE_LANGUAGE
+        count = token_spans(self.embedder)
+        chunks = list(cut(text, document.name, count, self.chunk_tokens, self.chunk_overlap))
         if isinstance(progress, TextProgress):
-            progress.read(len(text.pages), entries[0].metadata["chunks"])
-        return entries
+            progress.read(len(text.pages), len(chunks))
+        root = document_entry(document, text, chunks=len(chunks), language=language)
+        page_entries = [
+            MemoryEntry(
+                id=new_id(),
+                content=page.text if page.status == "text" else "",
+                kind="page",
+                namespace=document.namespace,
+                metadata={name: getattr(page, name) for name in ("status", "reason", "reason_code", "method")},
+                source=Source(root.id, document.name, page.number, page.label, 0, len(page.text)),
+                parent_id=root.id,
+            )
+            for page in text.pages
+        ]
+        chunk_entries = [
+            MemoryEntry(
+                id=new_id(),
+                content=chunk.text,
+                kind="chunk",
+                namespace=document.namespace,
+                title=PurePath(document.name).stem,
+                context=chunk.context,
+                metadata={
+                    "language": CODE_LANGUAGE if chunk.page.code else language,
+                    **document.metadata,
+                    **_position_metadata(chunk),
+                },
+                source=Source(root.id, document.name, chunk.page.number, chunk.label, *chunk.span),
+                parent_id=root.id,
+            )
+            for chunk in chunks
+        ]
+        return [root, *page_entries, *chunk_entries]
 
     def rehearse(self, data: bytes, document: Document, password: str | None, *, embed: bool) -> Document:
         """Do the work of an upload again without storing anything: read the file, cut its text and, if `embed` is true,
@@ -80,48 +115,6 @@ class IngestPipeline:
             except EmbedderError:
                 return dataclasses.replace(document, status="pending")
         return dataclasses.replace(document, status=status, reason=text.reason, reason_code=text.reason_code)
-
-
-def document_entries(
-    document: Document, text: DocumentText, count: CountTokens, chunk_tokens: int, chunk_overlap: int
-) -> list[MemoryEntry]:
-    """Return the entries to store for a document: one entry for the document, one for each page, and one for each
-    chunk. A chunk has at most `chunk_tokens` tokens. `count` returns the spans of the tokens of a text."""
-    prose = _beginning(text)  # no language is guessed from code
-    language = detect_language(prose) if prose else CODE_LANGUAGE
-    chunks = list(cut(text, document.name, count, chunk_tokens, chunk_overlap))
-    root = document_entry(document, text, chunks=len(chunks), language=language)
-    page_entries = [
-        MemoryEntry(
-            id=new_id(),
-            content=page.text if page.status == "text" else "",
-            kind="page",
-            namespace=document.namespace,
-            metadata={name: getattr(page, name) for name in ("status", "reason", "reason_code", "method")},
-            source=Source(root.id, document.name, page.number, page.label, 0, len(page.text)),
-            parent_id=root.id,
-        )
-        for page in text.pages
-    ]
-    chunk_entries = [
-        MemoryEntry(
-            id=new_id(),
-            content=chunk.text,
-            kind="chunk",
-            namespace=document.namespace,
-            title=PurePath(document.name).stem,
-            context=chunk.context,
-            metadata={
-                "language": CODE_LANGUAGE if chunk.page.code else language,
-                **document.metadata,
-                **_position_metadata(chunk),
-            },
-            source=Source(root.id, document.name, chunk.page.number, chunk.label, *chunk.span),
-            parent_id=root.id,
-        )
-        for chunk in chunks
-    ]
-    return [root, *page_entries, *chunk_entries]
 
 
 def _position_metadata(chunk: PageChunk) -> dict[str, Any]:
