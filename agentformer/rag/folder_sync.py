@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from unicodedata import normalize
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, SpaceMismatch, StoreError
@@ -23,7 +23,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
 from agentformer.rag.uploads import Origin, safe_name
 from agentformer.records.integrity.files import kind_of, real_path
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import MemoryEntry, Scope, Shown
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
 _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
@@ -31,20 +31,19 @@ _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SyncReport:
-    """The result of a sync. The names are paths in the folder, with `/`. `renamed` contains pairs of the former and the
-    new name. `skipped` are the files that were left out. `failed` are the files that could not be read or have no
-    usable text. Both contain the reason for each file. `unchanged` is a number of files. `left` is the number of files
-    that were not handled in time; the next sync handles them, and removes the documents of missing files."""
+    """The result of a sync. The names are paths in the folder, with `/`. `unchanged` is a number of files. `left` is
+    the number of files that were not handled in time; the next sync handles them, and removes the documents of missing
+    files."""
 
     folder: str
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
+    renamed: Annotated[tuple[tuple[str, str], ...], Shown("Pairs of the former and the new name.")] = ()
     removed: tuple[str, ...] = ()
     unchanged: int = 0
-    skipped: tuple[Problem, ...] = ()
-    failed: tuple[Problem, ...] = ()
-    left: int = 0
+    skipped: Annotated[tuple[Problem, ...], Shown("Files that are left out, such as binary files.")] = ()
+    failed: Annotated[tuple[Problem, ...], Shown("Files that cannot be read or have no usable text.")] = ()
+    left: Annotated[int, Shown("The number of files that remain for the next request.")] = 0
     seconds: float = 0.0
 
 

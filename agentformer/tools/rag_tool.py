@@ -41,7 +41,11 @@ class UploadSources:
 
 class RAGTool(DocumentStore):
     """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe. `ingest` returns
-    the pipeline that reads documents, and builds it at the first call."""
+    the pipeline that reads documents, and builds it at the first call.
+
+        af.rag.upload("handbook.pdf").status  # "ready"
+        af.rag.query("Who holds the keys?").citations[0].page  # 12
+    """
 
     def __init__(
         self,

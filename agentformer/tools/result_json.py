@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _FAULT = "urn:agentformer:problem:language-model-unavailable"
 NO_SCORES = ("entry", "originals", "newer")  # the fields of a hit that are no scores
+_NOT_PLAIN = (*NO_SCORES, "votes")
 ON_SERVER = ("origin", "root", "stamp")  # the fields of a document that are not shown
 _METADATA = 2_000  # characters of JSON that a model is shown
 
@@ -225,15 +227,18 @@ def context_json(context: Context) -> dict[str, Any]:
     return {"messages": messages, "report": report_json(context.report)}
 
 
-def report_json(record: Any, *, leave_out: Collection[str] = ()) -> dict[str, Any]:
+def report_json(record: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
     """Return the fields of a dataclass or a named tuple, such as a report, as JSON, except the fields in `leave_out`.
     Their types say how they are shown (see `types.Shown`)."""
     kind: type = type(record)
-    return {
-        shown.name: _plain(getattr(record, name), shown.digits)
-        for name, (_, shown) in shown_fields(kind).items()
-        if name not in leave_out
-    }
+    return {shown: _plain(getattr(record, name), digits) for name, shown, digits in _shown_names(kind, leave_out)}
+
+
+@functools.cache
+def _shown_names(record: type, leave_out: tuple[str, ...]) -> list[tuple[str, str, int | None]]:
+    """Return the name of each field, its name in JSON, and the decimal digits to which it is rounded."""
+    fields = shown_fields(record).items()
+    return [(name, shown.name, shown.digits) for name, (_, shown) in fields if name not in leave_out]
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
@@ -267,18 +272,20 @@ def brief_document_json(document: Document) -> dict[str, Any]:
 
 
 def _scores(hit: Hit) -> dict[str, Any]:
-    return {**report_json(hit, leave_out=(*NO_SCORES, "votes")), "votes": votes_json(hit)}
+    return {**report_json(hit, leave_out=_NOT_PLAIN), "votes": votes_json(hit)}
 
 
 def _plain(value: Any, digits: int | None = None) -> Any:
     """Convert a value to JSON. A dataclass becomes an object, a time becomes a text in ISO 8601, and a number is
     rounded to `digits` decimal digits if they are given."""
-    if dataclasses.is_dataclass(value):
-        return report_json(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if digits is None else round(value, digits)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
-    if digits is not None and value is not None:
-        return round(value, digits)
+    if dataclasses.is_dataclass(value):
+        return report_json(value)
     return value.isoformat() if isinstance(value, datetime) else value

@@ -61,19 +61,19 @@ class Symbol:
 class Page:
     """A page or section of a stored document. The positions of citations are offsets in `text`, in code points."""
 
-    number: int  # starts at 1
+    number: Annotated[int, Shown("The number of the page. The first page has the number 1.")]
     text: str
     label: str = ""  # the number as printed on the page ("iv", "12"), the name of the section, or "cell 2"
     status: PageStatus = "text"
     reason: str = ""  # a text for users: why the page has no usable text
-    method: str = ""  # the extractor that produced the text
+    method: Annotated[str, Shown("The method that extracted the text of the page.")] = ""
     body: Span | None = None  # the part of `text` without running header and footer; None: the whole text
     headings: tuple[Heading, ...] = ()
     tables: tuple[PageTable, ...] = ()  # in the order of the text
     line: int = 0  # the number of the first line of `text` in the file; 0: unknown
     code: str = ""  # the programming language of source code, such as "python"; "": the text is not source code
     symbols: tuple[Symbol, ...] = ()  # in the order of the text; a symbol comes before the symbols that it contains
-    reason_code: str = ""  # see `ReasonCode`
+    reason_code: Annotated[str, Shown(REASON_CODE)] = ""  # see `ReasonCode`
 
 
 @dataclass(frozen=True, slots=True)

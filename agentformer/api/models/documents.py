@@ -27,7 +27,7 @@ from agentformer.rag.removals import MAX_SECONDS
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.tools.questions import MAX_CONTEXT_TOKENS, MAX_TOKENS
 from agentformer.tools.result_json import NO_SCORES, ON_SERVER
-from agentformer.types import PageStatus, ReasonCode
+from agentformer.types import ReasonCode
 
 # Null is refused with the same message as an empty question.
 _Question = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
@@ -216,17 +216,14 @@ class Chunks(ResponseModel):
     next: Next
 
 
-class DocumentPage(ResponseModel):
+# The fields of a page that are not stored.
+NOT_STORED = ("body", "headings", "tables", "line", "code", "symbols")
+
+
+class DocumentPage(fields_of(types.Page, leave_out=NOT_STORED, reason_code=ReasonCode)):  # type: ignore[misc]
     """The stored text of a page. The fields `start` and `end` of a citation are positions in this text."""
 
     id: str
-    number: int = Field(description="The number of the page. The first page has the number 1.")
-    label: str
-    text: str
-    status: PageStatus
-    reason: str
-    reason_code: ReasonCode = Field(description=types.REASON_CODE)
-    method: str = Field(description="The method that extracted the text of the page.")
 
 
 class PageImage(ResponseModel):
