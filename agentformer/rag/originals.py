@@ -48,33 +48,6 @@ class SharedPlace(Protocol):
     def locks(self) -> SharedLocks: ...
 
 
-class Upload(Protocol):
-    """A running upload. While the caller holds the lock of the upload, no process deletes the original files of the
-    upload."""
-
-    name: str
-
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-
-class Uploads(Protocol):
-    """The running uploads. Each holds a lock, which shows other processes that it is running."""
-
-    def new(self) -> Upload: ...
-
-    def exist(self) -> bool: ...
-
-    def names(self) -> set[str]: ...
-
-    def is_running(self, name: str) -> bool: ...
-
-    def forget(self, name: str) -> None: ...
-
-    def exclusive(self) -> AbstractContextManager[object]: ...
-
-
 class Originals:
     """The original files of the documents of `backend`, stored in `files`. The backend also lists absent documents:
     documents that an upload has announced but not stored yet, and removed documents. `sweep` deletes only files of
@@ -82,7 +55,11 @@ class Originals:
     the original files of the upload are deleted."""
 
     def __init__(
-        self, folder: Path, backend: MemoryBackend, files: OriginalFiles | None = None, uploads: Uploads | None = None
+        self,
+        folder: Path,
+        backend: MemoryBackend,
+        files: OriginalFiles | None = None,
+        uploads: _Uploads | _SharedUploads | None = None,
     ) -> None:
         """`folder` contains the locks (unless `uploads` has them) and the original files (unless `files` has them)."""
         self.files = files or LocalFiles(folder)
