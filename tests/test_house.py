@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tools", "archive", "evaluation"),
     ("builders",),
     ("factory",),
-    ("agent", "testing", "console"),
+    ("agent", "testing", "console", "servers"),
     ("api", "mcp_server"),
     ("cli", "integrations"),
 )
