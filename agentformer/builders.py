@@ -147,7 +147,7 @@ def build_rag(
         from agentformer.readers import ReadLimits
 
         sizes = {"chunk_tokens": settings.chunk_tokens, "chunk_overlap": settings.chunk_overlap}
-        return IngestPipeline(backend, originals, embedder, **sizes, limits=ReadLimits.from_settings(settings))
+        return IngestPipeline(embedder, **sizes, limits=ReadLimits.from_settings(settings))
 
     questions = _build_questions(settings, backend, embedder, model, usage)
     limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)

@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Errors of the system that may pass: too many open files, too little memory, a failed read of a disk, an interruption,
 # a lock that is not released in time.
@@ -61,6 +64,32 @@ class NotFound(AgentFormerError, LookupError):
 
 class Conflict(AgentFormerError):
     """The request conflicts with the stored data, such as an entry that another call has changed meanwhile."""
+
+
+# Each failed attempt means that another caller has succeeded, so many attempts are needed only under heavy contention.
+ATTEMPTS = 100
+
+
+def retried(
+    call: Callable[[], T],
+    *,
+    on: tuple[type[AgentFormerError], ...] = (Conflict,),
+    unless: tuple[type[AgentFormerError], ...] = (),
+    busy: str = "",
+) -> T:
+    """Return the result of `call`, which reads stored data and then changes them. If it raises one of the errors `on`,
+    because another caller has changed the same data meanwhile, repeat it. After `ATTEMPTS` attempts, raise the last
+    error, or `Conflict(busy)` if `busy` is given. The errors `unless` are raised at once."""
+    failed = 0
+    while True:
+        try:
+            return call()
+        except on as error:
+            failed += 1
+            if isinstance(error, unless) or (failed == ATTEMPTS and not busy):
+                raise
+            if failed == ATTEMPTS:
+                raise Conflict(busy) from error
 
 
 class AccessError(AgentFormerError):

@@ -28,6 +28,7 @@ import numpy as np
 import agentformer
 from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.sources import Found
 from agentformer.settings import Settings, load_settings
 from agentformer.text.languages import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
@@ -204,8 +205,8 @@ class _Asking:
         half = "odd" if number % 2 else "even"
         if not hits:
             return Asked(kind, half, 0.0, True)
-        silenced = self._model.answer(row.text, hits).mode == "none"
-        sure = self._quoting.answer(row.text, hits).confidence or 0.0
+        silenced = self._model.answer(Found(row.text, hits)).mode == "none"
+        sure = self._quoting.answer(Found(row.text, hits)).confidence or 0.0
         return Asked(kind, half, sure, silenced)
 
 

@@ -34,6 +34,7 @@ from typing import Any
 import agentformer
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.quote_text import MAX_QUOTE
+from agentformer.rag.answer.sources import Found
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     Answer,
@@ -206,17 +207,17 @@ def _ask(
     started = perf_counter()
     found = af.backend.search(Query(asked.text, Scope(asked.namespace, kinds=("chunk",)), _DEEP))
     searched = perf_counter()
-    answer = quoting.answer(asked.text, found.with_hits(found[:_TOP]), more=found[_TOP:_QUOTABLE])
+    answer = quoting.answer(Found(asked.text, found.with_hits(found[:_TOP]), more=found[_TOP:_QUOTABLE]))
     answered = perf_counter()
     af.embedder.embed_query(asked.text)
     result.seconds.append((perf_counter() - answered, answered - searched, answered - started))
     others = [hit for hit in found if _document(hit) not in asked.documents] if without else []
     further = others[_TOP:_QUOTABLE]
-    for given in [answer, quoting.answer(asked.text, others[:_TOP], more=further)] if others else [answer]:
+    for given in [answer, quoting.answer(Found(asked.text, others[:_TOP], more=further))] if others else [answer]:
         outcome = _outcome(asked, given, af.settings.abstain, taken_out=given is not answer)
         result.outcomes.append(outcome)
         hits, more = (found, found[_TOP:_QUOTABLE]) if given is answer else (others, further)
-        ranked, grounds = quoting.judged(asked.text, hits[:_TOP], more) if fit else ([], None)
+        ranked, grounds = quoting.judged(Found(asked.text, hits[:_TOP], more)) if fit else ([], None)
         if grounds and (example := answers_fit.example(asked.number, asked.right, ranked)):
             result.judged.append(answers_fit.Judged(asked.number, grounds, outcome.first, asked.documents))
             result.examples.append(example)

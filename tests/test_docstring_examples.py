@@ -31,7 +31,9 @@ HANDBOOK = "The keys of the boat house are in the office. Aino has a second set.
 def test_the_most_used_calls_have_an_example() -> None:
     shown = {test.name.rpartition(".")[2] for test in EXAMPLES}
     memory = {"add_message", "store", "store_many", "search", "list", "update", "supersede", "remove", "build_context"}
-    assert memory | {"learn", "profile", "clean", "append"} | {"upload", "query", "stream", "documents", "sync"} <= shown
+    assert (
+        memory | {"learn", "profile", "clean", "append"} | {"upload", "query", "stream", "documents", "sync"} <= shown
+    )
 
 
 @pytest.mark.parametrize("test", EXAMPLES, ids=[test.name for test in EXAMPLES])

@@ -10,11 +10,23 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from multiprocessing import get_context
+from typing import Any
 
 import pytest
 
 from agentformer import errors
-from agentformer.errors import AgentFormerError, Busy, InvalidInput, MissingExtra, install_command
+from agentformer.errors import (
+    ATTEMPTS,
+    AgentFormerError,
+    Busy,
+    Conflict,
+    InvalidInput,
+    MissingExtra,
+    NotFound,
+    install_command,
+    retried,
+)
+from agentformer.rag.uploads import Refused
 
 KINDS = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, AgentFormerError)]
 
@@ -101,3 +113,45 @@ def test_the_command_for_an_extra_fits_how_this_copy_was_installed(
 
     assert install_command("mcp") == command
     assert "/home/" not in install_command("mcp"), "a path of this machine could reach a remote client"
+
+
+class Call:
+    """Fails `failures` times with `error`, and then returns "done". `calls` counts the calls."""
+
+    def __init__(self, failures: int, error: AgentFormerError) -> None:
+        self.failures, self.error, self.calls = failures, error, 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return "done"
+
+
+def test_a_call_is_repeated_while_other_callers_change_its_data() -> None:
+    for failures in (0, 1, ATTEMPTS - 1):
+        call = Call(failures, Conflict("changed"))
+        assert retried(call) == "done"
+        assert call.calls == failures + 1
+    assert retried(Call(1, NotFound("gone")), on=(Conflict, NotFound)) == "done"
+
+
+def test_a_call_that_always_fails_raises_its_last_error_or_that_others_are_busy() -> None:
+    call = Call(ATTEMPTS, Conflict("changed"))
+    with pytest.raises(Conflict, match="changed"):
+        retried(call)
+    assert call.calls == ATTEMPTS
+    with pytest.raises(Conflict, match="too many callers"):
+        retried(Call(ATTEMPTS, NotFound("gone")), on=(NotFound,), busy="too many callers")
+
+
+@pytest.mark.parametrize(
+    ("error", "options"), [(NotFound("gone"), {}), (Refused("stored"), {"unless": (Refused,), "busy": "busy"})]
+)
+def test_an_error_that_another_attempt_cannot_mend_is_raised_at_once(
+    error: AgentFormerError, options: dict[str, Any]
+) -> None:
+    call = Call(1, error)
+    with pytest.raises(type(error), match=str(error)):
+        retried(call, **options)
+    assert call.calls == 1

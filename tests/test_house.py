@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("tools", "archive", "evaluation"),
     ("builders",),
     ("factory",),
-    ("agent", "testing", "console", "hooks"),
+    ("agent", "testing", "console", "hooks", "servers"),
     ("api", "mcp_server", "aio"),
     ("cli", "integrations"),
     ("__main__",),

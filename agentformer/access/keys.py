@@ -39,6 +39,7 @@ from agentformer.records.integrity.files import read_file, write_atomically
 from agentformer.settings.access import file_lock, make_folder
 
 PREFIX = "af_"
+MAX_DAYS = 36_500  # the longest lifetime of a key
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
 _SUM = "checksum"  # a field of each record; a file of a former version has none

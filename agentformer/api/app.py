@@ -22,8 +22,8 @@ from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
+from agentformer.rag.removals import Removals
 from agentformer.settings import Settings
-from agentformer.tools.removals import Removals
 
 _NAME = "agentformer"
 _MOUNTED = "agentformer.mounted"

@@ -24,7 +24,7 @@ from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
-from agentformer.http.problems import PROBLEM
+from agentformer.servers.problems import PROBLEM
 from agentformer.types import new_id
 
 log = logging.getLogger("agentformer.requests")

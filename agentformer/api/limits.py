@@ -14,7 +14,7 @@ from typing import TypeVar
 from flask import Response
 
 from agentformer.errors import Busy
-from agentformer.http.slow_clients import MAX_SLOW_READERS
+from agentformer.servers.slow_clients import MAX_SLOW_READERS
 from agentformer.settings import Settings
 
 Result = TypeVar("Result")

@@ -24,7 +24,7 @@ from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
 from agentformer.llms.forwarding import ChatForwarder
 from agentformer.llms.in_process import ModelChat
-from agentformer.tools.removals import Removals
+from agentformer.rag.removals import Removals
 
 View = Callable[..., Any]
 Header = str | Mapping[str, Any]  # a description, or a JSON Schema with a description

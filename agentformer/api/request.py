@@ -17,7 +17,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge, Unsup
 from agentformer.access.permissions import Grant
 from agentformer.errors import InvalidInput, TooLarge
 from agentformer.http.json_limits import check_values, is_storable, with_few_unknown
-from agentformer.http.slow_clients import TimedSocket
+from agentformer.servers.slow_clients import TimedSocket
 from agentformer.settings import Settings
 
 Model = TypeVar("Model", bound=BaseModel)

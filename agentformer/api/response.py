@@ -14,7 +14,7 @@ from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agentformer.errors import AgentFormerError, is_passing, store_failure
-from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
+from agentformer.servers.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 from agentformer.tools.result_json import event_json
 from agentformer.types import AnswerEvent
 

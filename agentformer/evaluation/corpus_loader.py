@@ -31,7 +31,8 @@ from agentformer.evaluation.dataset import Dataset, Passage, Question, date_valu
 from agentformer.memory import validation
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.documents import Document
-from agentformer.rag.ingest import document_entries
+from agentformer.rag.ingest import IngestPipeline
+from agentformer.readers import ReadLimits
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import parse
 from agentformer.settings import Settings
@@ -70,9 +71,8 @@ class Loader:
     def load(self, dataset: Dataset, progress: Progress | None = None) -> None:
         """Store the passages of a dataset in batches or, if the dataset has documents, store the documents instead.
         Empty passages are skipped. Raises `InvalidInput` with the id of the passage if a passage cannot be stored."""
-        sizes = self.settings.chunk_tokens, self.settings.chunk_overlap
         for number, (document, text) in enumerate(dataset.documents, 1):
-            self.backend.store(document_entries(document, text, self._spans, *sizes))
+            self.backend.store(self._pipeline.entries(document, text))
             if progress:
                 progress(number, len(dataset.documents))
         if dataset.documents:
@@ -121,7 +121,12 @@ class Loader:
         digest = hashlib.sha256(data).hexdigest()
         about = Document(passage.id, namespace, "ready", sha256=digest, bytes=len(data), metadata=metadata)
         text = dataclasses.replace(next(parse(data, ReadOptions(about.name, "text/plain"))), title=title)
-        return document_entries(about, text, self._spans, self.settings.chunk_tokens, self.settings.chunk_overlap)
+        return self._pipeline.entries(about, text)
+
+    @property
+    def _pipeline(self) -> IngestPipeline:
+        sizes = {"chunk_tokens": self.settings.chunk_tokens, "chunk_overlap": self.settings.chunk_overlap}
+        return IngestPipeline(self.embedder, **sizes, limits=ReadLimits())
 
     @property
     def _spans(self) -> Callable[[str], list[Span]]:

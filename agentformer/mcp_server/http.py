@@ -28,8 +28,6 @@ from agentformer.access.keys import KeyStore
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, TooLarge, Unauthenticated
 from agentformer.http.json_limits import check_values
-from agentformer.http.problems import PROBLEM, Problem, problem_json, problem_of
-from agentformer.http.slow_clients import MCP, TimeBudget
 from agentformer.mcp_server import (
     GRANT,
     MAX_MESSAGE,
@@ -41,6 +39,8 @@ from agentformer.mcp_server import (
     message_error,
 )
 from agentformer.mcp_server.oauth import WELL_KNOWN, Challenge, Tokens
+from agentformer.servers.problems import PROBLEM, Problem, problem_json, problem_of
+from agentformer.servers.slow_clients import MCP, TimeBudget
 from agentformer.settings import Settings
 from agentformer.tools.caller import Caller
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
+from typing import Annotated
 
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends import all_entries, is_live
@@ -16,7 +17,7 @@ from agentformer.memory.contradictions import Contradiction, FactContradictions,
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.duplicates import is_duplicate
 from agentformer.text.normalize import normalized
-from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope
+from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope, Shown
 
 _NO_DUPLICATES = frozenset({*UNSEARCHED_KINDS, "message"})
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
@@ -35,7 +36,8 @@ class Duplicates:
 
     ids: tuple[str, ...]
     versions: tuple[int, ...]
-    similarity: float  # 0..1, the lowest similarity of an entry to the first entry; 1.0 means the same words
+    # The lowest similarity of an entry to the first entry; 1.0 means the same words.
+    similarity: Annotated[float, Shown("The similarity of the entries, from 0 to 1.")]
     excerpt: str  # the beginning of the first entry
 
 
@@ -47,8 +49,8 @@ class Unread:
 
     days: int
     count: int = 0
-    kinds: dict[str, int] = field(default_factory=dict)
-    ids: tuple[str, ...] = ()
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    ids: Annotated[tuple[str, ...], Shown("The ids of the oldest of these entries.")] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,7 @@ class Oversized:
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The result of an audit of the live entries of a namespace; archived and superseded entries are not live.
-    `compared` contains the number of "texts" that were searched for duplicates, and the numbers of "facts" and
-    "core_blocks" that were searched for contradictions. `duplicates` are groups of entries with the same owner and the
+    `duplicates` are groups of entries with the same owner and the
     same details (such as title and metadata). Their texts differ at most in capital letters, white space and the final
     punctuation. `merge_duplicates` can merge them. `near_duplicates` are groups of similar texts; a person must decide
     whether they are duplicates. Messages, working entries and parts of documents are not compared, because people
@@ -73,13 +74,24 @@ class AuditReport:
 
     namespace: str
     entries: int
-    compared: dict[str, int] = field(default_factory=dict)
-    duplicates: tuple[Duplicates, ...] = ()
-    near_duplicates: tuple[Duplicates, ...] = ()
+    compared: Annotated[
+        Mapping[str, int],
+        Shown(
+            "The number of `texts` that were searched for duplicates, and the numbers of `facts` and of `core_blocks` "
+            "that were searched for contradictions."
+        ),
+    ] = field(default_factory=dict)
+    duplicates: Annotated[
+        tuple[Duplicates, ...], Shown("Groups of entries with the same text, owner, title and metadata.")
+    ] = ()
+    near_duplicates: Annotated[
+        tuple[Duplicates, ...], Shown("Groups of similar entries, which a person should compare.")
+    ] = ()
     unread: Unread = field(default_factory=lambda: Unread(UNREAD_DAYS))
     contradictions: tuple[Contradiction, ...] = ()
     oversized: tuple[Oversized, ...] = ()
-    notes: tuple[str, ...] = ()  # the limits that the audit reached, with what was not examined or not listed
+    # Also the limits that the audit reached.
+    notes: Annotated[tuple[str, ...], Shown("Descriptions of the checks that were not done, with the reasons.")] = ()
 
 
 def audit(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Unpack
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound, retried
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries
 from agentformer.memory.hierarchical import HierarchicalMemory
@@ -16,7 +16,6 @@ from agentformer.records import fields
 from agentformer.types import CONTAINER_KINDS, DEFAULT_NAMESPACE, Condition, Decay, MemoryBackend, MemoryEntry, Scope
 
 _GROUP = 490  # source ids in one filter
-_ATTEMPTS = 10  # attempts of an upsert while other callers store, change or remove the same records
 _REPLACED = (
     *("content", "title", "kind", "category", "salience", "speaker", "metadata"),
     *("occurred_at", "valid_from", "valid_to", "expires_at"),
@@ -34,12 +33,15 @@ class _Stored(Conflict):
 
 
 class BatchOperations:
-    """The methods of `MemoryManager` for many entries."""
+    """Reads, counts, replaces and removes many entries of a backend at once."""
 
-    _backend: MemoryBackend
-    _usage: UsageCounter
-    _decay: Decay
-    hierarchical: HierarchicalMemory
+    def __init__(
+        self, backend: MemoryBackend, hierarchical: HierarchicalMemory, usage: UsageCounter, decay: Decay
+    ) -> None:
+        self._backend = backend
+        self._usage = usage
+        self._decay = decay
+        self.hierarchical = hierarchical
 
     def count(self, **scope: Unpack[ScopeFields]) -> int:
         """Return the number of entries in the scope. `scope` contains the filters of `MemoryManager.search`."""
@@ -106,12 +108,8 @@ class BatchOperations:
                 "source_id", f"is missing in {len(missing)} items; an upsert needs the id of each record"
             )
         wanted = {_record(entry): entry for entry in new}
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._upsert(wanted)
-            except (Conflict, NotFound):  # a repeated upsert skips the entries that it has already written
-                continue
-        return self._upsert(wanted)
+        # A repeated upsert skips the entries that it has already written.
+        return retried(lambda: self._upsert(wanted), on=(Conflict, NotFound))
 
     def upsert(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
         """Store the entry of one record of the host application; see `upsert_many`."""
@@ -161,16 +159,6 @@ def existing(backend: MemoryBackend, entry_id: str) -> MemoryEntry:
     if entries := backend.get([fields.name("entry_id", entry_id)]):
         return entries[0]
     raise NotFound(f"there is no entry {entry_id}")
-
-
-def existing_document(backend: MemoryBackend, document_id: str, namespace: str | None) -> MemoryEntry:
-    """Return the entry of the document with this id. Raises `NotFound` if the namespace has no such document. If
-    `namespace` is None, all namespaces are searched."""
-    entries = backend.get([document_id])
-    if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
-        place = f" in namespace {namespace}" if namespace else ""
-        raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
-    return entries[0]
 
 
 def changeable(backend: MemoryBackend, entry_id: str) -> MemoryEntry:

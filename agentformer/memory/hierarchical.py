@@ -13,17 +13,15 @@ import dataclasses
 import json
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, TypedDict, Unpack
 
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import InvalidInput, NotFound, retried
 from agentformer.memory.backends import all_entries, by_time
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
 BLOCK_KIND = "block"
-_ATTEMPTS = 100  # attempts of an edit while other callers edit the same block
 _PAGE = 1000
 
 
@@ -162,10 +160,7 @@ def _checked_owner(
 def _repeat(edit: Callable[[], MemoryEntry], name: str) -> MemoryEntry:
     """Call the function `edit`, and return its result. If `edit` fails because another caller changed the block `name`
     at the same time, call `edit` again. Raises `Conflict` after many attempts."""
-    for _ in range(_ATTEMPTS):
-        with suppress(Conflict):
-            return edit()
-    raise Conflict(f"core block {name!r} is edited by too many callers at the same time; try again")
+    return retried(edit, busy=f"core block {name!r} is edited by too many callers at the same time; try again")
 
 
 class HierarchicalMemory:

@@ -12,17 +12,16 @@ from dataclasses import replace
 
 from agentformer.records import fields
 from agentformer.text.instructions import instructions_in
-from agentformer.types import MemoryEntry, Scope, new_id
+from agentformer.types import NOBODY, MemoryEntry, Scope, new_id
 
 INSTRUCTION = "instruction"  # the kind of the entries
-_NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
 
 
 def instructions_in_scope(scope: Scope) -> Scope:
     """Return the scope of the instructions that hold for the user of `scope`: those of this user, and those without a
     user. Without a user, the instructions of users are left out."""
     kept = replace(scope, tiers=("semantic",), kinds=(INSTRUCTION,), or_nobody=True)
-    return replace(kept, user_id=_NOBODY) if scope.user_id is None else kept
+    return replace(kept, user_id=NOBODY) if scope.user_id is None else kept
 
 
 def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:

@@ -10,11 +10,11 @@ import logging
 import os
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, is_live
@@ -22,7 +22,7 @@ from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.summaries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.records.codec import now
 from agentformer.records.scopes import expired
-from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, new_id
+from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, Shown, new_id
 
 if TYPE_CHECKING:
     from agentformer.memory.summaries.summarizer import Summarizer, Summary
@@ -35,20 +35,19 @@ _MAX_SESSIONS = 4096  # maximum number of sessions whose message counts are kept
 
 @dataclass(frozen=True, slots=True)
 class CleaningReport:
-    """The result of one run. `expired` are the ids of the expired entries that were archived. `sessions` is the number
-    of sessions that had entries to summarize. `summaries` are the ids of the new summaries, and `archived` is the
-    number of entries that they replaced. `busy` are the ids of the sessions that another caller was cleaning.
-    `conflicts` is the number of groups that were not summarized, because an entry changed or an error occurred; the
-    next run tries them again. `outcomes` maps each way of making a summary, such as `model`, to the number of
-    summaries. `MemoryCleaner.status` returns the last error."""
+    """The result of one run. `archived` is the number of entries that the summaries replaced. `conflicts` are groups
+    that were not summarized, because an entry changed or an error occurred; the next run tries them again.
+    `MemoryCleaner.status` returns the last error."""
 
-    sessions: int = 0
-    summaries: tuple[str, ...] = ()
+    sessions: Annotated[int, Shown("The number of sessions that had messages to summarize.")] = 0
+    summaries: Annotated[tuple[str, ...], Shown("The ids of the new summaries.")] = ()
     archived: int = 0
-    busy: tuple[str, ...] = ()
-    conflicts: int = 0
-    outcomes: dict[str, int] = field(default_factory=dict)
-    expired: tuple[str, ...] = ()
+    busy: Annotated[tuple[str, ...], Shown("The sessions that another caller is summarizing now.")] = ()
+    conflicts: Annotated[int, Shown("The number of groups of messages for which no summary could be stored.")] = 0
+    outcomes: Annotated[Mapping[str, int], Shown("The number of summaries for each method of summarizing.")] = field(
+        default_factory=dict
+    )
+    expired: Annotated[tuple[str, ...], Shown("The ids of the expired entries that were archived.")] = ()
 
     def __add__(self, other: CleaningReport) -> CleaningReport:
         return CleaningReport(

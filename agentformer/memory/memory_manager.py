@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries, is_expired
-from agentformer.memory.batches import BatchOperations, changeable, existing, existing_document
+from agentformer.memory.batches import BatchOperations, changeable, existing
 from agentformer.memory.hierarchical import HierarchicalMemory
 from agentformer.memory.learning.journal import repeats
 from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
@@ -19,6 +19,7 @@ from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
 from agentformer.records.scopes import effective_salience
+from agentformer.search.reading import existing_document
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     RESERVED_KINDS,
@@ -76,13 +77,10 @@ class MemoryManager(BatchOperations):
         decay_rates: Mapping[str, float],
         delete_originals: Callable[[], None],
     ) -> None:
-        self._backend = backend
+        super().__init__(backend, hierarchical, usage, Decay(dict(decay_rates)))
         self._cleaner = cleaner
         self._parts = parts
-        self._usage = usage
-        self._decay = Decay(dict(decay_rates))
         self._delete_originals = delete_originals
-        self.hierarchical = hierarchical
         self.core = hierarchical.core  # the named blocks that are in every context
 
     def add_message(self, session_id: str, role: str, content: str, **values: Unpack[MessageFields]) -> MemoryEntry:

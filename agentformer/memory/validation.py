@@ -84,27 +84,32 @@ class CleaningScope(TypedDict, total=False):
     project: str | None
 
 
-class ScopeFields(Place, total=False):
+class Filters(TypedDict, total=False):
+    """The filters of searches and of questions."""
+
+    metadata: Mapping[str, Any] | None  # an entry must have these keys with these values
+    where: Where | None  # a tree of conditions on metadata and fields; see docs/MEMORY.md
+    document_id: str | None  # selects only the pages and chunks of this document
+    since: date | str | None  # inclusive; the date is `occurred_at`, or `created_at` of an entry without `occurred_at`
+    until: date | str | None  # exclusive for a time, inclusive for a whole day
+    as_of: datetime | str | None  # the entries that held at this time; None: now
+
+
+class ScopeFields(Place, Filters, total=False):
     """Keyword arguments that select the entries for a call, such as a search."""
 
     tiers: Sequence[str]
     kinds: Sequence[str]
     categories: Sequence[str]
-    metadata: Mapping[str, Any] | None  # an entry must have these keys with these values
     occurred_from: datetime | str | None  # inclusive
     occurred_to: datetime | str | None  # exclusive
-    since: date | str | None  # inclusive; the date is `occurred_at`, or `created_at` of an entry without `occurred_at`
-    until: date | str | None  # exclusive for a time, inclusive for a whole day
     source_type: str | None
     source_id: str | None
     parent_id: str | None
-    document_id: str | None  # selects only the pages and chunks of this document
     min_salience: float  # 0..1, after decay
     include_archived: bool
     include_summarized: bool  # also the archived originals of summaries, but no other archived entries
-    as_of: datetime | str | None  # the entries that held at this time; None: now
     or_nobody: bool  # if a user or project is given, also select entries without a user or project
-    where: Where | None  # a tree of conditions on metadata and fields; see docs/MEMORY.md
 
 
 ROLES = ("user", "assistant", "system", "tool")

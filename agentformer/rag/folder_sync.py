@@ -14,49 +14,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 from unicodedata import normalize
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, SpaceMismatch, StoreError
+from agentformer.rag.document_store import DocumentStore
 from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
 from agentformer.rag.uploads import Origin, safe_name
 from agentformer.records.integrity.files import kind_of, real_path
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import MemoryEntry, Scope, Shown
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
 _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
 
 
-class DocumentChanges(NamedTuple):
-    """The functions that change documents. `put(data, document)` stores the bytes of a file as this document, and
-    returns the stored document. `rename(data, id, document)` renames the stored document `id`, whose bytes are `data`:
-    it gets the name, the origin and the file stamp of `document`, and keeps its chunks and vectors. `remove(id)`
-    deletes a document, or raises `NotFound` if it is not stored. `is_text(head)` returns whether a file that begins
-    with these bytes is text."""
-
-    put: Callable[[bytes, Document], Document]
-    rename: Callable[[bytes, str, Document], Document]
-    remove: Callable[[str], None]
-    is_text: Callable[[bytes], bool]
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class SyncReport:
-    """The result of a sync. The names are paths in the folder, with `/`. `renamed` contains pairs of the former and the
-    new name. `skipped` are the files that were left out. `failed` are the files that could not be read or have no
-    usable text. Both contain the reason for each file. `unchanged` is a number of files. `left` is the number of files
-    that were not handled in time; the next sync handles them, and removes the documents of missing files."""
+    """The result of a sync. The names are paths in the folder, with `/`. `unchanged` is a number of files. `left` is
+    the number of files that were not handled in time; the next sync handles them, and removes the documents of missing
+    files."""
 
     folder: str
     added: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    renamed: tuple[tuple[str, str], ...] = ()
+    renamed: Annotated[tuple[tuple[str, str], ...], Shown("Pairs of the former and the new name.")] = ()
     removed: tuple[str, ...] = ()
     unchanged: int = 0
-    skipped: tuple[Problem, ...] = ()
-    failed: tuple[Problem, ...] = ()
-    left: int = 0
+    skipped: Annotated[tuple[Problem, ...], Shown("Files that are left out, such as binary files.")] = ()
+    failed: Annotated[tuple[Problem, ...], Shown("Files that cannot be read or have no usable text.")] = ()
+    left: Annotated[int, Shown("The number of files that remain for the next request.")] = 0
     seconds: float = 0.0
 
 
@@ -79,19 +66,19 @@ class _Known(NamedTuple):
 
 
 class FolderSync:
-    """One sync of the folder `root` with the documents of a namespace. `metadata` is stored with new and changed
-    documents; if it is None, changed documents keep their metadata. The folders `own` are not read."""
+    """One sync of the folder `root` with the documents of a namespace in `store`. `metadata` is stored with new and
+    changed documents; if it is None, changed documents keep their metadata. The folders `own` are not read."""
 
     def __init__(
         self,
-        changes: DocumentChanges,
+        store: DocumentStore,
         root: Path,
         namespace: str,
         metadata: Mapping[str, Any] | None,
         limits: SizeLimits,
         own: Iterable[Path] = (),
     ) -> None:
-        self._changes = changes
+        self._store = store
         self._origin = Origin.of_file(root).path
         self._root = real_path(root, "folder")  # differs from the origin if the path is not UTF-8
         self._namespace = namespace
@@ -198,12 +185,12 @@ class FolderSync:
         are gone, as `_by_content` returns them. If a new file has the bytes of one of them, rename this document, and
         return its former path. Otherwise, return ""."""
         try:
-            data, stamp = read_file(file, self._limits, self._changes.is_text)
+            data, stamp = read_file(file, self._limits, self._store.is_text)
             document = self._document(file, data, stamp)
             candidates = moved.get((bytes.fromhex(document.sha256), file.path.suffix), []) if known is None else []
             if candidates:
                 origin, former = candidates.pop()
-                self._changes.rename(data, former.id, document)
+                self._store.rename(data, former.id, document)
                 self._lists["renamed"].append((self._name_of(origin), encodable(file.name)))
                 return origin
             self._put(file, known, data, document)
@@ -232,7 +219,7 @@ class FolderSync:
         )
 
     def _put(self, file: FolderFile, known: _Known | None, data: bytes, document: Document) -> None:
-        result = self._changes.put(data, document)
+        result = self._store.put(data, document, given_metadata=self._metadata is not None)
         if result.status in _UNUSABLE:
             self._found.failed.append(Problem(file.name, result.reason))
         elif result.unchanged:
@@ -242,7 +229,7 @@ class FolderSync:
 
     def _remove(self, origin: str, known: _Known) -> None:
         try:
-            self._changes.remove(known.id)
+            self._store.remove(known.id, namespace=self._namespace)
         except (NotFound, Conflict):  # another caller has removed or replaced it
             return
         self._lists["removed"].append(self._name_of(origin))

@@ -20,6 +20,7 @@ from agentformer.rag.file_stores import (
     unwritable,
 )
 from agentformer.rag.ownership import Owner, claim, owner_of, settle
+from agentformer.search.reading import all_entries
 from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
@@ -33,7 +34,6 @@ _UPLOAD = ".upload-"  # the name of an upload begins with this; it is also the n
 _SHARED_UPLOAD, _SHARED_GUARD = "upload/", "originals"  # names of the locks in a shared database
 _LOCK_SECONDS = 60.0  # maximum wait for the lock of the folder, which is held only for short steps
 _POLL_SECONDS = 0.005
-_PAGE = 500  # documents that are read at a time
 
 DATABASE = "database"  # the setting for files in the database of the memory
 
@@ -48,33 +48,6 @@ class SharedPlace(Protocol):
     def locks(self) -> SharedLocks: ...
 
 
-class Upload(Protocol):
-    """A running upload. While the caller holds the lock of the upload, no process deletes the original files of the
-    upload."""
-
-    name: str
-
-    def acquire(self) -> None: ...
-
-    def release(self) -> None: ...
-
-
-class Uploads(Protocol):
-    """The running uploads. Each holds a lock, which shows other processes that it is running."""
-
-    def new(self) -> Upload: ...
-
-    def exist(self) -> bool: ...
-
-    def names(self) -> set[str]: ...
-
-    def is_running(self, name: str) -> bool: ...
-
-    def forget(self, name: str) -> None: ...
-
-    def exclusive(self) -> AbstractContextManager[object]: ...
-
-
 class Originals:
     """The original files of the documents of `backend`, stored in `files`. The backend also lists absent documents:
     documents that an upload has announced but not stored yet, and removed documents. `sweep` deletes only files of
@@ -82,7 +55,11 @@ class Originals:
     the original files of the upload are deleted."""
 
     def __init__(
-        self, folder: Path, backend: MemoryBackend, files: OriginalFiles | None = None, uploads: Uploads | None = None
+        self,
+        folder: Path,
+        backend: MemoryBackend,
+        files: OriginalFiles | None = None,
+        uploads: _Uploads | _SharedUploads | None = None,
     ) -> None:
         """`folder` contains the locks (unless `uploads` has them) and the original files (unless `files` has them)."""
         self.files = files or LocalFiles(folder)
@@ -139,10 +116,8 @@ class Originals:
         """Return the SHA-256 of the files of all documents."""
         digests: set[str] = set()
         for namespace in self._backend.namespaces():
-            scope, after = Scope(namespace, kinds=("document",), include_archived=True), ""
-            while page := self._backend.list(scope, after=after, limit=_PAGE):
-                digests.update(str(entry.metadata.get("sha256")) for entry in page)
-                after = page[-1].id
+            scope = Scope(namespace, kinds=("document",), include_archived=True)
+            digests.update(str(entry.metadata.get("sha256")) for entry in all_entries(self._backend, scope))
         return {digest for digest in digests if SHA256.fullmatch(digest)}
 
     @contextmanager

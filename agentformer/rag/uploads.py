@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
 from agentformer.errors import Conflict, InvalidInput
-from agentformer.rag.documents import Document
+from agentformer.rag.documents import Document, document_of
 from agentformer.records.filters import json_equal
 from agentformer.records.integrity.files import kind_of, open_regular_file
+from agentformer.search.reading import all_entries
 from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
 
 OnConflict = Literal["replace", "keep-both", "fail"]
-_PAGE = 100  # documents read at a time
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
 _MAX_SUFFIX = 20  # code points of a suffix that a shortened name keeps
 
@@ -67,6 +67,11 @@ class Placement:
         return [[entry.id for entry in self.former if entry not in self.kept]]
 
 
+class Refused(Conflict):
+    """Raised if `on_conflict` is `fail` and the document is stored with other content or other metadata. Another
+    attempt would be refused, too."""
+
+
 def identity(document: Document) -> tuple[str, str, str]:
     """Return the key of a document: (namespace, path of the origin, name). The name is "" if there is a path."""
     return document.namespace, document.origin, "" if document.origin else document.name
@@ -90,7 +95,7 @@ def place(
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document with
     an origin is identified by the origin. A document without an origin is identified by its name. `given_metadata` is
     True if the metadata of `document` come from the caller. If `on_conflict` is `fail`, a stored document with other
-    bytes, or with other metadata than the caller gave, raises `Conflict`."""
+    bytes, or with other metadata than the caller gave, raises `Refused`."""
     stored = _Stored(backend, document)
     own = stored.of_origin() if document.origin else stored.of_name(document.name)
     same = stored.with_same_bytes(own)
@@ -98,7 +103,7 @@ def place(
     if on_conflict == "keep-both" and same is None:  # a stored file without usable text is kept, too
         changed = [entry for entry in own if entry.metadata["sha256"] != document.sha256]
     if changed and on_conflict == "fail":
-        raise Conflict(
+        raise Refused(
             f"the document {changed[0].content[:200]!r} ({changed[0].id}) is stored with other content; "
             "upload with on_conflict=replace or keep-both, or remove the document first"
         )
@@ -116,7 +121,7 @@ def place(
     if not given_metadata or json_equal(same.metadata["given"], {**document.metadata}):
         return Placement(document, (), same, check, kept=tuple(entry for entry in own if entry.id != same.id))
     if on_conflict == "fail":
-        raise Conflict(
+        raise Refused(
             f"the document {same.content[:200]!r} ({same.id}) is stored with other metadata; "
             "upload with on_conflict=replace, or upload without metadata"
         )
@@ -133,6 +138,16 @@ def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Documen
     own = Scope(document.namespace, kinds=("document",), metadata={"origin": former.metadata["origin"]})
     check = unchanged([*stored.seen, (own, [former.id])])
     return Placement(renamed, (former,), former, check, new_metadata=True)
+
+
+def place_again(backend: MemoryBackend, entry: MemoryEntry) -> Placement:
+    """Return the placement of a new version of the stored document `entry` with the same bytes. Raises `Conflict` if
+    the document is no longer stored."""
+    document = document_of(entry)
+    stored = _Stored(backend, document)
+    if entry.id not in {same.id for same in stored.of_bytes()}:
+        raise Conflict(f"the document {document.name[:200]!r} was changed in the meantime; try again")
+    return Placement(document, (entry,), None, unchanged(stored.seen))
 
 
 def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -> MemoryEntry:
@@ -164,12 +179,16 @@ class _Stored:
         if entries := self._select(origin=document.origin):
             return entries
         names = {PurePosixPath(path).name for path in (document.origin, document.name)}
-        equal = (entry for entry in self._select(sha256=document.sha256) if "origin" not in entry.metadata)
+        equal = (entry for entry in self.of_bytes() if "origin" not in entry.metadata)
         return [entry for entry in equal if PurePosixPath(entry.metadata["name"]).name in names][:1]
 
     def of_name(self, name: str) -> list[MemoryEntry]:
         """Return the documents that have this name and no origin."""
         return [entry for entry in self._select(name=name) if not entry.metadata.get("origin")]
+
+    def of_bytes(self) -> list[MemoryEntry]:
+        """Return the documents that have the bytes of the upload."""
+        return self._select(sha256=self._document.sha256)
 
     def with_same_bytes(self, entries: Sequence[MemoryEntry]) -> MemoryEntry | None:
         """Return the first of the entries that is usable and has the bytes of the upload, or None."""
@@ -208,9 +227,7 @@ class _Stored:
         return self._read(Scope(self._document.namespace, kinds=("document",), metadata=metadata))
 
     def _read(self, scope: Scope) -> list[MemoryEntry]:
-        entries: list[MemoryEntry] = []
-        while page := self._backend.list(scope, after=entries[-1].id if entries else "", limit=_PAGE):
-            entries += page
+        entries = [*all_entries(self._backend, scope)]
         self.seen.append((scope, [entry.id for entry in entries]))
         return entries
 

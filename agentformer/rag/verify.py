@@ -13,7 +13,7 @@ import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
 from agentformer.rag.documents import Document
@@ -22,6 +22,7 @@ from agentformer.rag.verify_files import verify_access, verify_jobs, verify_keys
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.search.reading import all_entries
 from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
 
 _PAGE = 500  # entries listed at a time
@@ -40,12 +41,6 @@ class StoreParts(NamedTuple):
     originals: Originals
     index_dir: Path
     private: tuple[Path, ...] = ()
-
-
-class _Listing(Protocol):
-    """A snapshot or an open backend, from which a check lists entries."""
-
-    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]: ...
 
 
 class _Survey:
@@ -127,7 +122,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     return [*checks, *(each.to_check() for each in findings)]
 
 
-def _problems(listing: _Listing, document: MemoryEntry) -> Iterator[str]:
+def _problems(listing: MemoryBackend | MemorySnapshot, document: MemoryEntry) -> Iterator[str]:
     """Yield a message for each problem of a document: a wrong number of pages or chunks, or a chunk whose text differs
     from the text at the position of the chunk in its page."""
     name = _name(document)
@@ -260,14 +255,11 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
     return findings
 
 
-def _all(listing: _Listing, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
-    """Yield the entries of a scope, including archived entries. If `kinds` are given, yield only entries of these
+def _all(listing: MemoryBackend | MemorySnapshot, scope: Scope, *kinds: str) -> Iterator[MemoryEntry]:
+    """Return the entries of a scope, including archived entries. If `kinds` are given, return only entries of these
     kinds."""
     scope = dataclasses.replace(scope, include_archived=True, kinds=kinds or scope.kinds)
-    after = ""
-    while entries := listing.list(scope, after=after, limit=_PAGE):
-        yield from entries
-        after = entries[-1].id
+    return all_entries(listing, scope, _PAGE)
 
 
 def _name(document: MemoryEntry) -> str:

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
-from agentformer.types import Hit, Hits, StepResult
+from agentformer.types import Hit, Hits, Shown, StepResult
 
 _FOUND = "found"  # the order of the store, before the first step
 
@@ -30,9 +30,15 @@ class Move(NamedTuple):
 class Change(NamedTuple):
     """What a step has changed: the number of hits that it left out, and the hits of the result that it moved."""
 
-    step: str
-    left_out: int
-    moved: tuple[Move, ...]
+    step: Annotated[
+        str,
+        Shown(
+            "The name of the step: `salience`, `relevance`, `noise floor`, `least score`, `newest facts` or `limit`. "
+            "docs/RETRIEVAL.md explains them."
+        ),
+    ]
+    left_out: Annotated[int, Shown("The number of hits that the step left out.", least=0)]
+    moved: Annotated[tuple[Move, ...], Shown("The hits of the result that the step moved.")]
 
 
 def run(hits: Hits, steps: Sequence[Step]) -> Hits:

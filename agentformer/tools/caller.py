@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
-from agentformer.tools.removals import Removals
+from agentformer.rag.removals import Removals
 from agentformer.types import MemoryEntry, Where
 
 _SHOWN = 200  # characters of a path that a message contains

@@ -22,8 +22,8 @@ from agentformer.tools.memory_tools import AsOf, Metadata, Namespace, Since, Unt
 from agentformer.tools.questions import ChunkFilters
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.result_json import (
+    answer_json,
     brief_document_json,
-    citation_json,
     context_passage_json,
     document_json,
     passage_json,
@@ -33,6 +33,7 @@ from agentformer.tools.result_json import (
 _PASSAGE = 1_500  # characters of a passage that is returned with an answer; few chunks are longer
 _NAMES_OF_METADATA = AliasChoices("metadata", "filters")  # the second name is the former one
 _MAX_NAMES = 100  # names in each list of a report for a language model
+_NOT_FOR_MODELS = ("hits", "timings", "complete", "unsupported")  # fields of an answer; `passages` has the hits
 _NO_QUOTE = "No single sentence answers this; read the passages."
 
 
@@ -140,14 +141,11 @@ class DocumentTools:
         else:
             context = self._rag.context(question, max_tokens=context_tokens, **scope)
             passages = [context_passage_json(passage) for passage in context.passages]
-        return {
-            "answer": _NO_QUOTE if caller.extractive and answer.mode == "none" and answer.hits else answer.text,
-            "mode": answer.mode,
-            "confidence": None if answer.confidence is None else round(answer.confidence, 2),
-            "citations": [citation_json(citation) for citation in answer.citations],
-            "passages": passages,
-            "warnings": list(answer.warnings),
-        }
+        told = {name: value for name, value in answer_json(answer).items() if name not in _NOT_FOR_MODELS}
+        if caller.extractive and answer.mode == "none" and answer.hits:
+            told["answer"] = _NO_QUOTE
+        confidence = None if answer.confidence is None else round(answer.confidence, 2)
+        return {**told, "confidence": confidence, "passages": passages}
 
     @tool("List documents", Hints(PERMISSIONS["rag_list"], idempotent=True))
     def rag_list(

@@ -6,23 +6,29 @@ import dataclasses
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import closing
-from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentformer.errors import InvalidInput
 from agentformer.memory import validation
-from agentformer.memory.batches import existing_document
 from agentformer.memory.usage import UsageCounter
-from agentformer.rag.answer.sources import SourceName, checked_sources, main_document, with_items, with_sources
+from agentformer.memory.validation import Filters
+from agentformer.rag.answer.sources import (
+    Found,
+    SourceName,
+    checked_sources,
+    main_document,
+    with_items,
+    with_sources,
+)
 from agentformer.records import fields
-from agentformer.records.filters import parse
-from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, Hit, Hits, MemoryBackend, Query, Scope, Where
+from agentformer.search.reading import existing_document
+from agentformer.types import Answer, AnswerEvent, Decay, Hits, MemoryBackend, Query
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.answer.context import PassageBuilder, PassageContext
 
-_MAX_TOKENS = 4096  # of an answer
+MAX_TOKENS = 4096  # of an answer
 # The number of hits whose sentences may be quoted: the best `top_k` hits, and the next hits of the same documents.
 # Chosen on questions about reports and manuals; see bench/log/answers.md.
 _QUOTABLE = 5
@@ -39,25 +45,23 @@ class QuestionLimits:
     max_chars: int = 8_000
 
 
-class ChunkFilters(TypedDict, total=False):
+class ChunkFilters(Filters, total=False):
     """Keyword arguments that select the chunks and memories from which a question is answered. The default of
     `namespace` is "default". A key that is left out allows every value, except `user_id`: without it, memories that
-    belong to a user are left out, unless `every_user` is true."""
+    belong to a user are left out, unless `every_user` is true. A document has the time when it was stored."""
 
     namespace: str
-    metadata: Mapping[str, Any] | None  # the metadata of a document must have these values
-    where: Where | None  # a tree of conditions on metadata and fields
     filters: Mapping[str, Any] | None  # the former name of `metadata`
-    document_id: str | None
-    since: date | str | None  # inclusive; a document has the time when it was stored
-    until: date | str | None  # exclusive for a time, inclusive for a whole day
-    as_of: datetime | str | None  # the entries that held at this time; None: now
     sources: Collection[SourceName] | None  # "documents", "memories" or both (the default)
     user_id: str | None  # memories of this user, and those of no user; None: only those of no user
     project: str | None  # memories of this project, and those of no project; None: of every project
     every_user: bool  # without `user_id`: the memories of all users
     messages: bool  # False: memories except messages
     session_id: str | None  # a session whose messages are left out, because the caller reads them already
+
+
+# The filters that select documents; the others select memories.
+_OF_DOCUMENTS = ("namespace", *Filters.__annotations__)
 
 
 class _Stopwatch:
@@ -79,16 +83,13 @@ class _Stopwatch:
         return {name: round(seconds * 1000, 2) for name, seconds in spans.items()}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Found:
-    """The result of the search for a question. `hits` are the best chunks, `more` are the next chunks, and `context`
-    contains the passages that the language model receives (None without a language model). `searched` are the sources
-    that were searched."""
+class _Searched(NamedTuple):
+    """The result of the search for a question, and the context with the passages that the language model receives
+    (None without a language model)."""
 
-    hits: Hits
-    more: tuple[Hit, ...]
+    found: Found
     context: PassageContext | None
-    searched: tuple[SourceName, ...]
+    warnings: tuple[str, ...]
     stopwatch: _Stopwatch
 
 
@@ -119,26 +120,17 @@ class Questions:
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None, extractive: bool
     ) -> Answer:
         """Return an answer. `RAGTool.query` describes the parameters and errors."""
-        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
-        found = self._find(question, filters, top_k, extractive=extractive)
-        given = found.context.hits if found.context else ()
-        answer = self._answerer().answer(
-            question,
-            found.hits,
-            given=given,
-            more=found.more,
-            max_tokens=max_tokens,
-            extractive=extractive,
-            searched=found.searched,
-        )
-        return self._completed(answer, found)
+        max_tokens = _checked_tokens(max_tokens, MAX_TOKENS)
+        searched = self._find(question, filters, top_k, extractive=extractive)
+        answer = self._answerer().answer(searched.found, max_tokens=max_tokens, extractive=extractive)
+        return self._completed(answer, searched)
 
     def stream(
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None
     ) -> Generator[AnswerEvent, None, None]:
         """Return a generator of the pieces of an answer. `RAGTool.stream` describes the parameters and errors."""
-        max_tokens = _checked_tokens(max_tokens, _MAX_TOKENS)
-        return self._events(question, self._find(question, filters, top_k, extractive=False), max_tokens)
+        max_tokens = _checked_tokens(max_tokens, MAX_TOKENS)
+        return self._events(self._find(question, filters, top_k, extractive=False), max_tokens)
 
     def context(self, question: str, filters: ChunkFilters, *, max_tokens: int | None) -> PassageContext:
         """Return the passages for a question. `RAGTool.context` describes the parameters and errors."""
@@ -148,7 +140,7 @@ class Questions:
         self._usage.count(dict.fromkeys(id_ for passage in context.passages for id_ in passage.entry_ids), reads=1)
         return context
 
-    def _find(self, question: str, filters: ChunkFilters, top_k: int | None, *, extractive: bool) -> _Found:
+    def _find(self, question: str, filters: ChunkFilters, top_k: int | None, *, extractive: bool) -> _Searched:
         """Search for the passages that answer a question. If `top_k` is given, a language model receives only passages
         of the first `top_k` hits. If `extractive` is true, no passages are prepared for a language model."""
         stopwatch = _Stopwatch()
@@ -156,35 +148,32 @@ class Questions:
         uses_model = not extractive and self._answerer().model is not None
         candidates = self._contexts().candidates if uses_model and top_k is None else 0
         quotable = limit if top_k is not None else max(limit, _QUOTABLE)
-        found = self._search(question, filters, max(quotable, candidates))
-        hits = found.with_hits(found[:limit])
+        ranked = self._search(question, filters, max(quotable, candidates))
+        hits = ranked.with_hits(ranked[:limit])
         self._usage.count((hit.entry.id for hit in hits), matches=1)
         context = None
         if uses_model:
-            wider = found if top_k is not None else self._with_items(question, filters, found)
+            wider = ranked if top_k is not None else self._with_items(question, filters, ranked)
             context = self._contexts().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
         named = filters.get("document_id") is not None
-        searched = ("documents",) if named else checked_sources(filters.get("sources"))
-        return _Found(hits, tuple(found[limit:quotable]), context, searched, stopwatch)
+        sources = ("documents",) if named else checked_sources(filters.get("sources"))
+        given = context.hits if context else ()
+        return _Searched(
+            Found(question, hits, ranked[limit:quotable], given, sources), context, hits.warnings, stopwatch
+        )
 
     def _search(self, question: str, filters: ChunkFilters, limit: int) -> Hits:
         validation.check_known(filters, ChunkFilters.__annotations__)
         _check_question(question, self._limits.max_chars)
-        since, until = fields.period(filters.get("since"), filters.get("until"))
-        metadata = "metadata" if filters.get("filters") is None else "filters"
-        if metadata == "filters" and filters.get("metadata") is not None:
-            raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
-        chunks = Scope(
-            fields.name("namespace", filters.get("namespace", DEFAULT_NAMESPACE)),
-            kinds=("chunk",),
-            metadata=fields.metadata(filters.get(metadata), metadata),
-            where=parse(filters.get("where")),
-            document_id=fields.optional_name("document_id", filters.get("document_id")),
-            since=since,
-            until=until,
-            as_of=fields.moment("as_of", filters.get("as_of")),
-        )
+        metadata = filters.get("metadata")
+        if (former := filters.get("filters")) is not None:
+            if metadata is not None:
+                raise InvalidInput("filters", "is another name of `metadata`; give only `metadata`")
+            metadata = fields.metadata(former, "filters")
+        given = {name: value for name, value in filters.items() if name in _OF_DOCUMENTS}
+        documents = validation.scope_from({**given, "metadata": metadata}, Decay())
+        chunks = dataclasses.replace(documents, kinds=("chunk",))
         scope = with_sources(chunks, filters)
         if scope is chunks:
             hits = self._backend.search(Query(question, chunks, limit))
@@ -205,31 +194,27 @@ class Questions:
         narrowed: ChunkFilters = {**filters, "document_id": document}
         return with_items(hits, self._search(" ".join(items), narrowed, self._contexts().candidates))
 
-    def _events(self, question: str, found: _Found, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
-        stopwatch, given = found.stopwatch, found.context.hits if found.context else ()
-        answerer = self._answerer()
-        stream = answerer.stream(
-            question, found.hits, given=given, more=found.more, max_tokens=max_tokens, searched=found.searched
-        )
-        with closing(stream) as events:
+    def _events(self, searched: _Searched, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
+        stopwatch = searched.stopwatch
+        with closing(self._answerer().stream(searched.found, max_tokens=max_tokens)) as events:
             for event in events:
                 stopwatch.first_token = stopwatch.first_token or time.perf_counter()
-                yield self._completed(event, found) if isinstance(event, Answer) else event
+                yield self._completed(event, searched) if isinstance(event, Answer) else event
 
-    def _completed(self, answer: Answer, found: _Found) -> Answer:
+    def _completed(self, answer: Answer, searched: _Searched) -> Answer:
         """Return the answer with warnings and timings. If a language model wrote the answer, each citation names the
         chunk that contains the quote, and each passage that the model received counts as read."""
-        citations = answer.citations
-        if answer.mode == "llm" and found.context:
-            read = (id_ for passage in found.context.passages for id_ in passage.entry_ids)
+        citations, context, hits = answer.citations, searched.context, searched.found.hits
+        if answer.mode == "llm" and context:
+            read = (id_ for passage in context.passages for id_ in passage.entry_ids)
             self._usage.count(dict.fromkeys(read), reads=1)
-            citations = tuple(map(found.context.located, citations))
-        self._usage.count((hit.entry.id for hit in answer.hits[len(found.hits) :]), matches=1)
+            citations = tuple(map(context.located, citations))
+        self._usage.count((hit.entry.id for hit in answer.hits[len(hits) :]), matches=1)
         return dataclasses.replace(
             answer,
             citations=citations,
-            warnings=(*found.hits.warnings, *answer.warnings),
-            timings=found.stopwatch.timings(),
+            warnings=(*searched.warnings, *answer.warnings),
+            timings=searched.stopwatch.timings(),
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from datetime import datetime
@@ -16,14 +17,13 @@ from agentformer.types import (
     AnswerEvent,
     AnswerFault,
     AnswerPiece,
-    Citation,
     EmbeddingSpace,
     Hit,
     Hits,
     MemoryEntry,
     Reembedding,
-    Reference,
     SpaceState,
+    shown_fields,
 )
 
 if TYPE_CHECKING:
@@ -33,22 +33,16 @@ if TYPE_CHECKING:
     from agentformer.rag.folder_sync import SyncReport
 
 _FAULT = "urn:agentformer:problem:language-model-unavailable"
+NO_SCORES = ("entry", "originals", "newer")  # the fields of a hit that are no scores
+_NOT_PLAIN = (*NO_SCORES, "votes")
+ON_SERVER = ("origin", "root", "stamp")  # the fields of a document that are not shown
 _METADATA = 2_000  # characters of JSON that a model is shown
 
 
 def answer_json(answer: Answer) -> dict[str, Any]:
     """Return an answer as JSON, with its citations and hits."""
-    return {
-        "answer": answer.text,
-        "mode": answer.mode,
-        "citations": [citation_json(citation) for citation in answer.citations],
-        "hits": [hit_json(hit) for hit in answer.hits],
-        "timings": dict(answer.timings),
-        "warnings": list(answer.warnings),
-        "complete": answer.complete,
-        "confidence": _rounded(answer.confidence),
-        "unsupported": [dataclasses.asdict(sentence) for sentence in answer.unsupported],
-    }
+    hits = [hit_json(hit) for hit in answer.hits]
+    return {**report_json(answer, leave_out=("hits",)), "hits": hits}
 
 
 def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
@@ -62,11 +56,6 @@ def event_json(event: AnswerEvent) -> tuple[str, dict[str, Any]]:
             "detail": event.message,
         }
     return "answer", answer_json(event)
-
-
-def citation_json(citation: Citation) -> dict[str, Any]:
-    """Return a citation as JSON. The score is rounded to 4 digits."""
-    return {**report_json(citation), "score": round(citation.score, 4)}
 
 
 def hit_json(hit: Hit) -> dict[str, Any]:
@@ -162,12 +151,12 @@ def brief_hit_json(hit: Hit, max_chars: int, *, explain: bool = False) -> dict[s
 
 def votes_json(hit: Hit) -> list[dict[str, Any]]:
     """Return the ranked lists that contain the hit. Each has its name, the rank of the hit (from 1), and its weight."""
-    return [{"name": vote.name, "rank": vote.rank, "weight": round(vote.weight, 4)} for vote in hit.votes]
+    return [*map(report_json, hit.votes)]
 
 
 def factors_json(hits: Hits) -> list[dict[str, Any]]:
     """Return the names and values of the factors whose product is the weight of the vectors in a search."""
-    return [{"name": factor.name, "value": round(factor.value, 4)} for factor in hits.factors]
+    return [*map(report_json, hits.factors)]
 
 
 def steps_json(hits: Hits) -> list[dict[str, Any]]:
@@ -219,13 +208,7 @@ def _around(hit: Hit, max_chars: int) -> str:
 
 def passages_json(context: PassageContext) -> dict[str, Any]:
     """Return a context of passages as JSON: the text for a prompt, and the passages."""
-    return {
-        "text": context.text,
-        "tokens": context.tokens,
-        "budget": context.budget,
-        "passages": [report_json(passage) for passage in context.passages],
-        "warnings": list(context.warnings),
-    }
+    return report_json(context, leave_out=("hits", "chunks"))
 
 
 def context_passage_json(passage: ContextPassage) -> dict[str, Any]:
@@ -238,20 +221,24 @@ def context_passage_json(passage: ContextPassage) -> dict[str, Any]:
     }
 
 
-def reference_json(reference: Reference) -> dict[str, Any]:
-    """Return a reference as JSON: the type and id of a record that an application has stored, and its search score."""
-    return {**report_json(reference), "score": round(reference.score, 6)}
-
-
 def context_json(context: Context) -> dict[str, Any]:
     """Return a context as JSON: `messages` in the format of chat APIs, and `report`."""
     messages = [{"role": message.role, "content": message.content} for message in context.messages]
     return {"messages": messages, "report": report_json(context.report)}
 
 
-def report_json(report: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass, such as a report, as JSON."""
-    return {field.name: _plain(getattr(report, field.name)) for field in dataclasses.fields(report)}
+def report_json(record: Any, *, leave_out: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Return the fields of a dataclass or a named tuple, such as a report, as JSON, except the fields in `leave_out`.
+    Their types say how they are shown (see `types.Shown`)."""
+    kind: type = type(record)
+    return {shown: _plain(getattr(record, name), digits) for name, shown, digits in _shown_names(kind, leave_out)}
+
+
+@functools.cache
+def _shown_names(record: type, leave_out: tuple[str, ...]) -> list[tuple[str, str, int | None]]:
+    """Return the name of each field, its name in JSON, and the decimal digits to which it is rounded."""
+    fields = shown_fields(record).items()
+    return [(name, shown.name, shown.digits) for name, (_, shown) in fields if name not in leave_out]
 
 
 def space_json(state: SpaceState) -> dict[str, Any]:
@@ -273,9 +260,8 @@ def _space(space: EmbeddingSpace) -> dict[str, Any]:
 def document_json(document: Document) -> dict[str, Any]:
     """Return the fields of a document as JSON, except the fields about its file on the server: the paths, and the stamp
     with which a sync detects a changed file. `url` is the URL from which the document was fetched, or ""."""
-    values = {**dataclasses.asdict(document), "metadata": dict(document.metadata)}
-    values["url"] = document.origin if is_url(document.origin) else ""
-    return {name: value for name, value in values.items() if name not in ("origin", "root", "stamp")}
+    url = document.origin if is_url(document.origin) else ""
+    return {**report_json(document, leave_out=ON_SERVER), "url": url}
 
 
 def brief_document_json(document: Document) -> dict[str, Any]:
@@ -286,27 +272,20 @@ def brief_document_json(document: Document) -> dict[str, Any]:
 
 
 def _scores(hit: Hit) -> dict[str, Any]:
-    return {
-        "score": round(hit.score, 6),
-        "dense_score": _rounded(hit.dense_score),
-        "lexical_score": _rounded(hit.lexical_score),
-        "dense_rank": hit.dense_rank,
-        "lexical_rank": hit.lexical_rank,
-        "span": list(hit.span) if hit.span else None,
-        "votes": votes_json(hit),
-    }
+    return {**report_json(hit, leave_out=_NOT_PLAIN), "votes": votes_json(hit)}
 
 
-def _plain(value: Any) -> Any:
-    """Convert a value of a dataclass to JSON. A dataclass becomes an object, and a time becomes a text in ISO 8601."""
-    if dataclasses.is_dataclass(value):
-        return report_json(value)
+def _plain(value: Any, digits: int | None = None) -> Any:
+    """Convert a value to JSON. A dataclass becomes an object, a time becomes a text in ISO 8601, and a number is
+    rounded to `digits` decimal digits if they are given."""
+    if value is None or isinstance(value, (str, int)):
+        return value
+    if isinstance(value, float):
+        return value if digits is None else round(value, digits)
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return report_json(value)
     return value.isoformat() if isinstance(value, datetime) else value
-
-
-def _rounded(score: float | None) -> float | None:
-    return None if score is None else round(score, 6)

@@ -18,6 +18,7 @@ from agentformer.types.backend import SharedLocks as SharedLocks
 from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
 from agentformer.types.documents import FINDABLE as FINDABLE
+from agentformer.types.documents import REASON_CODE as REASON_CODE
 from agentformer.types.documents import Answer as Answer
 from agentformer.types.documents import AnswerEvent as AnswerEvent
 from agentformer.types.documents import AnswerFault as AnswerFault
@@ -35,6 +36,8 @@ from agentformer.types.documents import UnsupportedSentence as UnsupportedSenten
 from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS
 from agentformer.types.memory import DEFAULT_NAMESPACE as DEFAULT_NAMESPACE
 from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
+from agentformer.types.memory import NEWER as NEWER
+from agentformer.types.memory import NOBODY as NOBODY
 from agentformer.types.memory import NOT_INDEXED as NOT_INDEXED
 from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
@@ -81,3 +84,5 @@ from agentformer.types.models import Tool as Tool
 from agentformer.types.models import ToolCall as ToolCall
 from agentformer.types.models import Vector as Vector
 from agentformer.types.models import Waiting as Waiting
+from agentformer.types.shown import Shown as Shown
+from agentformer.types.shown import shown_fields as shown_fields

@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
 from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, SpaceState, Vector, Waiting
+from agentformer.types.shown import Shown
 
 if TYPE_CHECKING:  # commands such as --help start without SQLite
     import sqlite3
@@ -18,15 +19,15 @@ if TYPE_CHECKING:  # commands such as --help start without SQLite
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of one check of a store: the numbers of examined items (`looked_at`), of wrong items (`found`), and of
-    repaired ones (`mended`). If `found == mended` in all checks, the store has no damage left."""
+    """The result of one check of a store. If `found == mended` in all checks, the store has no damage left. A finding
+    names the advice or, after a repair, the repair."""
 
-    name: str  # "records", "vectors", "windows", "words", ...
-    asked: str  # the checked condition in plain words; it holds if nothing is wrong
-    looked_at: int  # number of checked items
-    found: int = 0  # number of wrong items
-    mended: int = 0  # number of wrong items that were repaired
-    findings: tuple[str, ...] = ()  # the first findings as text, each with advice or with the repair
+    name: Annotated[str, Shown("What was checked, such as `records`, `vectors` or `words`.")]
+    asked: Annotated[str, Shown("The condition that was checked. It holds if `found` is 0.")]
+    looked_at: Annotated[int, Shown("The number of checked items.")]
+    found: Annotated[int, Shown("The number of wrong items.")] = 0
+    mended: Annotated[int, Shown("The number of repaired items. It is 0, because this check repairs nothing.")] = 0
+    findings: Annotated[tuple[str, ...], Shown("The first wrong items, each with the action that repairs it.")] = ()
     lost: int = 0  # number of rows that could not be restored, without parts of stored documents
     replaced: Mapping[str, str] = field(default_factory=dict)  # id of a repaired document -> its new id
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Literal
 
-from agentformer.types.memory import Hit, Span
+from agentformer.types.memory import NEWER, Hit, Span
+from agentformer.types.shown import Shown
 
 # `stored`: the file is kept and not read.
 DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
@@ -20,6 +21,9 @@ ReasonCode = Literal[
     "empty", "unsupported", "damaged", "encrypted", "password_needed", "password_wrong", "too_large", "unreadable",
     "parts_unread", "pending", "stored", "metadata_replaced", "invalid", "conflict", "server",
 ]  # fmt: skip
+
+
+REASON_CODE = "The reason for programs: a word that stays the same in all versions, or an empty text."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +61,19 @@ class Symbol:
 class Page:
     """A page or section of a stored document. The positions of citations are offsets in `text`, in code points."""
 
-    number: int  # starts at 1
+    number: Annotated[int, Shown("The number of the page. The first page has the number 1.")]
     text: str
     label: str = ""  # the number as printed on the page ("iv", "12"), the name of the section, or "cell 2"
     status: PageStatus = "text"
     reason: str = ""  # a text for users: why the page has no usable text
-    method: str = ""  # the extractor that produced the text
+    method: Annotated[str, Shown("The method that extracted the text of the page.")] = ""
     body: Span | None = None  # the part of `text` without running header and footer; None: the whole text
     headings: tuple[Heading, ...] = ()
     tables: tuple[PageTable, ...] = ()  # in the order of the text
     line: int = 0  # the number of the first line of `text` in the file; 0: unknown
     code: str = ""  # the programming language of source code, such as "python"; "": the text is not source code
     symbols: tuple[Symbol, ...] = ()  # in the order of the text; a symbol comes before the symbols that it contains
-    reason_code: str = ""  # see `ReasonCode`
+    reason_code: Annotated[str, Shown(REASON_CODE)] = ""  # see `ReasonCode`
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,13 +92,10 @@ class DocumentText:
 @dataclass(frozen=True, slots=True)
 class Citation:
     """A quotation that supports an answer, with its position in a stored page: `quote` is `text[start:end]` of this
-    page.
-    `headings` is text from another place that a reader needs to understand the quote: the headers of the columns and
-    the scale for a row of a table, the lead-in for an item of a list, the sentence that names the subject, or the
-    beginning of the sentence on the page before. The citation of a memory has no document and no page; its `start` and
-    `end` are positions in the content of the entry."""
+    page. The citation of a memory has no document and no page; its `start` and `end` are positions in the content of
+    the entry."""
 
-    number: int  # the [n] in the answer
+    number: Annotated[int, Shown("The number of the citation, such as 1 for `[1]` in the answer.")]
     document: str
     document_id: str
     page: int | None
@@ -102,44 +103,68 @@ class Citation:
     start: int
     end: int
     quote: str
-    score: float
-    entry_id: str
-    kind: str = "document"  # or the kind of a memory: "message", "fact", "summary" ...
-    speaker: str = ""  # of a message
-    at: datetime | None = None  # when a memory happened, or when it was stored
-    originals: tuple[str, ...] = ()  # the ids of the entries that a summary replaces
-    headings: str = ""
-    newer: str | None = None  # the id of a newer memory that replaces this one, among the hits of the search
+    score: Annotated[float, Shown(digits=4)]
+    entry_id: Annotated[str, Shown("The id of the cited chunk or memory.")]
+    kind: Annotated[
+        str, Shown("`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
+    ] = "document"
+    speaker: Annotated[str, Shown("The speaker of a message.")] = ""
+    at: Annotated[
+        datetime | None,
+        Shown(
+            "The time of the event that the memory reports. If no event is known, the time when the memory was stored. "
+            "Null for a document."
+        ),
+    ] = None
+    originals: Annotated[tuple[str, ...], Shown("The ids of the messages that a summary replaces.")] = ()
+    headings: Annotated[
+        str,
+        Shown(
+            "Text from another place that explains the quote: the headers of the columns for a row of a table, "
+            "the lead-in of a list, the sentence that names the subject, or the beginning of the sentence on the page "
+            "before."
+        ),
+    ] = ""
+    newer: Annotated[str | None, Shown(NEWER)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class UnsupportedSentence:
-    """A sentence of a language model with claims that the passages do not contain. `claims` are these numbers, dates,
-    names and quotations, for example "number 7". `citations` are the numbers of the passages that the sentence cites.
-    If the sentence cites none, it was compared with all passages."""
+    """A sentence of a language model with claims that the passages do not contain."""
 
     sentence: str
-    claims: tuple[str, ...]
-    citations: tuple[int, ...]
+    claims: Annotated[tuple[str, ...], Shown('The missing numbers, dates, names and quotations, such as "number 7".')]
+    citations: Annotated[
+        tuple[int, ...],
+        Shown("The numbers of the passages that the sentence cites. If empty, all passages were checked."),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to a question, with citations. `mode` is `llm` if a language model wrote the answer, `extractive` if
-    the answer consists of quoted sentences, and `none` if no passage answers the question.
+    """An answer to a question, with citations.
 
-    `confidence` is the probability that the first quote, the best sentence of the hits, answers the question. It is not
-    a judgment about the text of a model.
+    `confidence` is not a judgment about the text of a model. It is None without hits. `complete` is False if the model
+    stopped too early, and `text` is not complete. A new field is shown everywhere: it needs a description here, and
+    nothing elsewhere.
     """
 
-    text: str
-    mode: Literal["llm", "extractive", "none"]
+    text: Annotated[str, Shown(name="answer")]
+    mode: Annotated[
+        Literal["llm", "extractive", "none"],
+        Shown("`llm`: written by a language model. `extractive`: quotations. `none`: nothing relevant was found."),
+    ]
     citations: tuple[Citation, ...] = ()
     hits: tuple[Hit, ...] = ()
     warnings: tuple[str, ...] = ()
-    timings: Mapping[str, float] = field(default_factory=dict)  # milliseconds
-    complete: bool = True  # False: the model stopped too early, and `text` is not complete
-    confidence: float | None = None  # that the first quote answers the question, 0..1; None without hits
+    timings: Annotated[Mapping[str, float], Shown("The milliseconds that each step of the answer took.")] = field(
+        default_factory=dict
+    )
+    complete: Annotated[bool, Shown("False if the model was interrupted, or if the answer was cut off.")] = True
+    confidence: Annotated[
+        float | None,
+        Shown("The estimated probability, 0 to 1, that the first quote answers the question.", digits=6),
+    ] = None
     unsupported: tuple[UnsupportedSentence, ...] = ()  # the sentences of a model that its passages do not support
 
 

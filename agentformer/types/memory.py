@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+
+from agentformer.types.shown import Shown
 
 Tier = Literal["core", "semantic", "episodic", "working"]
 TIERS: tuple[Tier, ...] = ("core", "semantic", "episodic", "working")
@@ -166,6 +168,9 @@ class Decay:
     at: datetime | None = None
 
 
+NOBODY = ""  # a user that no entry has: `Scope(user_id=NOBODY, or_nobody=True)` has the entries without a user
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The entries that a caller may see. Every search applies the scope before it chooses the best hits.
@@ -239,12 +244,31 @@ class Query:
     at: datetime | None = None
 
 
+NEWER = (
+    "The id of a newer memory among the results that states another value of the same fact. This fact is then former, "
+    "and `at`, `occurred_at` or `created_at` is its time. Null for other results."
+)
+
+
 class Vote(NamedTuple):
     """The contribution of one ranked list to a hit: the rank of the hit in the list, and the weight of the list."""
 
-    name: str  # the list: "vectors", "words", "document", "mentions", "identifiers", "period", "statements", "reranker"
-    rank: int  # rank of the hit in the list; starts at 1
-    weight: float  # weight of the list in this search, at least 0
+    name: Annotated[
+        str,
+        Shown(
+            "The list: `words`, `vectors`, `document`, `mentions`, `identifiers`, `period`, `statements` or "
+            "`reranker`. docs/RETRIEVAL.md explains them."
+        ),
+    ]
+    rank: Annotated[int, Shown("The rank of the hit in this list.", least=1)]
+    weight: Annotated[
+        float,
+        Shown(
+            "The weight of this list in the score. If there is a list `reranker`, it alone decides the score.",
+            digits=4,
+            least=0,
+        ),
+    ]
 
 
 class Original(NamedTuple):
@@ -261,23 +285,45 @@ class Hit:
     """One search result. `score` (0..1, higher is better) cannot be compared with scores of other searches."""
 
     entry: MemoryEntry
-    score: float
-    dense_score: float | None = None  # cosine of the best window, -1..1, as the model computes it
-    lexical_score: float | None = None  # BM25, unbounded
+    score: Annotated[float, Shown(digits=6)]
+    dense_score: Annotated[
+        float | None,
+        Shown(
+            "The cosine similarity of the search text and the most similar part of the content, as the embedding model "
+            "computes it.",
+            digits=6,
+        ),
+    ] = None
+    lexical_score: Annotated[float | None, Shown("The BM25 score. It has no upper limit.", digits=6)] = None
     dense_rank: int | None = None
     lexical_rank: int | None = None
-    span: Span | None = None  # best-matching part of `entry.content`
-    votes: tuple[Vote, ...] = ()
-    originals: tuple[Original, ...] = ()  # the originals of a summary that answer the query best, best first
-    newer: str | None = None  # id of a newer hit of the same search that replaces this fact; this fact is then former
+    span: Annotated[
+        Span | None,
+        Shown("The start and the end of the part of the content that matches best, in code points."),
+    ] = None
+    votes: Annotated[tuple[Vote, ...], Shown("The lists of results that decided the rank of the hit.")] = ()
+    originals: Annotated[
+        tuple[Original, ...],
+        Shown("The originals of a summary that answer the query best; empty for other entries."),
+    ] = ()
+    newer: Annotated[str | None, Shown(NEWER)] = None
 
 
 class Factor(NamedTuple):
     """A reason (`name`) for a higher or lower weight of the vectors in a hybrid search, with a factor (`value`). The
     weight is the product of all factors."""
 
-    name: str  # "usual", "missed", "most", "language", "code", "setting" or "alone"
-    value: float  # at least 0; above 1 raises the weight
+    name: Annotated[
+        str,
+        Shown(
+            "The reason of the factor: `usual`, `missed`, `most`, `language`, `code`, `setting` or `alone`. "
+            "docs/RETRIEVAL.md explains them."
+        ),
+    ]
+    value: Annotated[
+        float,
+        Shown("A value above 1 raises the weight of the vectors, and a value below 1 lowers it.", digits=4, least=0),
+    ]
 
 
 class Analyzed(NamedTuple):
@@ -336,6 +382,6 @@ class Reference:
     source_type: str
     source_id: str
     entry_id: str
-    score: float
+    score: Annotated[float, Shown(digits=6)]
     pair_id: str | None = None
     parent_id: str | None = None

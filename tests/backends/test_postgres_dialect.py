@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
-from agentformer.http.problems import problem_of
 from agentformer.memory.backends.postgres import dialect, schema
 from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection, store_error
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
+from agentformer.servers.problems import problem_of
 from agentformer.settings import Settings
 
 

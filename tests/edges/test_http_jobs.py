@@ -65,7 +65,7 @@ def hold(app: Any, go: threading.Event) -> None:
         assert go.wait(BOUND)
         return ingest.read(*arguments, **named)
 
-    pipeline = SimpleNamespace(read=slow, store=ingest.store)
+    pipeline = SimpleNamespace(read=slow, entries=ingest.entries)
     app.extensions["agentformer"].rag._ingest = lambda: pipeline
 
 
@@ -360,7 +360,7 @@ def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_p
             progress(0, 1)
             time.sleep(0.01)
 
-    rag._ingest = lambda: SimpleNamespace(read=pipeline.read, store=breaks)
+    rag._ingest = lambda: SimpleNamespace(read=pipeline.read, entries=breaks)
     place = send(app.test_client(), (KEYS, "keys.txt")).headers["Location"]
     assert began.wait(BOUND)
     close_app(app)

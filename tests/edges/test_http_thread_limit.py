@@ -13,7 +13,7 @@ flask = pytest.importorskip("flask", reason="the extra `server` is not installed
 from agentformer.api import limits  # noqa: E402
 from agentformer.api.limits import ThreadLimit, server_threads  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
-from agentformer.http.slow_clients import MAX_SLOW_READERS  # noqa: E402
+from agentformer.servers.slow_clients import MAX_SLOW_READERS  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from tests.edges.mounted import mounted  # noqa: E402
 

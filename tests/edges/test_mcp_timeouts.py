@@ -23,7 +23,7 @@ pytestmark = pytest.mark.process
 HEAD = b"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 JSON = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
 LIST = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}).encode()
-HASTY = "from agentformer.http.slow_clients import MCP as p; import agentformer.mcp_server.http as t; "
+HASTY = "from agentformer.servers.slow_clients import MCP as p; import agentformer.mcp_server.http as t; "
 Start = Callable[..., HttpServer]
 
 

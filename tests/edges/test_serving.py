@@ -212,7 +212,7 @@ SLOW = (  # a file is read until its job is broken off
     "import time; from agentformer.rag.ingest import IngestPipeline\n"
     "def slow(*arguments):\n"
     "    while True: arguments[-1](0, 1), time.sleep(0.01)\n"
-    "IngestPipeline.store = slow\n"
+    "IngestPipeline.entries = slow\n"
 )
 
 

@@ -24,7 +24,7 @@ from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of,
 pytestmark = pytest.mark.process
 JSON = "application/json"
 STUBBORN = (  # so that whoever waits for a slow client in a thread waits for longer than the test
-    "from agentformer.http.slow_clients import HTTP_API as t; import gunicorn.workers.gthread as gthread\n"
+    "from agentformer.servers.slow_clients import HTTP_API as t; import gunicorn.workers.gthread as gthread\n"
     "t.headers = t.idle = t.linger = 500.0\n"
     "gthread.DEFAULT_WORKER_DATA_TIMEOUT = 500.0\n"
 )

@@ -8,6 +8,7 @@ from typing import Any
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.prompts import NO_ANSWER, nothing_found_in
+from agentformer.rag.answer.sources import Found
 from agentformer.types import Answer, AnswerFault, AnswerPiece, ChatMessage
 from tests.rag.models import HITS, Scripted
 
@@ -18,7 +19,7 @@ SAID = ("The caretaker ", "keeps them ", "[1", "].")
 
 def events(model: Any, question: str = WHO, hits: Sequence[Any] = HITS) -> tuple[list[str], list[str], Answer]:
     """The pieces, the faults, and the answer, which must be the last event and the only one."""
-    said = list(Answerer(model, None).stream(question, hits))
+    said = list(Answerer(model, None).stream(Found(question, hits)))
     *before, answer = said
     assert isinstance(answer, Answer)
     assert not any(isinstance(event, Answer) for event in before)
@@ -49,7 +50,7 @@ def test_a_piece_is_given_on_before_the_next_one_is_asked_for() -> None:
                 spoken.append(part)
                 yield part
 
-    stream = Answerer(Watched(""), None).stream(WHO, HITS)
+    stream = Answerer(Watched(""), None).stream(Found(WHO, HITS))
     assert next(stream) == AnswerPiece("One ")
     assert spoken == ["One "]
 
@@ -77,7 +78,7 @@ def test_a_model_that_breaks_off_leaves_what_it_said_with_its_citations() -> Non
 
 
 def test_the_fault_comes_right_before_the_answer() -> None:
-    *_, fault, answer = Answerer(Scripted(["Some", DOWN]), None).stream(WHO, HITS)
+    *_, fault, answer = Answerer(Scripted(["Some", DOWN]), None).stream(Found(WHO, HITS))
     assert isinstance(fault, AnswerFault) and isinstance(answer, Answer)
 
 
@@ -121,7 +122,7 @@ def test_an_answer_that_was_cut_is_not_complete() -> None:
     for finish, complete in [("length", False), ("filtered", False), ("stop", True), ("", True)]:
         _, faults, answer = events(Scripted(SAID, finish=finish))
         assert (answer.mode, answer.complete, faults) == ("llm", complete, [])
-        assert Answerer(Scripted(SAID, finish=finish), None).answer(WHO, HITS) == answer
+        assert Answerer(Scripted(SAID, finish=finish), None).answer(Found(WHO, HITS)) == answer
 
 
 def test_nothing_but_thoughts_is_no_answer() -> None:
@@ -141,7 +142,7 @@ def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
 
 def test_closing_the_stream_closes_the_models() -> None:
     model = Scripted(SAID)
-    stream = Answerer(model, None).stream(WHO, HITS)
+    stream = Answerer(model, None).stream(Found(WHO, HITS))
     next(stream)
     assert model.closed == 0
     stream.close()
@@ -164,4 +165,4 @@ def test_a_character_that_comes_in_halves_is_whole() -> None:
 
 def test_an_answer_and_its_stream_are_the_same() -> None:
     for script in (list(SAID), [NO_ANSWER], ["<think>x</think>Four o'clock [3][9]."], ["Uncited."]):
-        assert Answerer(Scripted(script), None).answer(WHO, HITS) == events(Scripted(script))[2]
+        assert Answerer(Scripted(script), None).answer(Found(WHO, HITS)) == events(Scripted(script))[2]

@@ -14,7 +14,7 @@ from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages, nearest_passages, nothing_found_in
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
-from agentformer.rag.answer.sources import SOURCES
+from agentformer.rag.answer.sources import SOURCES, Found
 from agentformer.text.analysis import analyze_query
 from agentformer.text.languages import STEMMERS
 from agentformer.types import Answer, EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector
@@ -26,7 +26,7 @@ def ranked_sentences(question: str, hits: list[Hit], embedder: HashingEmbedder |
 
 
 def test_without_a_model_the_best_sentence_is_quoted() -> None:
-    answer = Answerer(None, None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(None, None).answer(Found("Who keeps the keys?", HITS))
     first = answer.citations[0]
     assert answer.mode == "extractive"
     assert first.quote == "The caretaker keeps the keys in the blue cupboard."
@@ -36,13 +36,13 @@ def test_without_a_model_the_best_sentence_is_quoted() -> None:
 
 def test_with_a_model_quotes_can_be_asked_for() -> None:
     model = Scripted("Never.")
-    answer = Answerer(model, None).answer("Who keeps the keys?", HITS, extractive=True)
-    assert answer == Answerer(None, None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(model, None).answer(Found("Who keeps the keys?", HITS), extractive=True)
+    assert answer == Answerer(None, None).answer(Found("Who keeps the keys?", HITS))
     assert answer.mode == "extractive"
 
 
 def test_offsets_of_a_citation_are_in_the_page_and_not_in_the_chunk() -> None:
-    citation = Answerer(None, None).answer("What does the crane cost?", HITS).citations[0]
+    citation = Answerer(None, None).answer(Found("What does the crane cost?", HITS)).citations[0]
     assert (citation.page, citation.start) == (2, 40 + BOATS.index("The crane"))
 
 
@@ -76,11 +76,13 @@ def test_languages_that_are_alike_are_told_apart_as_far_as_can_be() -> None:
         ("Var er kranen?", "en"),  # Icelandic as well
         ("Oslo kommune", "en"),
     ]:
-        assert Answerer(None, None).answer(question, []).text == nothing_found_in(language)
+        assert Answerer(None, None).answer(Found(question, [])).text == nothing_found_in(language)
 
 
 def test_a_models_citations_point_to_the_sentence_that_bears_the_claim() -> None:
-    answer = Answerer(Scripted("The keys are in the cupboard [1]. Lifting costs 95 euros [2]."), None).answer("?", HITS)
+    answer = Answerer(Scripted("The keys are in the cupboard [1]. Lifting costs 95 euros [2]."), None).answer(
+        Found("?", HITS)
+    )
     assert answer.mode == "llm"
     assert [(c.number, c.page, c.quote) for c in answer.citations] == [
         (1, 1, "The caretaker keeps the keys in the blue cupboard."),
@@ -90,14 +92,14 @@ def test_a_models_citations_point_to_the_sentence_that_bears_the_claim() -> None
 
 
 def test_citations_that_point_nowhere_are_removed_and_reported() -> None:
-    answer = Answerer(Scripted("In the cupboard [1][7]."), None).answer("Where?", HITS)
+    answer = Answerer(Scripted("In the cupboard [1][7]."), None).answer(Found("Where?", HITS))
     assert answer.text == "In the cupboard [1]."
     assert [citation.number for citation in answer.citations] == [1]
     assert "7" in answer.warnings[0]
 
 
 def test_an_answer_without_citations_says_so() -> None:
-    answer = Answerer(Scripted("Somewhere."), None).answer("Where?", HITS)
+    answer = Answerer(Scripted("Somewhere."), None).answer(Found("Where?", HITS))
     assert answer.citations == ()
     assert "cited no passage" in answer.warnings[0]
 
@@ -108,7 +110,7 @@ def test_a_model_that_fails_falls_back_to_quotation_with_a_warning() -> None:
         InvalidReply("it said HTML"),
         PromptTooLong("too long"),
     ]:
-        answer = Answerer(Scripted(error), None).answer("Who keeps the keys?", HITS)
+        answer = Answerer(Scripted(error), None).answer(Found("Who keeps the keys?", HITS))
         assert (answer.mode, answer.complete) == ("extractive", True)
         assert str(error) in answer.warnings[0]
         assert answer.citations[0].page == 1
@@ -116,14 +118,14 @@ def test_a_model_that_fails_falls_back_to_quotation_with_a_warning() -> None:
 
 def test_an_answer_that_was_cut_names_the_setting() -> None:
     model = Scripted("The keys are in the cupboard [1]. The crane [", finish="length")
-    answer = Answerer(model, None, max_tokens=99).answer("Who keeps the keys?", HITS)
+    answer = Answerer(model, None, max_tokens=99).answer(Found("Who keeps the keys?", HITS))
     assert answer.text == "The keys are in the cupboard [1]. The crane"
     assert not answer.complete
     assert "99 tokens" in answer.warnings[0] and "answer_tokens" in answer.warnings[0]
 
 
 def test_an_answer_that_the_servers_filter_cut_says_so() -> None:
-    answer = Answerer(Scripted("The keys [1]", finish="filtered"), None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(Scripted("The keys [1]", finish="filtered"), None).answer(Found("Who keeps the keys?", HITS))
     assert (answer.text, answer.warnings) == (
         "The keys [1]",
         ("the content filter of the model's server cut off the answer",),
@@ -132,7 +134,7 @@ def test_an_answer_that_the_servers_filter_cut_says_so() -> None:
 
 def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
     model = Scripted(PromptTooLong("over 8 tokens"), "In the cupboard [1]. The office opens at nine [3].")
-    answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(model, None).answer(Found("Who keeps the keys?", HITS))
     assert [asked[1].content.count("</passage>") for asked in model.asked] == [3, 1]
     assert (answer.mode, answer.text) == ("llm", "In the cupboard [1]. The office opens at nine.")
     assert answer.warnings[0] == "the passages were too long for the model: it received only 1 of 3 passages"
@@ -142,21 +144,21 @@ def test_a_prompt_that_is_too_long_is_asked_again_with_fewer_passages() -> None:
 def test_max_tokens_of_the_question_goes_before_the_setting() -> None:
     model = Scripted("Yes [1].")
     answerer = Answerer(model, None, max_tokens=99)
-    answerer.answer("Who keeps the keys?", HITS)
-    answerer.answer("Who keeps the keys?", HITS, max_tokens=7)
-    list(answerer.stream("Who keeps the keys?", HITS, max_tokens=8))
+    answerer.answer(Found("Who keeps the keys?", HITS))
+    answerer.answer(Found("Who keeps the keys?", HITS), max_tokens=7)
+    list(answerer.stream(Found("Who keeps the keys?", HITS), max_tokens=8))
     assert model.limits == [99, 7, 8]
 
 
 def test_a_model_that_finds_no_answer_makes_it_mode_none() -> None:
     for said in [NO_ANSWER, f"**{NO_ANSWER}**.", "NO ANSWER", f"I am sorry: {NO_ANSWER}"]:
-        answer = Answerer(Scripted(said), None).answer("Kuka pitää avaimia?", HITS)
+        answer = Answerer(Scripted(said), None).answer(Found("Kuka pitää avaimia?", HITS))
         assert (answer.mode, answer.text, answer.warnings) == ("none", nothing_found_in("fi"), ())
         assert answer.hits == tuple(HITS)
 
 
 def test_a_model_that_cites_after_all_is_heard() -> None:
-    answer = Answerer(Scripted(f"{NO_ANSWER}. But the keys are in the cupboard [1]."), None).answer("Who?", HITS)
+    answer = Answerer(Scripted(f"{NO_ANSWER}. But the keys are in the cupboard [1]."), None).answer(Found("Who?", HITS))
     assert (answer.mode, answer.text) == ("llm", "But the keys are in the cupboard [1].")
 
 
@@ -175,8 +177,8 @@ def test_the_sentence_names_the_sources_that_were_searched() -> None:
         (SOURCES[:1], "in the documents"),
         (SOURCES[1:], "in the memories"),
     ):
-        answer = Answerer(None, None).answer("Who keeps the keys?", [], searched=searched)
-        *_, streamed = Answerer(None, None).stream("Who keeps the keys?", [], searched=searched)
+        answer = Answerer(None, None).answer(Found("Who keeps the keys?", [], searched=searched))
+        *_, streamed = Answerer(None, None).stream(Found("Who keeps the keys?", [], searched=searched))
         assert answer.text == f"I found nothing {places} that answers this."
         assert isinstance(streamed, Answer) and streamed.text == answer.text
 
@@ -211,7 +213,7 @@ def test_a_model_is_not_asked_where_nothing_bears_on_the_question() -> None:
     ]:
         model = Scripted("Yes [1].")
         CALIBRATIONS.add(Judge(nearness).space, Calibration())
-        answer = Answerer(model, Judge(nearness)).answer(question, DENSE)
+        answer = Answerer(model, Judge(nearness)).answer(Found(question, DENSE))
         assert (bool(model.asked), answer.mode) == (asked, "llm" if asked else "none")
         assert answer.hits == tuple(DENSE)
 
@@ -221,13 +223,13 @@ def test_an_embedder_that_refuses_a_sentence_costs_no_answer() -> None:
         def embed_documents(self, texts: list[str]) -> Matrix:  # type: ignore[override]
             raise TextTooLong("a text has 9 tokens and the model reads 8")
 
-    answer = Answerer(None, Strict()).answer("Who keeps the keys?", DENSE)
+    answer = Answerer(None, Strict()).answer(Found("Who keeps the keys?", DENSE))
     assert answer.citations[0].quote == "The caretaker keeps the keys in the blue cupboard."
 
 
 def test_hits_that_no_embedder_judged_are_for_the_model_to_judge() -> None:
     model = Scripted("Yes [1].")
-    assert Answerer(model, Judge(0.0)).answer("Mongolia's capital?", HITS).mode == "llm"
+    assert Answerer(model, Judge(0.0)).answer(Found("Mongolia's capital?", HITS)).mode == "llm"
 
 
 def test_a_passages_own_references_do_not_pass_for_our_numbers() -> None:

@@ -13,8 +13,9 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.embedders.recent import RecentVectors
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.context import PassageBuilder
-from agentformer.rag.answer.layout import layout_of
-from agentformer.rag.answer.request import AnswerRequest
+from agentformer.rag.answer.evidence import Evidence
+from agentformer.rag.answer.passages import layout_of
+from agentformer.rag.answer.sources import Found
 from agentformer.text.facts import numbers
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import find_rows
@@ -43,7 +44,7 @@ def calls(hits: list[Hit]) -> int:
     layout_of.cache_clear()
     sys.setprofile(count)
     try:
-        Answerer(None, None).answer(QUESTION, hits)
+        Answerer(None, None).answer(Found(QUESTION, hits))
     finally:
         sys.setprofile(None)
     return counted
@@ -66,10 +67,10 @@ def test_the_work_is_linear_in_the_text_and_bounded(piece: str) -> None:
 
 
 def test_at_most_a_thousand_sentences_of_a_hit_and_ten_thousand_of_a_question_are_ranked() -> None:
-    request = AnswerRequest.of(QUESTION, [found("a. " * 50_000)], (), (), None, RecentVectors())
+    request = Evidence(Found(QUESTION, [found("a. " * 50_000)]), None, RecentVectors())
     assert len(request.ranked) == 1_000
     many = [found("a. " * 2_000, rank) for rank in range(1, 21)]
-    assert len(AnswerRequest.of(QUESTION, many, (), (), None, RecentVectors()).ranked) == 10_000
+    assert len(Evidence(Found(QUESTION, many), None, RecentVectors()).ranked) == 10_000
 
 
 @pytest.mark.parametrize("place", [0, 120_000, 299_000])
@@ -78,7 +79,7 @@ def test_the_part_of_a_long_entry_around_the_best_match_is_read_and_quoted_at_it
     place = filler.index("The weather", place)
     fact = "Anna Berg designed the bridge of Turku. "
     text = filler[:place] + fact + filler[place:]
-    answer = Answerer(None, None).answer("Who designed the bridge of Turku?", [found(text, best=place)])
+    answer = Answerer(None, None).answer(Found("Who designed the bridge of Turku?", [found(text, best=place)]))
     citation = answer.citations[0]
     assert fact.strip() in citation.quote
     assert text[citation.start : citation.end] == citation.quote
@@ -87,7 +88,7 @@ def test_the_part_of_a_long_entry_around_the_best_match_is_read_and_quoted_at_it
 def test_hits_after_the_limit_of_a_question_are_not_read() -> None:
     hits = [found("The weather was mild. " * 900, rank) for rank in range(1, 22)]
     hits.append(found("Anna Berg designed the bridge.", 22))
-    passages = AnswerRequest.of("Who designed the bridge?", hits, (), (), None, RecentVectors()).passages
+    passages = Evidence(Found("Who designed the bridge?", hits), None, RecentVectors()).passages
     assert sum(len(passage.content) for passage in passages) == 400_000
     assert passages[0].content == hits[0].entry.content
     assert passages[-1].sentences == ()

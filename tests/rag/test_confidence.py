@@ -19,6 +19,7 @@ from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.confidence import QuoteFeatures, about_question
 from agentformer.rag.answer.passages import dates_of, read_passages
 from agentformer.rag.answer.prompts import nothing_found, nothing_found_in
+from agentformer.rag.answer.sources import Found
 from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
@@ -111,7 +112,7 @@ def test_a_long_question_is_not_held_to_each_of_its_words() -> None:
         "Good morning! My colleague Margaret told me yesterday during lunch that somebody at the reception desk would "
         "probably remember, since I lost mine while travelling, where the caretaker keeps the keys of the cupboard?"
     )
-    assert Answerer(None, None).answer(told, HITS).mode == "extractive"
+    assert Answerer(None, None).answer(Found(told, HITS)).mode == "extractive"
 
 
 def test_the_larger_of_the_share_and_of_the_cosine_counts() -> None:
@@ -133,8 +134,8 @@ def test_confidence_grows_with_what_is_known_of_the_hits_and_the_quote() -> None
 def test_words_count_for_nothing_between_two_languages() -> None:
     question = "Wer hat die Schlüssel für den blauen Schrank?"
     assert about(question, HITS) < 0.2
-    assert Answerer(None, Bilingual("bilingual")).answer(question, near(0.6, *HITS)).mode == "extractive"
-    assert Answerer(None, Bilingual("bilingual")).answer(question, near(0.1, *HITS)).mode == "none"
+    assert Answerer(None, Bilingual("bilingual")).answer(Found(question, near(0.6, *HITS))).mode == "extractive"
+    assert Answerer(None, Bilingual("bilingual")).answer(Found(question, near(0.1, *HITS))).mode == "none"
 
 
 def test_an_embedder_without_a_vote_does_not_judge() -> None:
@@ -145,18 +146,18 @@ def test_an_embedder_without_a_vote_does_not_judge() -> None:
 
 def test_cosines_of_an_embedder_that_knows_no_meaning_do_not_count() -> None:
     question, hits = "Who looks after the locks?", near(0.9, *HITS)
-    words = Answerer(None, None).answer(question, HITS).confidence
-    assert Answerer(None, HashingEmbedder()).answer(question, hits).confidence == words
-    assert Answerer(None, None).answer(question, hits).confidence == words
-    judged = Answerer(None, Reader()).answer(question, hits).confidence
+    words = Answerer(None, None).answer(Found(question, HITS)).confidence
+    assert Answerer(None, HashingEmbedder()).answer(Found(question, hits)).confidence == words
+    assert Answerer(None, None).answer(Found(question, hits)).confidence == words
+    judged = Answerer(None, Reader()).answer(Found(question, hits)).confidence
     assert judged is not None and words is not None and judged > words
 
 
 @pytest.mark.parametrize("question", ["Who keeps the keys?", "What did Napoleon eat in Moscow?", "Wer hat Schlüssel?"])
 @pytest.mark.parametrize("cosine", [0.0, 0.15, 0.4, 0.9])
 def test_a_space_whose_cosines_are_all_high_is_judged_as_one_whose_are_not(question: str, cosine: float) -> None:
-    plain = Answerer(None, Reader("plain")).answer(question, near(cosine, *HITS))
-    squeezed = Answerer(None, Squeezed("squeezed")).answer(question, near(0.7 + 0.3 * cosine, *HITS))
+    plain = Answerer(None, Reader("plain")).answer(Found(question, near(cosine, *HITS)))
+    squeezed = Answerer(None, Squeezed("squeezed")).answer(Found(question, near(0.7 + 0.3 * cosine, *HITS)))
     assert squeezed.confidence == pytest.approx(plain.confidence, abs=1e-4)
     assert squeezed.mode == plain.mode
 
@@ -169,11 +170,11 @@ def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again() -> None:
     question, reader = "Who looks after the locks?", Reader("failing")
     reader.broken = True
     answerer, hits = Answerer(None, reader), near(0.9, *HITS)
-    words = Answerer(None, None).answer(question, HITS)
-    failed = answerer.answer(question, hits)
+    words = Answerer(None, None).answer(Found(question, HITS))
+    failed = answerer.answer(Found(question, hits))
     assert (failed.confidence, failed.text) == (words.confidence, words.text)
     reader.broken = False
-    again = answerer.answer(question, hits).confidence
+    again = answerer.answer(Found(question, hits)).confidence
     assert again is not None and again != words.confidence
 
 
@@ -182,7 +183,7 @@ def test_an_embedder_that_fails_leaves_the_words_and_is_asked_again() -> None:
     "question", ["Who keeps the keys in the cupboard?", "Which office keeps cats?", "What did Napoleon eat in Moscow?"]
 )
 def test_what_is_below_the_bound_is_declined_and_keeps_its_passages(question: str, abstain: float) -> None:
-    answer = Answerer(None, None, abstain=abstain).answer(question, HITS)
+    answer = Answerer(None, None, abstain=abstain).answer(Found(question, HITS))
     assert answer.confidence is not None and 0 < answer.confidence < 1
     assert answer.mode == ("extractive" if answer.confidence >= abstain else "none")
     assert answer.hits == tuple(HITS)
@@ -191,16 +192,16 @@ def test_what_is_below_the_bound_is_declined_and_keeps_its_passages(question: st
 
 def test_at_nought_only_nothing_is_declined() -> None:
     answerer = Answerer(None, None, abstain=0.0)
-    assert answerer.answer("What did Napoleon eat in Moscow?", HITS).mode == "extractive"
-    nothing = answerer.answer("Who keeps the keys?", [])
+    assert answerer.answer(Found("What did Napoleon eat in Moscow?", HITS)).mode == "extractive"
+    nothing = answerer.answer(Found("Who keeps the keys?", []))
     assert (nothing.mode, nothing.confidence) == ("none", None)
 
 
 def test_the_bound_is_not_for_a_model() -> None:
     model = Scripted("Yes [1].")
-    answer = Answerer(model, None, abstain=1.0).answer("Which office keeps cats?", HITS)
+    answer = Answerer(model, None, abstain=1.0).answer(Found("Which office keeps cats?", HITS))
     assert (answer.mode, len(model.asked)) == ("llm", 1)
-    assert answer.confidence == Answerer(None, None).answer("Which office keeps cats?", HITS).confidence
+    assert answer.confidence == Answerer(None, None).answer(Found("Which office keeps cats?", HITS)).confidence
 
 
 @pytest.mark.parametrize(("abstain", "asked"), [(0.1, 0), (0.0, 1)])
@@ -216,15 +217,18 @@ def test_at_nought_a_model_is_asked_whatever_was_found(abstain: float, asked: in
             return np.tile(np.eye(256, dtype=np.float32)[1], (len(texts), 1))
 
     CALIBRATIONS.add(Far("far").space, Calibration())
-    answer = Answerer(model, Far("far"), abstain=abstain).answer("Mongolia's capital?", near(0.0, *HITS))
+    answer = Answerer(model, Far("far"), abstain=abstain).answer(Found("Mongolia's capital?", near(0.0, *HITS)))
     assert (len(model.asked), answer.mode) == (asked, "llm" if asked else "none")
     assert answer.confidence is not None and answer.confidence < 0.1
 
 
 def test_a_streamed_answer_tells_the_same_confidence() -> None:
     for model in (None, Scripted("In the cupboard [1].")):
-        *_, last = Answerer(model, None).stream("Who keeps the keys?", HITS)
-        assert getattr(last, "confidence", 0) == Answerer(model, None).answer("Who keeps the keys?", HITS).confidence
+        *_, last = Answerer(model, None).stream(Found("Who keeps the keys?", HITS))
+        assert (
+            getattr(last, "confidence", 0)
+            == Answerer(model, None).answer(Found("Who keeps the keys?", HITS)).confidence
+        )
 
 
 def test_the_setting_reaches_the_answers_and_each_tells_its_confidence(tmp_path: Path) -> None:
@@ -243,7 +247,7 @@ def test_the_setting_reaches_the_answers_and_each_tells_its_confidence(tmp_path:
 
 
 def test_the_command_line_tells_the_confidence_of_quotations(capsys: pytest.CaptureFixture[str]) -> None:
-    answer = Answerer(None, None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(None, None).answer(Found("Who keeps the keys?", HITS))
     print_answer(answer)
     shown = capsys.readouterr().out
     assert f"(extractive, confidence {answer.confidence:.2f})" in shown
@@ -266,7 +270,7 @@ def test_a_sentence_about_something_else_is_not_surely_the_answer(question: str,
         hit("The harbour was rebuilt and its pier made longer in 2019. It has sixty berths.", "harbour.md", 1),
         hit("The school was founded in 1874. The church is older.", "town.md", 2),
     ]
-    confidence = Answerer(None, None).answer(question, hits).confidence
+    confidence = Answerer(None, None).answer(Found(question, hits)).confidence
     assert confidence is not None and (confidence > 0.8) == sure
 
 
@@ -274,7 +278,7 @@ def test_a_question_of_one_word_has_the_language_of_its_norwegian_passage() -> N
     text = "Trådløst nett i møterommet heter Gjest og passordet er fisk2024. Kaffe serveres i gangen."
     passages = read_passages([hit(text, "mote.md", 1)])
     assert [passage.language for passage in passages] == ["no"]
-    answer = Answerer(None, None).answer("passord?", [hit(text, "mote.md", 1)])
+    answer = Answerer(None, None).answer(Found("passord?", [hit(text, "mote.md", 1)]))
     assert "passordet er fisk2024" in answer.text
 
 
@@ -340,7 +344,7 @@ def test_a_question_of_one_word_has_the_language_of_its_norwegian_passage() -> N
 )
 def test_what_the_question_names_and_no_passage_does_is_unknown(question: str, text: str, unknown: list[str]) -> None:
     assert unknown_in_question(question, read_passages([hit(text, 1)])) == unknown
-    assert (Answerer(None, None).answer(question, [hit(text, 1)]).confidence or 1) < 0.1 or not unknown
+    assert (Answerer(None, None).answer(Found(question, [hit(text, 1)])).confidence or 1) < 0.1 or not unknown
 
 
 def test_a_name_is_compared_with_passages_of_unknown_language() -> None:
@@ -369,7 +373,7 @@ def test_a_name_is_compared_with_passages_of_unknown_language() -> None:
     ],
 )
 def test_another_numbered_thing_or_another_question_is_not_answered(question: str, quote: str) -> None:
-    answer = Answerer(None, None).answer(question, [hit(quote, 1)])
+    answer = Answerer(None, None).answer(Found(question, [hit(quote, 1)]))
     assert answer.mode == "none" and (answer.confidence or 0) < 0.1
 
 
@@ -383,11 +387,13 @@ NAMED = "The new office of the company in Bergen is at Torget 8.", "Pia moved fr
 def test_a_quote_is_about_something_else_if_only_another_hit_has_the_name() -> None:
     hits = remembered(*NAMED)
     answerer = Answerer(None, None)
-    assert "Torget" in answerer.answer("Where is the new office of the company in Bergen?", hits).citations[0].quote
-    asked = answerer.answer("Where is the new office of the company in Oslo?", hits)
+    assert (
+        "Torget" in answerer.answer(Found("Where is the new office of the company in Bergen?", hits)).citations[0].quote
+    )
+    asked = answerer.answer(Found("Where is the new office of the company in Oslo?", hits))
     assert asked.mode == "none" and (asked.confidence or 0) < 0.15
     together = [dataclasses.replace(each, entry=dataclasses.replace(each.entry, session_id="s1")) for each in hits]
-    assert (answerer.answer("Where is the new office of the company in Oslo?", together).confidence or 0) > (
+    assert (answerer.answer(Found("Where is the new office of the company in Oslo?", together)).confidence or 0) > (
         asked.confidence or 0
     )
 
@@ -403,16 +409,17 @@ def test_a_quote_is_about_something_else_if_only_another_hit_has_the_name() -> N
 def test_an_answer_about_another_person_or_place_is_not_given(question: str, quote: str, other: str) -> None:
     answerer = Answerer(None, None)
     for texts in ((quote, other), (other, quote)):
-        assert (answerer.answer(question, remembered(*texts)).confidence or 0) < 0.15
-        in_one = answerer.answer(question, [hit("\n\n".join(texts), "notes.md", 1)])
+        assert (answerer.answer(Found(question, remembered(*texts))).confidence or 0) < 0.15
+        in_one = answerer.answer(Found(question, [hit("\n\n".join(texts), "notes.md", 1)]))
         assert (in_one.confidence or 0) <= 0.78
-    assert (answerer.answer(question, remembered(question.replace("?", " 2020."), other)).confidence or 0) > 0.78
+    assert (answerer.answer(Found(question, remembered(question.replace("?", " 2020."), other))).confidence or 0) > 0.78
 
 
 def test_a_sentence_with_the_asked_name_is_preferred() -> None:
     hits = remembered("The office in Bergen is at Torget 8.", "Das Büro Hamburg ist am Hafen 2, und es ist offen.")
     assert (
-        "Hafen" in Answerer(None, None, abstain=0.0).answer("Where is the office in Hamburg?", hits).citations[0].quote
+        "Hafen"
+        in Answerer(None, None, abstain=0.0).answer(Found("Where is the office in Hamburg?", hits)).citations[0].quote
     )
 
 
@@ -420,7 +427,7 @@ def test_a_hit_whose_title_is_mentioned_may_lack_the_asked_name() -> None:
     hits = remembered("The director Anna Berg was born in Turku.", "A film: The Tin Lighthouse.")
     mentioned = [dataclasses.replace(hits[0], votes=(Vote("mentions", 1, 0.8),)), hits[1]]
     question = "Where was the director of The Tin Lighthouse born?"
-    first = [Answerer(None, None).judged(question, each)[0][0].text for each in (hits, mentioned)]
+    first = [Answerer(None, None).judged(Found(question, each))[0][0].text for each in (hits, mentioned)]
     assert first == [hits[1].entry.content, hits[0].entry.content]
 
 
@@ -489,17 +496,17 @@ def test_the_words_for_the_day_of_a_memory_are_known(question: str, unknown: lis
     ],
 )
 def test_a_day_is_found_in_every_notation(question: str, quote: str) -> None:
-    assert Answerer(None, None).answer(question, [hit(quote, 1)]).mode == "extractive"
-    assert Answerer(None, None).answer(question, [hit(quote.replace("10", "11"), 1)]).mode == "none"
+    assert Answerer(None, None).answer(Found(question, [hit(quote, 1)])).mode == "extractive"
+    assert Answerer(None, None).answer(Found(question, [hit(quote.replace("10", "11"), 1)])).mode == "none"
 
 
 def test_vectors_of_sentences_are_kept_for_the_next_question() -> None:
     reader = Reader("counting")
     answerer = Answerer(None, reader)
-    first = answerer.answer("Who keeps the keys?", near(0.6, *HITS))
+    first = answerer.answer(Found("Who keeps the keys?", near(0.6, *HITS)))
     read = list(reader.read)
     assert first.citations[0].quote in read and len(read) == len(set(read)), "each text is embedded once"
-    answerer.answer("Which caretaker keeps the keys?", near(0.6, *HITS))
+    answerer.answer(Found("Which caretaker keeps the keys?", near(0.6, *HITS)))
     assert reader.read == read
 
 
@@ -517,9 +524,9 @@ def test_a_short_finnish_question_is_answered_though_its_words_are_parts_of_comp
     rules = "Taloyhtiön säännöt. Saunavuoron hinta on 5 euroa. Pesutupa on avoinna kello 7–22. "
     rules += "Koirat on pidettävä kytkettyinä."
     for text in (quote, rules):
-        answer = Answerer(None, None).answer(question, [hit(text, 1)])
+        answer = Answerer(None, None).answer(Found(question, [hit(text, 1)]))
         assert answer.mode == "extractive" and answer.citations[0].quote == quote
-    assert Answerer(None, None).answer("Montako venettä satamassa on?", [hit(rules, 1)]).mode == "none"
+    assert Answerer(None, None).answer(Found("Montako venettä satamassa on?", [hit(rules, 1)])).mode == "none"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 from agentformer import AgentFormer, Settings
 from agentformer.errors import Conflict
 from agentformer.rag.documents import Document
-from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, read_upload
 
 KEYS = b"The caretaker keeps the keys."
@@ -28,7 +27,7 @@ def af(tmp_path: Path) -> Iterator[AgentFormer]:
 
 def keep(af: AgentFormer, data: bytes, name: str = "keys.txt") -> Document:
     data, document = read_upload(data, name, Origin(), 1_000)
-    return KeptFiles(af.backend, af.originals).keep(data, document)
+    return af.rag.keep(data, document)
 
 
 def test_a_kept_file_is_listed_and_found_only_after_it_was_uploaded(af: AgentFormer) -> None:
@@ -49,12 +48,12 @@ def test_a_kept_file_is_listed_and_found_only_after_it_was_uploaded(af: AgentFor
 def test_the_text_of_a_document_is_forgotten_and_its_file_stays(af: AgentFormer) -> None:
     read = af.rag.upload(KEYS, name="keys.txt", metadata={"site": "north"})
     (entry,) = af.backend.get([read.id])
-    kept = KeptFiles(af.backend, af.originals).forget_text(entry)
+    kept = af.rag.forget_text(entry)
     assert (kept.status, kept.metadata, af.rag.original(kept.id)) == ("stored", {"site": "north"}, KEYS)
     assert af.memory.search("caretaker") == []
     assert [document.id for document in af.rag.documents()] == [kept.id]
     with pytest.raises(Conflict):
-        KeptFiles(af.backend, af.originals).forget_text(entry)
+        af.rag.forget_text(entry)
 
 
 @pytest.mark.process

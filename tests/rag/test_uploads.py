@@ -7,6 +7,8 @@ import io
 import re
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -16,7 +18,8 @@ from agentformer.errors import InvalidInput
 from agentformer.rag import ingest
 from agentformer.rag.documents import Document
 from agentformer.rag.uploads import Origin, _origin_of, _read_file, _with_folders, checked_on_conflict, safe_name
-from agentformer.types import DocumentText, Page, Source, Span
+from agentformer.readers import ReadLimits
+from agentformer.types import DocumentText, Embedder, Page, Source, Span
 
 
 def test_a_file_of_exactly_the_limit_is_read_in_every_form(tmp_path: Path) -> None:
@@ -147,7 +150,10 @@ def test_the_entries_of_a_document_have_their_places_in_its_pages() -> None:
         Page(2, "hidden", "ii", status="garbled", reason="odd", method="pypdf", reason_code="garbled"),
     )
     text = DocumentText("text/plain", pages, "t" * 301, reason="1 of 2 pages", reason_code="garbled")
-    root, first, second, *chunks = ingest.document_entries(document, text, words, 2, 0)
+    pipeline = ingest.IngestPipeline(
+        cast(Embedder, SimpleNamespace(token_spans=words)), chunk_tokens=2, chunk_overlap=0, limits=ReadLimits()
+    )
+    root, first, second, *chunks = pipeline.entries(document, text)
     assert (root.title, root.content, root.kind) == ("t" * 300, "folder/a.txt", "document")
     counts = {name: root.metadata[name] for name in ("pages", "chunks", "bytes", "status", "reason", "given")}
     given = {"status": "ready", "reason": "1 of 2 pages", "given": {"site": "north"}}

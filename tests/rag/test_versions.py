@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentformer.rag.answer.answerer import Answerer
+from agentformer.rag.answer.sources import Found
 from agentformer.types import Hit, MemoryEntry, Source
 
 
@@ -14,7 +15,7 @@ def hit(document: str, text: str, score: float) -> Hit:
 
 
 def first(question: str, *hits: Hit) -> str:
-    return Answerer(None, None, abstain=0.0).answer(question, hits).citations[0].document
+    return Answerer(None, None, abstain=0.0).answer(Found(question, hits)).citations[0].document
 
 
 FEE = "The fee for a berth is {} euros."

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import ATTEMPTS, Conflict, InvalidInput, NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.ingest import IngestPipeline
 from agentformer.tools import questions
 from agentformer.tools.questions import QuestionLimits, _check_question, _checked_tokens, _Stopwatch
 
@@ -77,14 +76,16 @@ def test_a_document_is_found_in_its_namespace_only(af: AgentFormer) -> None:
     assert af.rag.page_of_documents(namespace="work", after=document.id) == []
 
 
-def test_an_upload_that_others_disturb_is_tried_twenty_times(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_upload_that_others_disturb_is_repeated_and_then_refused(
+    af: AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     attempts: list[str] = []
 
-    def store(pipeline: Any, data: bytes, text: Any, placement: Any, progress: Any) -> Any:
-        attempts.append(placement.document.name)
+    def store(backend: Any, entries: Any, **options: Any) -> Any:
+        attempts.append(entries[0].content)
         raise Conflict("another caller has stored this document")
 
-    monkeypatch.setattr(IngestPipeline, "store", store)
+    monkeypatch.setattr(type(af.backend), "store", store)
     with pytest.raises(Conflict, match=r"other uploads of 'crane\.txt' are in progress"):
         af.rag.upload(b"The crane is blue.", name="crane.txt")
-    assert attempts == ["crane.txt"] * 20
+    assert attempts == ["crane.txt"] * ATTEMPTS

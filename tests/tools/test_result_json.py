@@ -8,14 +8,13 @@ from agentformer.testing import make_entry
 from agentformer.tools.result_json import (
     brief_hit_json,
     brief_json,
-    citation_json,
     cut_json,
     hit_json,
     memory_hit_json,
     metadata_json,
     move_json,
     passage_json,
-    reference_json,
+    report_json,
     space_json,
 )
 from agentformer.types import Citation, EmbeddingSpace, Hit, Reembedding, Reference, Source, SpaceState, Span, Vote
@@ -42,8 +41,8 @@ def test_numbers_are_rounded() -> None:
     assert (brief["score"], brief["votes"]) == (0.1235, scores["votes"])
     assert "votes" not in brief_hit_json(hit, 100)
     citation = Citation(1, "a.pdf", "d1", 3, "iii", 10, 19, "The pier.", THIRD, PASSAGE.id)
-    assert citation_json(citation)["score"] == 0.1235
-    assert reference_json(Reference("boat", "b1", "e1", THIRD))["score"] == 0.123457
+    assert report_json(citation)["score"] == 0.1235
+    assert report_json(Reference("boat", "b1", "e1", THIRD))["score"] == 0.123457
 
 
 def test_a_hit_shows_its_place_in_the_document_or_the_whole_content() -> None:

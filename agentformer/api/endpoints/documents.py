@@ -12,7 +12,7 @@ from flask import Response
 from pydantic import Field
 
 from agentformer.access.permissions import Grant
-from agentformer.api.models import Namespace, ResponseModel
+from agentformer.api.models import Namespace, fields_of
 from agentformer.api.models import documents as models
 from agentformer.api.models.requests import Metadata
 from agentformer.api.operations import Router, Service
@@ -20,11 +20,13 @@ from agentformer.api.request import RequestModel, arguments_of, check_length
 from agentformer.api.response import EVENT_STREAM, answer_stream, prefers_events, reply, reply_page
 from agentformer.errors import NotFound
 from agentformer.factory import AgentFormer
-from agentformer.rag.documents import Document
+from agentformer.rag import folder_sync
+from agentformer.rag.documents import Document, page_of
+from agentformer.rag.folder_files import Problem
+from agentformer.rag.removals import Removal
 from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
-from agentformer.tools.removals import Removal
-from agentformer.tools.result_json import answer_json, document_json, passages_json, sync_json
+from agentformer.tools.result_json import answer_json, document_json, passages_json, report_json, sync_json
 from agentformer.types import MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
@@ -277,10 +279,7 @@ def _chunk_json(entry: MemoryEntry) -> dict[str, Any]:
 
 
 def _page_json(entry: MemoryEntry) -> dict[str, Any]:
-    assert entry.source is not None  # `_parts` selects by the document of the source
-    page = {"id": entry.id, "number": entry.source.page, "label": entry.source.label, "text": entry.content}
-    later = {"reason_code": entry.metadata.get("reason_code", "")}  # absent in older versions
-    return page | {name: entry.metadata[name] for name in ("status", "reason", "method")} | later
+    return {"id": entry.id, **report_json(page_of(entry), leave_out=models.NOT_STORED)}
 
 
 class SyncRequest(RequestModel):
@@ -304,27 +303,18 @@ class SyncRequest(RequestModel):
     )
 
 
-class SyncProblem(ResponseModel):
+class SyncProblem(fields_of(Problem)):  # type: ignore[misc]
     """A file that is not read, and the reason."""
 
-    name: str
-    reason: str
+
+_Problems = list[SyncProblem]
+_SyncFields: Any = fields_of(folder_sync.SyncReport, renamed=list[list[str]], skipped=_Problems, failed=_Problems)
 
 
-class SyncReport(ResponseModel):
+class SyncReport(_SyncFields):  # type: ignore[misc]
     """The result of a sync. The names are paths relative to the folder."""
 
-    folder: str
-    added: list[str]
-    changed: list[str]
-    removed: list[str]
-    renamed: list[list[str]] = Field(description="Pairs of the former and the new name.")
-    skipped: list[SyncProblem] = Field(description="Files that are left out, such as binary files.")
-    failed: list[SyncProblem] = Field(description="Files that cannot be read or have no usable text.")
-    unchanged: int
-    left: int = Field(description="The number of files that remain for the next request.")
     counts: dict[str, int] = Field(description="The length of each list of this report.")
-    seconds: float
 
 
 @router.route("POST", "/api/rag/sync", "rag_sync", {200: SyncReport}, errors=(409, 429, 507), uses_model=True)

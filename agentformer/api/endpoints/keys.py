@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from flask import Response
 from pydantic import ConfigDict, Field
 
-from agentformer.access.keys import Key, KeyStore
+from agentformer.access.keys import MAX_DAYS, Key, KeyStore
 from agentformer.access.permissions import Grant, Right
 from agentformer.api.models import Name, ResponseModel
 from agentformer.api.operations import Router, Service
@@ -20,7 +20,6 @@ from agentformer.tools.toolbox import HINTS
 
 KEYS = "/api/keys"
 _KEY = f"{KEYS}/{{key_id}}"
-_MAX_DAYS = 36_500
 _OTHER_KEYS = "the host application checks who may send requests, so this memory has no keys of its own"
 _FIRST_KEY = (
     "the first key must have the right admin and must reach all namespaces, because every request needs a key as soon "
@@ -80,7 +79,7 @@ class NewKey(RequestModel):
     rights: Rights = Field(default=["read", "write"])
     namespaces: Namespaces = Field(default=[])
     without: Tools = Field(default=[])
-    days: Annotated[int, Field(ge=1, le=_MAX_DAYS)] | None = Field(
+    days: Annotated[int, Field(ge=1, le=MAX_DAYS)] | None = Field(
         default=None, description="The key expires after this many days. By default, it does not expire."
     )
 

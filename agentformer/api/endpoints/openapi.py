@@ -29,7 +29,7 @@ from agentformer.api.models import Problem
 from agentformer.api.openai.models import OpenAIError
 from agentformer.api.operations import Operation, Router, Service
 from agentformer.api.response import reply
-from agentformer.http.problems import PROBLEM
+from agentformer.servers.problems import PROBLEM
 
 _TEMPLATES = Path(__file__).parent / "templates"
 _HTML = "text/html"

@@ -13,12 +13,12 @@ from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from agentformer.access.permissions import Grant
-from agentformer.api.models import ResponseModel
+from agentformer.api.models import ResponseModel, fields_of
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import EmbedderUnavailable, MissingExtra
 from agentformer.factory import AgentFormer
-from agentformer.types import Query, Scope
+from agentformer.types import Check, Query, Scope
 
 log = logging.getLogger("agentformer")
 
@@ -77,17 +77,8 @@ class Namespaces(ResponseModel):
     rights: list[str] = Field(description="The rights of the caller. `admin` includes `read` and `write`.")
 
 
-class CheckResult(ResponseModel):
+class CheckResult(fields_of(Check)):  # type: ignore[misc]
     """The result of one check."""
-
-    name: str = Field(description="What was checked, such as `records`, `vectors` or `words`.")
-    asked: str = Field(description="The condition that was checked. It holds if `found` is 0.")
-    looked_at: int = Field(description="The number of checked items.")
-    found: int = Field(description="The number of wrong items.")
-    mended: int = Field(description="The number of repaired items. It is 0, because this check repairs nothing.")
-    findings: list[str] = Field(description="The first wrong items, each with the action that repairs it.")
-    lost: int
-    replaced: dict[str, str]
 
 
 class Checked(ResponseModel):

@@ -30,13 +30,14 @@ from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.jobs.store import Job, Progress, Task, any_usable
+from agentformer.rag.document_store import Retire
 from agentformer.rag.documents import Document
+from agentformer.rag.removals import Removals
 from agentformer.rag.uploads import OnConflict, Origin, safe_name
 from agentformer.records import fields
 from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
-from agentformer.tools.rag_tool import RAGTool, Retire
-from agentformer.tools.removals import Removals
+from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.result_json import document_json
 
 UNDO_SECONDS = 30  # for which the former version of a document can be restored

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
 from agentformer.records.fields import MAX_NAME, NOT_BLANK
+from agentformer.types import shown_fields
 
 MAX_LISTED = 200  # items in one page of a list
 
@@ -51,3 +54,24 @@ class Problem(BaseModel):
     field: str = Field(default="", description="The name of the invalid parameter or field.")
     limit: str = Field(default="", description="The limit that the request exceeds.")
     request_id: str = Field(default="", description="The id of this request in the server's log.")
+
+
+def fields_of(record: type, *, leave_out: Collection[str] = (), **types: Any) -> Any:
+    """Return a base class of responses with the fields of a dataclass or a named tuple. The type of the record says how
+    they are shown (see `types.Shown`). `types` has the types of fields whose JSON type is that of another model."""
+    fields: dict[str, Any] = {
+        shown.name: (types.get(name) or _json_type(hint), Field(description=shown.description or None, ge=shown.least))
+        for name, (hint, shown) in shown_fields(record).items()
+        if name not in leave_out
+    }
+    return create_model(f"_{record.__name__}Fields", __base__=ResponseModel, **fields)
+
+
+def _json_type(hint: Any) -> Any:
+    """Return the type of the JSON value for a type of Python."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is tuple:
+        return list[_json_type(inner[0])]  # type: ignore[misc]
+    if origin is Mapping:
+        return dict[str, inner[1]]  # type: ignore[valid-type]
+    return str | None if hint == (datetime | None) else hint

@@ -6,16 +6,28 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BeforeValidator, Field
 
-from agentformer.api.models import AsOf, Cursor, Day, Limit, Name, Namespace, Next, ResponseModel, Text, Tier
+from agentformer import types
+from agentformer.api.models import (
+    AsOf,
+    Cursor,
+    Day,
+    Limit,
+    Name,
+    Namespace,
+    Next,
+    ResponseModel,
+    Text,
+    Tier,
+    fields_of,
+)
 from agentformer.api.request import ParameterModel, RequestModel
+from agentformer.rag import documents
+from agentformer.rag.answer import context
+from agentformer.rag.removals import MAX_SECONDS
 from agentformer.records.fields import MAX_LIMIT
-from agentformer.tools.questions import MAX_CONTEXT_TOKENS
-from agentformer.tools.removals import MAX_SECONDS
-from agentformer.types import DocumentStatus, PageStatus, ReasonCode
-
-_MAX_TOKENS = 4096
-_CODE = "The reason for programs: a word that stays the same in all versions, or an empty text."
-
+from agentformer.tools.questions import MAX_CONTEXT_TOKENS, MAX_TOKENS
+from agentformer.tools.result_json import NO_SCORES, ON_SERVER
+from agentformer.types import ReasonCode
 
 # Null is refused with the same message as an empty question.
 _Question = Annotated[Text, BeforeValidator(lambda value: "" if value is None else value)]
@@ -72,7 +84,7 @@ class Question(_BaseQuestion):
         "`top_k` passages (a setting, normally 3), and a language model receives passages with up to "
         "`answer_context_tokens` tokens in total (normally 2,000).",
     )
-    max_tokens: Annotated[int, Field(ge=1, le=_MAX_TOKENS)] | None = Field(
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = Field(
         default=None, description="The maximum number of tokens in an answer of a language model."
     )
     stream: bool | None = Field(
@@ -160,37 +172,13 @@ class ImageParameters(DocumentParameters):
     end: int = Field(default=0, ge=0, description="The field `end` of the citation whose text is highlighted.")
 
 
-class Document(ResponseModel):
+class Document(fields_of(documents.Document, leave_out=ON_SERVER, reason_code=ReasonCode)):  # type: ignore[misc]
     """A document that was stored, or a file that could not be stored. `reason` explains the `status`.
 
     A document with the status `pending` is found only by its words, because its vectors are not computed yet.
     """
 
-    name: str
-    namespace: str
-    status: DocumentStatus
-    reason: str
-    reason_code: ReasonCode = Field(description=_CODE)
-    id: str = Field(description="The id is empty if the file was not stored, or if the key has no right to read.")
-    pages: int
-    unread_pages: int = Field(
-        description="The number of pages that have no usable text and are not blank. A document may be `ready` without "
-        "these pages."
-    )
-    chunks: int
-    media_type: str
-    sha256: str = Field(description="The SHA-256 of the original file in hexadecimal.")
-    bytes: int
-    unchanged: bool = Field(description="True if this document was stored already with the same bytes.")
-    replaced: str = Field(
-        description="The id of the former version that this upload has replaced, or an empty text. "
-        "The id is also empty if the key has no right to read."
-    )
-    former_kept: bool = Field(
-        description="True if the upload has no usable text, and the former version is kept for this reason."
-    )
     url: str = Field(description="The address from which the document was fetched, or an empty text.")
-    metadata: dict[str, Any]
 
 
 class Documents(ResponseModel):
@@ -228,17 +216,14 @@ class Chunks(ResponseModel):
     next: Next
 
 
-class DocumentPage(ResponseModel):
+# The fields of a page that are not stored.
+NOT_STORED = ("body", "headings", "tables", "line", "code", "symbols")
+
+
+class DocumentPage(fields_of(types.Page, leave_out=NOT_STORED, reason_code=ReasonCode)):  # type: ignore[misc]
     """The stored text of a page. The fields `start` and `end` of a citation are positions in this text."""
 
     id: str
-    number: int = Field(description="The number of the page. The first page has the number 1.")
-    label: str
-    text: str
-    status: PageStatus
-    reason: str
-    reason_code: ReasonCode = Field(description=_CODE)
-    method: str = Field(description="The method that extracted the text of the page.")
 
 
 class PageImage(ResponseModel):
@@ -260,76 +245,23 @@ class DocumentPages(ResponseModel):
     next: Next
 
 
-class _Place(ResponseModel):
-    document: str
-    document_id: str
-    page: int | None
-    label: str
-    start: int
-    end: int
-    score: float
-
-
-NEWER = (
-    "The id of a newer memory among the results that states another value of the same fact. This fact is then former, "
-    "and `at`, `occurred_at` or `created_at` is its time. Null for other results."
-)
-
-
-class Citation(_Place):
+class Citation(fields_of(types.Citation)):  # type: ignore[misc]
     """A quotation that supports the answer. `quote` is exactly the part of the page's text from `start` to `end`. These
     positions count Unicode code points. A citation of a memory has no document, and its positions are in the content of
     the memory."""
 
-    number: int = Field(description="The number of the citation, such as 1 for `[1]` in the answer.")
-    quote: str
-    headings: str = Field(
-        description="Text from another place that explains the quote: the headers of the columns for a row of a table, "
-        "the lead-in of a list, the sentence that names the subject, or the beginning of the sentence on the page "
-        "before."
-    )
-    entry_id: str = Field(description="The id of the cited chunk or memory.")
-    kind: str = Field(description="`document`, or the kind of a memory: `message`, `fact`, `summary` or another word.")
-    speaker: str = Field(description="The speaker of a message.")
-    at: str | None = Field(
-        description="The time of the event that the memory reports. If no event is known, the time when the memory was "
-        "stored. Null for a document."
-    )
-    originals: list[str] = Field(description="The ids of the messages that a summary replaces.")
-    newer: str | None = Field(description=NEWER)
 
-
-class Vote(ResponseModel):
+class Vote(fields_of(types.Vote)):  # type: ignore[misc]
     """The influence of one list of results on the rank of a hit. A search combines several lists, such as the results
     by words and the results by vectors."""
 
-    name: str = Field(
-        description="The list: `words`, `vectors`, `document`, `mentions`, `identifiers`, `period`, `statements` or "
-        "`reranker`. docs/RETRIEVAL.md explains them."
-    )
-    rank: int = Field(ge=1, description="The rank of the hit in this list.")
-    weight: float = Field(
-        ge=0,
-        description="The weight of this list in the score. If there is a list `reranker`, it alone decides the score.",
-    )
+
+_Span = Annotated[list[int], Field(min_length=2, max_length=2)] | None
 
 
-class Scores(ResponseModel):
+class Scores(fields_of(types.Hit, leave_out=NO_SCORES, span=_Span, votes=list[Vote])):  # type: ignore[misc]
     """The scores of a hit. `score` is from 0 to 1, and a higher score is better. Compare scores only with other hits of
     the same search."""
-
-    score: float
-    dense_score: float | None = Field(
-        description="The cosine similarity of the search text and the most similar part of the content, as the "
-        "embedding model computes it."
-    )
-    lexical_score: float | None = Field(description="The BM25 score. It has no upper limit.")
-    dense_rank: int | None
-    lexical_rank: int | None
-    span: Annotated[list[int], Field(min_length=2, max_length=2)] | None = Field(
-        description="The start and the end of the part of the content that matches best, in code points."
-    )
-    votes: list[Vote] = Field(description="The lists of results that decided the rank of the hit.")
 
 
 class Hit(Scores):
@@ -346,52 +278,29 @@ class Hit(Scores):
     kind: str
     tier: Tier
     metadata: dict[str, Any]
-    newer: str | None = Field(description=NEWER)
+    newer: str | None = Field(description=types.NEWER)
 
 
-class UnsupportedSentence(ResponseModel):
+class UnsupportedSentence(fields_of(types.UnsupportedSentence)):  # type: ignore[misc]
     """A sentence of the language model with claims that are not in the passages."""
 
-    sentence: str
-    claims: list[str] = Field(description='The missing numbers, dates, names and quotations, such as "number 7".')
-    citations: list[int] = Field(
-        description="The numbers of the passages that the sentence cites. If empty, all passages were checked."
-    )
+
+_AnswerFields: Any = fields_of(
+    types.Answer, citations=list[Citation], hits=list[Hit], unsupported=list[UnsupportedSentence]
+)
 
 
-class Answer(ResponseModel):
+class Answer(_AnswerFields):  # type: ignore[misc]
     """An answer with its citations, and the passages that the search returned for the question."""
 
-    answer: str
-    mode: Literal["llm", "extractive", "none"] = Field(
-        description="`llm`: written by a language model. `extractive`: quotations. `none`: nothing relevant was found."
-    )
-    citations: list[Citation]
-    hits: list[Hit]
-    timings: dict[str, float] = Field(description="The milliseconds that each step of the answer took.")
-    warnings: list[str]
-    complete: bool = Field(description="False if the model was interrupted, or if the answer was cut off.")
-    confidence: float | None = Field(
-        description="The estimated probability, 0 to 1, that the first quote answers the question."
-    )
-    unsupported: list[UnsupportedSentence]
 
-
-class ContextPassage(_Place):
+class ContextPassage(fields_of(context.ContextPassage)):  # type: ignore[misc]
     """A passage of a context. `text` is the part of the page's text from `start` to `end`. These positions count
     Unicode code points."""
 
-    number: int = Field(description="The number with which an answer cites the passage, such as 1 for `[1]`.")
-    text: str
-    tokens: int = Field(description="The number of tokens of `text`, as the embedding model counts them.")
-    entry_ids: list[str] = Field(description="The ids of the chunks with this text.")
+
+_ContextFields: Any = fields_of(context.PassageContext, leave_out=("hits", "chunks"), passages=list[ContextPassage])
 
 
-class PassageContext(ResponseModel):
+class PassageContext(_ContextFields):  # type: ignore[misc]
     """The passages for a question, best first. No text occurs in two passages."""
-
-    text: str = Field(description="The passages with their numbers and sources, as a part of a prompt.")
-    tokens: int = Field(description="The number of tokens of `text`, at most `budget`.")
-    budget: int
-    passages: list[ContextPassage]
-    warnings: list[str]

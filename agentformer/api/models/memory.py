@@ -9,29 +9,21 @@ from typing import Any, Literal, get_type_hints
 from pydantic import Field, create_model
 
 from agentformer import types as records
-from agentformer.api.models import Moment, Next, ResponseModel
-from agentformer.api.models.documents import NEWER, Scores
+from agentformer.api.models import Moment, Next, ResponseModel, fields_of
+from agentformer.api.models.documents import Scores
+from agentformer.memory import audit, context, contradictions, memory_cleaner
 from agentformer.records.entry_json import ENTRY_FIELDS
+from agentformer.search import steps
 from agentformer.types import MemoryEntry
 
 
-class Source(ResponseModel):
+class Source(fields_of(records.Source)):  # type: ignore[misc]
     """The place of a passage in a document. The `content` of the passage is the part of the page's text from `start` to
     `end`. These positions count Unicode code points."""
 
-    document_id: str
-    name: str
-    page: int | None
-    label: str
-    start: int
-    end: int
 
-
-class Link(ResponseModel):
+class Link(fields_of(records.Link)):  # type: ignore[misc]
     """A link to another entry. `type` is the relation, such as the relation of a summary to an original message."""
-
-    id: str
-    type: str
 
 
 # Field types of `MemoryEntry` that JSON does not have, and the JSON types that replace them.
@@ -63,13 +55,8 @@ class Entry(_EntryFields):  # type: ignore[misc] # its base is made at run time
     """Anything that is remembered: a fact, a message, a summary, or a passage of a document."""
 
 
-class Original(ResponseModel):
+class Original(fields_of(records.Original)):  # type: ignore[misc]
     """An archived message that a summary replaces, with its session, speaker and time."""
-
-    id: str
-    session_id: str | None
-    speaker: str
-    at: str | None
 
 
 class MemoryHit(Entry, Scores):
@@ -78,40 +65,21 @@ class MemoryHit(Entry, Scores):
     originals: list[Original] = Field(
         description="The originals of a summary that answer the query best; empty for other entries."
     )
-    newer: str | None = Field(description=NEWER)
+    newer: str | None = Field(description=records.NEWER)
 
 
-class Factor(ResponseModel):
+class Factor(fields_of(records.Factor)):  # type: ignore[misc]
     """One reason why a search by words and vectors gave the vectors more or less weight. The weight of the vectors is
     the product of all factors."""
 
-    name: str = Field(
-        description="The reason of the factor: `usual`, `missed`, `most`, `language`, `code`, "
-        "`setting` or `alone`. docs/RETRIEVAL.md explains them."
-    )
-    value: float = Field(
-        ge=0, description="A value above 1 raises the weight of the vectors, and a value below 1 lowers it."
-    )
 
-
-class Move(ResponseModel):
+class Move(fields_of(steps.Move)):  # type: ignore[misc]
     """A hit that a step moved among the hits that stayed. Ranks start at 1; `before` is 0 for a hit that an earlier
     step had left out."""
 
-    entry_id: str
-    before: int
-    after: int
 
-
-class StepChange(ResponseModel):
+class StepChange(fields_of(steps.Change, moved=list[Move])):  # type: ignore[misc]
     """What a step of the search has changed after the ranked lists were combined."""
-
-    step: str = Field(
-        description="The name of the step: `salience`, `relevance`, `noise floor`, `least score`, `newest facts` or "
-        "`limit`. docs/RETRIEVAL.md explains them."
-    )
-    left_out: int = Field(ge=0, description="The number of hits that the step left out.")
-    moved: list[Move] = Field(description="The hits of the result that the step moved.")
 
 
 class MemoryHits(ResponseModel):
@@ -184,24 +152,17 @@ class ContextMessage(ResponseModel):
     content: str
 
 
-class LeftOut(ResponseModel):
+class LeftOut(fields_of(context.LeftOut)):  # type: ignore[misc]
     """An item that is not in the context, with the reason. `id` is the id of an entry, or `task`, or `conversation[n]`
     for message n of the conversation (the first is 0)."""
 
-    id: str
-    reason: str
+
+_Ids = dict[str, list[str]]
 
 
-class ContextReport(ResponseModel):
+class ContextReport(fields_of(context.ContextReport, included=_Ids, left_out=list[LeftOut])):  # type: ignore[misc]
     """The number of tokens of a context, and the entries that are included or left out. `budget` is the limit of
     tokens. `tokens` and `included` describe each share, which is a part of the context such as the conversation."""
-
-    budget: int
-    total: int = Field(description="The number of tokens of all messages.")
-    tokens: dict[str, int] = Field(description="The number of tokens of each share of the context.")
-    included: dict[str, list[str]] = Field(description="The ids of the entries in each share of the context.")
-    left_out: list[LeftOut]
-    warnings: list[str]
 
 
 class Context(ResponseModel):
@@ -211,17 +172,9 @@ class Context(ResponseModel):
     report: ContextReport
 
 
-class CleaningReport(ResponseModel):
+class CleaningReport(fields_of(memory_cleaner.CleaningReport)):  # type: ignore[misc]
     """The result of archiving expired entries and of summarizing older messages. `archived` is the number of original
     messages that were archived."""
-
-    sessions: int = Field(description="The number of sessions that had messages to summarize.")
-    summaries: list[str] = Field(description="The ids of the new summaries.")
-    archived: int
-    busy: list[str] = Field(description="The sessions that another caller is summarizing now.")
-    conflicts: int = Field(description="The number of groups of messages for which no summary could be stored.")
-    outcomes: dict[str, int] = Field(description="The number of summaries for each method of summarizing.")
-    expired: list[str] = Field(description="The ids of the expired entries that were archived.")
 
 
 class LearntFact(ResponseModel):
@@ -309,12 +262,8 @@ class Profile(ResponseModel):
     left_out: int = Field(description="The number of statements for which the limit of tokens had no room.")
 
 
-class Waiting(ResponseModel):
+class Waiting(fields_of(records.Waiting)):  # type: ignore[misc]
     """An entry that has no vectors yet, with the number of attempts to compute the vectors and the last error."""
-
-    entry_id: str
-    attempts: int
-    last_error: str
 
 
 class Reindexed(ResponseModel):
@@ -324,56 +273,33 @@ class Reindexed(ResponseModel):
     waiting: list[Waiting] = Field(description="The first of these entries, at most 100.")
 
 
-class Duplicates(ResponseModel):
+class Duplicates(fields_of(audit.Duplicates)):  # type: ignore[misc]
     """A group of equal or similar entries. The oldest entry comes first, and `excerpt` is the beginning of its
     content."""
 
-    ids: list[str]
-    versions: list[int]
-    similarity: float = Field(description="The similarity of the entries, from 0 to 1.")
-    excerpt: str
 
-
-class Unread(ResponseModel):
+class Unread(fields_of(audit.Unread)):  # type: ignore[misc]
     """Entries that no search returned and no caller read for `days` days. `count` is the number of these entries."""
 
-    days: int
-    count: int
-    kinds: dict[str, int]
-    ids: list[str] = Field(description="The ids of the oldest of these entries.")
 
-
-class Contradiction(ResponseModel):
+class Contradiction(fields_of(contradictions.Contradiction)):  # type: ignore[misc]
     """Two sentences of core blocks or of facts that contradict each other. `about` is `number`, `date`, `negation` or
     `value`."""
 
-    about: str
-    ids: list[str]
-    titles: list[str]
-    sentences: list[str]
 
-
-class Oversized(ResponseModel):
+class Oversized(fields_of(audit.Oversized)):  # type: ignore[misc]
     """A core block that has more tokens than the limit allows, or almost as many."""
 
-    id: str
-    title: str
-    tokens: int
-    limit: int
+
+_AuditFields: Any = fields_of(
+    audit.AuditReport,
+    duplicates=list[Duplicates],
+    near_duplicates=list[Duplicates],
+    unread=Unread,
+    contradictions=list[Contradiction],
+    oversized=list[Oversized],
+)
 
 
-class AuditReport(ResponseModel):
+class AuditReport(_AuditFields):  # type: ignore[misc]
     """The findings of an audit of a namespace. The audit changes nothing: a person decides what to do."""
-
-    namespace: str
-    entries: int
-    compared: dict[str, int] = Field(
-        description="The number of `texts` that were searched for duplicates, and the numbers of `facts` and of "
-        "`core_blocks` that were searched for contradictions."
-    )
-    duplicates: list[Duplicates] = Field(description="Groups of entries with the same text, owner, title and metadata.")
-    near_duplicates: list[Duplicates] = Field(description="Groups of similar entries, which a person should compare.")
-    unread: Unread
-    contradictions: list[Contradiction]
-    oversized: list[Oversized]
-    notes: list[str] = Field(description="Descriptions of the checks that were not done, with the reasons.")

@@ -21,7 +21,7 @@ from agentformer.access.permissions import Grant
 from agentformer.api.operations import Service
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.backends import all_entries
-from agentformer.rag.ingest import STORED
+from agentformer.rag.documents import STORED
 from agentformer.records import fields
 from agentformer.types import UNSEARCHED_KIND, MemoryEntry, Scope
 

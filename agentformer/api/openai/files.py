@@ -27,7 +27,6 @@ from agentformer.api.openai import (
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import InvalidInput, NotFound
-from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, read_upload
 from agentformer.types import MemoryEntry
 
@@ -75,7 +74,7 @@ def upload(service: Service, grant: Grant, form: models.FileForm) -> Response:
     if not name:
         raise InvalidInput("file", "has no name; give the file a name, such as report.pdf")
     data, document = read_upload(cast(BinaryIO, files[0].stream), name, Origin(), settings.max_file_bytes)
-    KeptFiles(service.af.backend, service.af.originals).keep(data, dataclasses.replace(document, namespace=namespace))
+    service.af.rag.keep(data, dataclasses.replace(document, namespace=namespace))
     stored = next(documents(service, namespace, document.sha256), None)
     if stored is None:  # another client has deleted it in the meantime
         raise no_file(f"file-{document.sha256}")

@@ -37,7 +37,6 @@ from agentformer.api.request import check_length
 from agentformer.api.response import reply
 from agentformer.errors import Conflict, Forbidden, NotFound
 from agentformer.memory.backends import all_entries
-from agentformer.rag.ingest import KeptFiles
 from agentformer.rag.uploads import Origin, unchanged
 from agentformer.records import fields
 from agentformer.records.filters import parse
@@ -328,7 +327,7 @@ def _remove(service: Service, grant: Grant, document: MemoryEntry) -> None:
         service.af.originals.sweep()
         return
     try:
-        KeptFiles(service.af.backend, service.af.originals).forget_text(document)
+        service.af.rag.forget_text(document)
     except NotFound:  # its file was never stored, because it has no usable text
         service.af.backend.remove([document.id])
 

@@ -46,8 +46,8 @@ from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
-from agentformer.http.problems import Problem, problem_json
-from agentformer.http.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
+from agentformer.servers.problems import Problem, problem_json
+from agentformer.servers.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
 
 _CLOSE_SECONDS = 10  # seconds for a worker to close its memory after its last request

@@ -18,7 +18,7 @@ from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read
 from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.items import Chat, ChatMessage
 from agentformer.archive.chats.memories import CODEX, LANGCHAIN
-from agentformer.errors import Conflict, InvalidInput
+from agentformer.errors import Conflict, InvalidInput, retried
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes
 from agentformer.memory.validation import Place, new_entry, new_message, place_from
@@ -28,7 +28,6 @@ from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
-_ATTEMPTS = 5  # attempts to store a batch whose messages another import stores at the same time
 _UNUSABLE = 10_000  # values that are no conversation; a file that begins with so many is no chat export
 _NAMELESS = (PLAIN, CODEX, LANGCHAIN)  # formats whose messages may name no session
 _TOOL = "tool"  # category of the uses of tools
@@ -191,12 +190,7 @@ class _Import:
 
     def _flush(self) -> None:
         """Store the messages of the batch that the memory does not have."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._store()
-            except _Stored:
-                continue
-        return self._store()
+        retried(self._store, on=(_Stored,))
 
     def _store(self) -> None:
         stored = (entry for scope in self._scopes(self._batch) for entry in all_entries(self._backend, scope))

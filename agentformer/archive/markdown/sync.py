@@ -25,14 +25,13 @@ from agentformer.archive.markdown.entries import Categories, adopted, belongs, c
 from agentformer.archive.markdown.files import Found, HomeReport, HomeWriter, Scan, scan
 from agentformer.archive.markdown.folder import HomeFile, HomeFolder, Record, check_loss
 from agentformer.archive.markdown.pages import EDITABLE, Page, is_same, render, values_of
-from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError
+from agentformer.errors import AgentFormerError, Conflict, InvalidInput, SpaceMismatch, StoreError, retried
 from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.folder_files import Problem
 from agentformer.records.codec import now
 from agentformer.types import MemoryBackend, MemoryEntry, new_id
 
-_ATTEMPTS = 5  # attempts to sync a file while other callers change its entry
 _EXPORTED = "was changed in the folder; `agentformer sync` stores the change"
 _RESTORED = "was removed from the memory and edited in the folder"
 _BATCH = 500  # entries that the backend reads or stores in one call
@@ -138,12 +137,7 @@ class HomeSync:
 
     def _one(self, entry_id: str, each: Found) -> None:
         """Compare a file with its entry, and sync them."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._compare(entry_id, each)
-            except Conflict:  # another caller has changed the entry
-                continue
-        return self._compare(entry_id, each)
+        retried(lambda: self._compare(entry_id, each))
 
     def _compare(self, entry_id: str, each: Found) -> None:
         record = self._folder.records.get(entry_id)

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from agentformer.access.keys import Key, KeyStore
+from agentformer.access.keys import MAX_DAYS, Key, KeyStore
 from agentformer.access.permissions import RIGHTS, Right
 from agentformer.builders import open_keys
 from agentformer.cli.group import examples, main, without_namespace, without_tools
@@ -59,7 +59,7 @@ def keys() -> None:
 )
 @without_tools
 @click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
-@click.option("--days", type=click.IntRange(1, 36_500), help="The key expires after this many days [default: never].")
+@click.option("--days", type=click.IntRange(1, MAX_DAYS), help="The key expires after this many days [default: never].")
 @without_namespace
 def add(
     name: str,

@@ -29,7 +29,7 @@ from agentformer.tools.result_json import (
     factors_json,
     hit_json,
     memory_hit_json,
-    reference_json,
+    report_json,
     steps_json,
 )
 from agentformer.types import Decay, Factor, Hit, Hits, Original, Reference, Scope, Vote
@@ -244,7 +244,7 @@ def _print_left_out(report: ContextReport) -> None:
 
 def _print_references(references: Sequence[Reference], as_json: bool) -> None:
     if as_json:
-        print_json({"references": [reference_json(reference) for reference in references]})
+        print_json({"references": [report_json(reference) for reference in references]})
         return
     rows = [
         (f"{record.score:.3f}", f"{record.source_type}:{record.source_id}", record.entry_id) for record in references

@@ -4,30 +4,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from agentformer.errors import Conflict
 from agentformer.records.codec import happened_at, now
-from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Scope
-
-_PAGE = 1000  # entries read at a time
+from agentformer.search.reading import all_entries as all_entries
+from agentformer.types import MemoryEntry
 
 
 def has_local_json(folder: Path) -> bool:
     """Return whether the folder holds a store of the backend `local_json`. The function does not import the backend, so
     it is fast."""
     return any(folder.glob("memory-*.json"))
-
-
-def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: int = _PAGE) -> Iterator[MemoryEntry]:
-    """Yield all entries of the scope in the order of their ids. At most `limit` entries are read at a time."""
-    after = ""
-    while page := backend.list(scope, after=after, limit=limit):
-        yield from page
-        after = page[-1].id
 
 
 def by_time(entry: MemoryEntry) -> tuple[datetime, str]:

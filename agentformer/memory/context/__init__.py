@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from agentformer.text.places import lines_of, place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text
-from agentformer.types import ChatMessage, MemoryEntry
+from agentformer.types import ChatMessage, MemoryEntry, Shown
 
 # The markers around memory in a prompt. Text between them is not stored again: see `validation.without_recalled`.
 RECALLED_OPEN, RECALLED_CLOSE = "<recalled-memory>", "</recalled-memory>"
@@ -37,13 +38,14 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class ContextReport:
-    """A report about a context. `budget` is the allowed number of tokens, and `total` is the number of tokens of all
-    messages."""
+    """A report about a context. `budget` is the allowed number of tokens."""
 
     budget: int
-    total: int
-    tokens: Mapping[str, int]  # by part: core, conversation, instructions, episodic, semantic and task
-    included: Mapping[str, tuple[str, ...]]  # ids of entries by the same parts, without the task
+    total: Annotated[int, Shown("The number of tokens of all messages.")]
+    # By part: core, conversation, instructions, episodic, semantic and task.
+    tokens: Annotated[Mapping[str, int], Shown("The number of tokens of each share of the context.")]
+    # By the same parts, without the task.
+    included: Annotated[Mapping[str, tuple[str, ...]], Shown("The ids of the entries in each share of the context.")]
     left_out: tuple[LeftOut, ...]
     warnings: tuple[str, ...] = ()  # warnings of the searches
 

@@ -11,13 +11,13 @@ from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import LanguageModelError, PromptTooLong
 from agentformer.rag.answer import citations, model_output, prompts, support
 from agentformer.rag.answer.confidence import QuoteFeatures
+from agentformer.rag.answer.evidence import Evidence
 from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visible_text, why_cut
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quotes import RankedSentence
-from agentformer.rag.answer.request import AnswerRequest
-from agentformer.rag.answer.sources import SOURCES, SourceName
+from agentformer.rag.answer.sources import Found
 from agentformer.text.prompt_quoting import MarkerRestorer
-from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, Hit, LanguageModel
+from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, LanguageModel
 
 # The model is not asked if no hit shares a term with the question and no sentence reaches this cosine. `abstain` does
 # not apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
@@ -50,34 +50,21 @@ class Answerer:
     check: str = "retry"
     vectors: RecentVectors = dataclasses.field(default_factory=RecentVectors, compare=False, repr=False)
 
-    def answer(
-        self,
-        question: str,
-        hits: Sequence[Hit],
-        *,
-        given: Sequence[Hit] = (),
-        more: Sequence[Hit] = (),
-        max_tokens: int | None = None,
-        extractive: bool = False,
-        searched: Sequence[SourceName] = SOURCES,
-    ) -> Answer:
-        """Return an answer with citations. `hits` are the best hits of the search. `given` are the passages that the
-        model receives, with the numbers 1, 2 and so on; if `given` is empty, the model receives `hits`. `more` are the
-        hits after `hits` in the ranking. An extractive answer may also quote a hit of `more` whose document also has a
-        hit in `hits`; the quoted hit is then added to the hits of the answer. If `extractive` is true, the model is not
-        called. If no hit contains an answer, the `mode` of the answer is `none`. If the model fails, the answer quotes
-        the best sentences and has a warning with the reason. `searched` are the sources that were searched; the text of
-        an answer with the `mode` `none` names them."""
-        request = self._request(question, hits, given, more, searched)
+    def answer(self, found: Found, *, max_tokens: int | None = None, extractive: bool = False) -> Answer:
+        """Return an answer with citations to the question of `found`, from the result of its search. If `extractive` is
+        true, the model is not called. If no hit contains an answer, the `mode` of the answer is `none`, and its text
+        names the sources that were searched. If the model fails, the answer quotes the best sentences and has a warning
+        with the reason."""
+        evidence = self._evidence(found)
         if extractive:
-            return self._extractive(request)
-        model = self._usable_model(request)
+            return self._extractive(evidence)
+        model = self._usable_model(evidence)
         if model is None:
-            return self._without_model(request)
+            return self._without_model(evidence)
         limit = max_tokens or self.max_tokens
         reason: LanguageModelError | None = None
-        for count in _passage_counts(len(request.given)):
-            prompt = prompts.messages(question, request.given[:count])
+        for count in _passage_counts(len(evidence.given)):
+            prompt = prompts.messages(evidence.question, evidence.given[:count])
             try:
                 reply = model.complete(prompt, temperature=self.temperature, max_tokens=limit)
             except PromptTooLong as error:
@@ -86,31 +73,23 @@ class Answerer:
                 reason = error
                 break
             else:
-                answer = self._checked(request, count, visible_text(reply.text), cut=why_cut(reply, limit))
-                return self._asked_again(request, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit)
-        return self._after_failure(request, reason)
+                answer = self._checked(evidence, count, visible_text(reply.text), cut=why_cut(reply, limit))
+                return self._asked_again(
+                    evidence, count, [*prompt, ChatMessage("assistant", reply.text)], answer, limit
+                )
+        return self._after_failure(evidence, reason)
 
-    def judged(
-        self, question: str, hits: Sequence[Hit], more: Sequence[Hit] = ()
-    ) -> tuple[list[RankedSentence], QuoteFeatures | None]:
-        """Return the two values from which an extractive answer is made: the sentences of the hits and of `more` (see
-        `answer`), best first, and the values for the confidence (None if there are no hits). Benchmarks call this
-        method."""
-        request = self._request(question, hits, more=more)
-        return request.ranked, request.grounds
+    def judged(self, found: Found) -> tuple[list[RankedSentence], QuoteFeatures | None]:
+        """Return the two values from which an extractive answer is made: the sentences that may be quoted, best first,
+        and the values for the confidence (None if there are no hits). Benchmarks call this method."""
+        evidence = self._evidence(found)
+        return evidence.ranked, evidence.grounds
 
-    def _request(
-        self,
-        question: str,
-        hits: Sequence[Hit],
-        given: Sequence[Hit] = (),
-        more: Sequence[Hit] = (),
-        searched: Sequence[SourceName] = SOURCES,
-    ) -> AnswerRequest:
-        return AnswerRequest.of(question, hits, given, more, self.embedder, self.vectors, searched)
+    def _evidence(self, found: Found) -> Evidence:
+        return Evidence(found, self.embedder, self.vectors)
 
     def _asked_again(
-        self, request: AnswerRequest, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
+        self, evidence: Evidence, count: int, prompt: Sequence[ChatMessage], answer: Answer, limit: int
     ) -> Answer:
         """Ask the model once more if its answer states what the passages do not contain. Return the second answer if it
         makes fewer such statements. Otherwise, or if the model then fails or declines, return the first answer."""
@@ -121,50 +100,43 @@ class Answerer:
             reply = self.model.complete(prompt, temperature=self.temperature, max_tokens=limit)
         except LanguageModelError:
             return answer
-        second = self._checked(request, count, visible_text(reply.text), cut=why_cut(reply, limit))
+        second = self._checked(evidence, count, visible_text(reply.text), cut=why_cut(reply, limit))
         is_better = second.mode == "llm" and _claims(second) < _claims(answer)
         return second if is_better and (second.complete or not answer.complete) else answer
 
-    def stream(
-        self,
-        question: str,
-        hits: Sequence[Hit],
-        *,
-        given: Sequence[Hit] = (),
-        more: Sequence[Hit] = (),
-        max_tokens: int | None = None,
-        searched: Sequence[SourceName] = SOURCES,
-    ) -> Generator[AnswerEvent, None, None]:
+    def stream(self, found: Found, *, max_tokens: int | None = None) -> Generator[AnswerEvent, None, None]:
         """Yield the pieces of the answer while the model writes the answer, and at the end the complete `Answer`. If
         the model fails after the first piece, yield an `AnswerFault`, and then an `Answer` whose `complete` is false.
         If the model returns no text, the answer quotes sentences of the hits. Closing this generator also closes the
-        stream of the model. `given`, `more` and `searched` have the same meaning as in `answer`."""
-        request = self._request(question, hits, given, more, searched)
-        model = self._usable_model(request)
+        stream of the model."""
+        evidence = self._evidence(found)
+        model = self._usable_model(evidence)
         if model is None:
-            yield from _at_once(self._without_model(request))
+            yield from _at_once(self._without_model(evidence))
             return
         limit = max_tokens or self.max_tokens
-        count, arrived, reason = len(request.given), AnswerStream(), None
-        for count in _passage_counts(len(request.given)):
+        count, arrived, reason = len(evidence.given), AnswerStream(), None
+        for count in _passage_counts(len(evidence.given)):
             arrived, reason = AnswerStream(), None
             try:
                 pieces = model.stream(
-                    prompts.messages(question, request.given[:count]), temperature=self.temperature, max_tokens=limit
+                    prompts.messages(evidence.question, evidence.given[:count]),
+                    temperature=self.temperature,
+                    max_tokens=limit,
                 )
-                with closing(_shown(arrived, pieces, request.given_texts(count))) as shown:
+                with closing(_shown(arrived, pieces, evidence.given_texts(count))) as shown:
                     yield from shown
             except LanguageModelError as error:
                 reason = error
             if not isinstance(reason, PromptTooLong) or arrived.shown:
                 break
-        yield from self._end_of_stream(request, count, arrived, reason, limit)
+        yield from self._end_of_stream(evidence, count, arrived, reason, limit)
 
     def _end_of_stream(
-        self, request: AnswerRequest, count: int, arrived: AnswerStream, reason: LanguageModelError | None, limit: int
+        self, evidence: Evidence, count: int, arrived: AnswerStream, reason: LanguageModelError | None, limit: int
     ) -> Iterator[AnswerEvent]:
         if reason and not arrived.shown:
-            yield from _at_once(self._after_failure(request, reason))
+            yield from _at_once(self._after_failure(evidence, reason))
             return
         if rest := arrived.rest():
             yield AnswerPiece(rest)
@@ -173,50 +145,50 @@ class Answerer:
         cut = why_cut(arrived.reply, limit)
         if reason:
             cut = f"the model failed before the end of the answer: {reason}"
-        answer = self._checked(request, count, arrived.text, cut=cut)
+        answer = self._checked(evidence, count, arrived.text, cut=cut)
         if reason:
             answer = dataclasses.replace(answer, complete=False)
         yield from _at_once(answer, shown=arrived.shown)
 
-    def _usable_model(self, request: AnswerRequest) -> LanguageModel | None:
-        if self.model is None or not request.hits or (self.abstain and self._is_hopeless(request)):
+    def _usable_model(self, evidence: Evidence) -> LanguageModel | None:
+        if self.model is None or not evidence.hits or (self.abstain and self._is_hopeless(evidence)):
             return None
         return self.model
 
-    def _is_hopeless(self, request: AnswerRequest) -> bool:
+    def _is_hopeless(self, evidence: Evidence) -> bool:
         """Return whether the hits are about something else, so that the model is not asked: no term of the question
         occurs in a hit, and no sentence has a similar meaning. Return False if there is no embedder, because the
         meaning cannot be compared without it."""
-        if request.shares_terms():  # fast, and true for most questions
+        if evidence.shares_terms():  # fast, and true for most questions
             return False
-        cosines = [sentence.cosine for sentence in request.ranked if sentence.cosine is not None]
+        cosines = [sentence.cosine for sentence in evidence.ranked if sentence.cosine is not None]
         return bool(cosines) and max(cosines) < _FAR
 
-    def _checked(self, request: AnswerRequest, count: int, text: str, *, cut: str) -> Answer:
+    def _checked(self, evidence: Evidence, count: int, text: str, *, cut: str) -> Answer:
         """Check the text that the model wrote, and return the answer. The model received the first `count` given hits.
         `cut` is the reason why the text is incomplete, or "" if the text is complete."""
         warnings = [cut] if cut else []
-        if count < len(request.given):
+        if count < len(evidence.given):
             warnings.append(
-                f"the passages were too long for the model: it received only {count} of {len(request.given)} passages"
+                f"the passages were too long for the model: it received only {count} of {len(evidence.given)} passages"
             )
-        given = request.given_texts(count)
+        given = evidence.given_texts(count)
         checked = model_output.remove_unknown_links(MarkerRestorer(given).restore(text), given)
         warnings += model_output.link_warnings(checked.unknown_hosts)
         text = model_output.without_refusal(checked.text)
-        cited = citations.cite(citations.without_unfinished(text) if cut else text, request.given_passages[:count])
+        cited = citations.cite(citations.without_unfinished(text) if cut else text, evidence.given_passages[:count])
         if not cited.citations and (model_output.refuses(checked.text) or prompts.NO_ANSWER in checked.text):
-            if prompts.contains_no_answer(request.given[:count]):  # the token may be a quotation from the passage
-                return self._extractive(request, (*warnings, _DECLINED))
-            return self._nothing(request, warnings)
+            if prompts.contains_no_answer(evidence.given[:count]):  # the token may be a quotation from the passage
+                return self._extractive(evidence, (*warnings, _DECLINED))
+            return self._nothing(evidence, warnings)
         if not cited.text:
-            return self._extractive(request, (*warnings, _EMPTY))
+            return self._extractive(evidence, (*warnings, _EMPTY))
         warnings += cited.warnings()
-        return self._supported(request, cited, request.given_passages[:count], warnings, complete=not cut)
+        return self._supported(evidence, cited, evidence.given_passages[:count], warnings, complete=not cut)
 
     def _supported(
         self,
-        request: AnswerRequest,
+        evidence: Evidence,
         cited: citations.CitedText,
         passages: Sequence[Passage],
         warnings: list[str],
@@ -231,41 +203,41 @@ class Answerer:
             warnings.append(_PLACED if placed.citations else _NO_CITATIONS)
             cited = placed if placed.citations else cited
         off = self.check == "off"
-        unsupported = () if off else support.unsupported_sentences(cited.text, passages, request.question)
+        unsupported = () if off else support.unsupported_sentences(cited.text, passages, evidence.question)
         return Answer(
             cited.text,
             "llm",
             cited.citations,
-            tuple(request.hits),
+            tuple(evidence.hits),
             (*warnings, *support.warnings(unsupported)),
             complete=complete,
-            confidence=request.confidence,
+            confidence=evidence.confidence,
             unsupported=unsupported,
         )
 
-    def _without_model(self, request: AnswerRequest) -> Answer:
-        if not request.hits or self.model is not None:
-            return self._nothing(request)
-        return self._extractive(request)
+    def _without_model(self, evidence: Evidence) -> Answer:
+        if not evidence.hits or self.model is not None:
+            return self._nothing(evidence)
+        return self._extractive(evidence)
 
-    def _after_failure(self, request: AnswerRequest, reason: LanguageModelError | None) -> Answer:
+    def _after_failure(self, evidence: Evidence, reason: LanguageModelError | None) -> Answer:
         warning = f"the language model failed, so the answer quotes the best sentences: {reason}"
-        return self._extractive(request, (warning,))
+        return self._extractive(evidence, (warning,))
 
-    def _nothing(self, request: AnswerRequest, warnings: Sequence[str] = ()) -> Answer:
-        language = next((p.language for p in request.passages if p.language), "")
-        text = prompts.nothing_found(request.terms, language, request.searched)
-        return Answer(text, "none", hits=tuple(request.hits), warnings=tuple(warnings), confidence=request.confidence)
+    def _nothing(self, evidence: Evidence, warnings: Sequence[str] = ()) -> Answer:
+        language = next((p.language for p in evidence.passages if p.language), "")
+        text = prompts.nothing_found(evidence.terms, language, evidence.found.searched)
+        return Answer(text, "none", hits=tuple(evidence.hits), warnings=tuple(warnings), confidence=evidence.confidence)
 
-    def _extractive(self, request: AnswerRequest, warnings: tuple[str, ...] = ()) -> Answer:
+    def _extractive(self, evidence: Evidence, warnings: tuple[str, ...] = ()) -> Answer:
         """Return an answer that quotes the best sentences of the hits word for word. If the confidence is too low,
         return an answer that says that nothing was found."""
-        confidence = request.confidence
-        if confidence is None or confidence < self.abstain or not request.quotes:
-            return self._nothing(request, warnings)
-        quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(request.quotes, 1))
-        text = "\n".join(f"{citations.quoted(sentence)} [{n}]" for n, sentence in enumerate(request.quotes, 1))
-        return Answer(text, "extractive", quotes, request.shown, warnings, confidence=confidence)
+        confidence = evidence.confidence
+        if confidence is None or confidence < self.abstain or not evidence.quotes:
+            return self._nothing(evidence, warnings)
+        quotes = tuple(citations.citation(n, sentence) for n, sentence in enumerate(evidence.quotes, 1))
+        text = "\n".join(f"{citations.quoted(sentence)} [{n}]" for n, sentence in enumerate(evidence.quotes, 1))
+        return Answer(text, "extractive", quotes, evidence.shown, warnings, confidence=confidence)
 
 
 def _shown(arrived: AnswerStream, pieces: Iterable[str], given: Iterable[str]) -> Generator[AnswerEvent, None, None]:

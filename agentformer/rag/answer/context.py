@@ -13,10 +13,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from agentformer.rag.answer import prompts
 from agentformer.search.pipeline import EXTRA_HITS, for_answer
+from agentformer.search.reading import all_entries
 from agentformer.search.relevance import EntryLanguages, Nearness
 from agentformer.search.steps import run
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
@@ -25,7 +26,7 @@ from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items
 from agentformer.text.splitting import sentence_spans, windows
-from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Source, Span
+from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Shown, Source, Span
 
 # Only hits with at least this share of the best score, and at most `_MOST`, share the budget: a much better hit gets
 # more tokens. Chosen on the even questions about filings (similar hits) and encyclopedias (different hits);
@@ -36,7 +37,6 @@ _FRAME = 30  # tokens of the number and the source of a passage (estimated)
 _SMALLEST = 8  # tokens of the smallest useful part
 _READ = 20_000  # code points of a hit that are read at first; no chunk of a document has more
 _LONG_TOKEN = 20  # code points; a text with more per token of the budget is not counted, because it does not fit
-_PAGE = 1000  # entries read at a time
 _MESSAGE = "message"
 _ASKS = ("?", "？", "؟")  # at the end of a question
 _CLOSERS = " \t\n\"'”’»)]*_"
@@ -48,7 +48,7 @@ class ContextPassage:
     `page.text[start:end]`, and `entry_ids` are the chunks with this text, in order. For an entry that belongs to no
     document, `text` is a part of the content of the entry. `score` is the score of the best hit in the passage."""
 
-    number: int  # the [n] with which an answer cites the passage; starts at 1
+    number: Annotated[int, Shown("The number with which an answer cites the passage, such as 1 for `[1]`.")]
     document: str
     document_id: str
     page: int | None
@@ -56,9 +56,9 @@ class ContextPassage:
     start: int
     end: int
     text: str
-    tokens: int  # of `text`
+    tokens: Annotated[int, Shown("The number of tokens of `text`, as the embedding model counts them.")]
     score: float
-    entry_ids: tuple[str, ...]
+    entry_ids: Annotated[tuple[str, ...], Shown("The ids of the chunks with this text.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class PassageContext:
     sources. Tags and template tokens in the passages are escaped, so that a model reads the passages as data. `tokens`
     is the number of tokens of `text`, and `budget` is the limit for this number."""
 
-    text: str
+    text: Annotated[str, Shown("The passages with their numbers and sources, as a part of a prompt.")]
     passages: tuple[ContextPassage, ...]
-    tokens: int
+    tokens: Annotated[int, Shown("The number of tokens of `text`, at most `budget`.")]
     budget: int
     warnings: tuple[str, ...] = ()  # warnings of the search
     hits: tuple[Hit, ...] = ()  # a hit for each passage, whose content is the text of the passage
@@ -200,15 +200,12 @@ class _Texts:
         pages, chunks = {}, defaultdict(list)
         numbers = tuple(sorted(self._pages[document_id]))
         scope = Scope(namespace, kinds=("page", "chunk"), document_id=document_id, pages=numbers)
-        after = ""
-        while entries := self._backend.list(scope, after=after, limit=_PAGE):
-            for entry in entries:
-                number = entry.source.page if entry.source else None
-                if number is not None and entry.kind == "page":
-                    pages[number] = entry.content
-                elif number is not None:
-                    chunks[number].append(entry)
-            after = entries[-1].id
+        for entry in all_entries(self._backend, scope):
+            number = entry.source.page if entry.source else None
+            if number is not None and entry.kind == "page":
+                pages[number] = entry.content
+            elif number is not None:
+                chunks[number].append(entry)
         return {number: _Text(content, 0, tuple(chunks[number])) for number, content in pages.items()}
 
 

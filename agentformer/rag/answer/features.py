@@ -22,7 +22,6 @@ from agentformer.text.row_values import asked_value, label_share, period_fit, se
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span
 
-_WORD = re.compile(r"(?<!\w)[^\W\d_a-zåäöæøüß][^\W_]+")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _FIRST = 3  # a pronoun among the first words refers to the previous sentence
 _NEEDED = 0.2  # the previous sentence is quoted, too, if it adds this share of the question's terms
@@ -74,9 +73,20 @@ class Features(NamedTuple):
     asked: float = 0.0
 
 
+class Link(NamedTuple):
+    """The relation of a sentence to the sentence before it in the passage. `leads` is True if a quote of the sentence
+    also includes the one before. `refers` is True if the reason is a word at the beginning of the sentence that refers
+    to the one before ("It was built ..."). `naming` is the earlier sentence that names the subject of the sentence; a
+    quote can begin with it. This is the one before; if several sentences in a row refer back ("Eva began. She moved.
+    She sold."), it is the sentence before all of them."""
+
+    leads: bool = False
+    refers: bool = False
+    naming: Sentence | None = None
+
+
 class SentenceFeatures:
-    """Computes the features of sentences for one question. Also sets the attributes `leads`, `refers` and `naming` of
-    each `Sentence`."""
+    """Computes the features of sentences for one question. `links` has the `Link` of each sentence."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
         self.question = classify(query.text, passages[0].language if passages else "")
@@ -104,18 +114,9 @@ class SentenceFeatures:
         self._held_by = {id(sentence): held for sentence, held in zip(sentences, self._held, strict=True)}
         self._first = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
         self._carried = list(self._carried_shares())
-        for sentence in sentences:
-            before = sentence.naming = sentence.before
-            if before and before.text == sentence.text:
-                continue  # a repeated sentence is quoted only once
-            if before and before.answer is sentence:
-                sentence.leads = True  # an answer is quoted with its question
-            elif before and "\n\n" not in sentence.passage.content[before.span.end : sentence.span.start]:
-                first = _words(sentence.text[:80])[:_FIRST]
-                sentence.refers = not _backward(sentence.passage.language).isdisjoint(first)
-                sentence.leads = sentence.refers or self._adds(sentence, before)
-                if sentence.refers and before.refers and before.before:
-                    sentence.naming = before.naming
+        self.links: dict[Sentence, Link] = {}
+        for sentence in sentences:  # each after the one before it
+            self.links[sentence] = self._link(sentence)
 
     def of_words(self) -> list[Features]:
         """Return, for all sentences, the features that follow from words and ranks. The fields `typed`, `other`
@@ -132,12 +133,26 @@ class SentenceFeatures:
         typed = _TYPES.get(kind, 0.0) * (_UNKNOWN if found is None else found)
         return features._replace(typed=max(typed, _DEFINITION * defines(self.question, said)), other=other)
 
+    def _link(self, sentence: Sentence) -> Link:
+        before = sentence.before
+        if before is None or before.text == sentence.text:  # a repeated sentence is quoted only once
+            return Link(naming=before)
+        if before.answer is sentence:  # an answer is quoted with its question
+            return Link(leads=True, naming=before)
+        if "\n\n" in sentence.passage.content[before.span.end : sentence.span.start]:
+            return Link(naming=before)
+        first = _words(sentence.text[:80])[:_FIRST]
+        refers = not _backward(sentence.passage.language).isdisjoint(first)
+        former = self.links[before]
+        naming = former.naming if refers and former.refers else before
+        return Link(refers or self._adds(sentence, before), refers, naming)
+
     def _of_words(self, n: int, sentence: Sentence) -> Features:
         own, passage = self._held[n], sentence.passage
-        naming = sentence.naming
+        leads, _, naming = self.links[sentence]
         before = self._held_by[id(naming)] if naming else frozenset()
         pieces = self._pieces.held(sentence.terms.parts)
-        led = self._pieces.held(naming.terms.parts) - pieces if sentence.leads and naming else frozenset()
+        led = self._pieces.held(naming.terms.parts) - pieces if leads and naming else frozenset()
         added = self._stems.share(before - own)
         words = self._stems.share(own) + _SIMILAR * self._stems.similar_share(sentence.stems)
         return Features(
@@ -152,7 +167,7 @@ class SentenceFeatures:
             asks=float(sentence.asks and sentence.answer is None),
             label=self._label(sentence) + _PERIOD * self._period(sentence),
             selected=self._selected.get((id(passage), sentence.span), 0.0),
-            likeness=_OF_WORDS * (words + (added if sentence.leads else 0.0)),
+            likeness=_OF_WORDS * (words + (added if leads else 0.0)),
         )
 
     def _label(self, sentence: Sentence) -> float:

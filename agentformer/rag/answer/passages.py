@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from functools import cached_property, lru_cache
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from types import MappingProxyType
+from typing import NamedTuple
 
-from agentformer.rag.answer.layout import CACHED_TEXTS, Layout, layout_of
 from agentformer.rag.chunks import CARRIED
 from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
@@ -24,9 +24,11 @@ from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import is_question
-from agentformer.text.table_rows import TableRow, TextTable
+from agentformer.text.splitting import sentence_spans
+from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Analyzed, Hit, Span
 
+CACHED_TEXTS = 256  # passages whose sentences are cached (about 4 MB)
 _NAMES = 2  # parts of the context line that name the document: its file and its title
 _MESSAGE = "message"
 _MONTH = timedelta(days=31)
@@ -251,14 +253,44 @@ def _terms_of(texts: tuple[str, ...], language: str) -> tuple[Terms, ...]:
     return tuple(text_terms(text, language) for text in texts)
 
 
+class Layout(NamedTuple):
+    """The tables of a text, and its sentences and rows of tables in order, without headers of tables."""
+
+    tables: tuple[TextTable, ...]
+    sentences: tuple[Span, ...]
+
+
+# Questions often find the same passages again.
+@lru_cache(maxsize=CACHED_TEXTS)
+def layout_of(content: str, context: str) -> Layout:
+    """Return the layout of a text. `context` has the headers of a table that begins before the text."""
+    tables = tuple(find_rows(content, context))
+    outside = _outside(sentence_spans(content), tables, content)
+    rows = {row.span for table in tables for row in table.rows}
+    return Layout(tables, tuple(sorted((*outside, *rows))))
+
+
+def _outside(spans: Iterable[Span], tables: Sequence[TextTable], content: str) -> Iterator[Span]:
+    """Yield the parts of the spans that are in no table, without white space around them. The spans and the tables are
+    sorted."""
+    ends = list(accumulate((table.span.end for table in tables), max))
+    for span in spans:
+        start = span.start
+        for n in range(bisect_right(ends, start), len(tables) + 1):
+            table = tables[n] if n < len(tables) and tables[n].span.start < span.end else None
+            end = table.span.start if table else span.end
+            if bare := content[start:end].strip():
+                at = content.index(bare, start)
+                yield Span(at, at + len(bare))
+            if table is None or table.span.end >= span.end:
+                break
+            start = max(start, table.span.end)
+
+
 @dataclass(eq=False, slots=True)
 class Sentence:
     """A sentence of a passage. `before` is the previous sentence of the passage, and `above` is the nearest sentence
-    before this one that is not a list item. `leads` is True if a quote of this sentence also includes `before`.
-    `refers` is True if the reason is a word at the beginning of this sentence that refers to `before` ("It was built
-    ..."). `naming` is the earlier sentence that names the subject of this sentence; a quote can begin with it. This is
-    `before`; if several sentences in a row refer back ("Eva began. She moved. She sold."), it is the sentence before
-    all of them. `SentenceFeatures` sets `leads`, `refers` and `naming`.
+    before this one that is not a list item.
 
     `headings` are the stems of the headings above. A row of a table counts as a sentence; `row` is this row with its
     headers. If the sentence is a question, `answer` is the next sentence, unless this is a question, too. In a message,
@@ -272,9 +304,6 @@ class Sentence:
     stems: frozenset[str]
     before: Sentence | None = None
     above: Sentence | None = None
-    leads: bool = False
-    refers: bool = False
-    naming: Sentence | None = None
     headings: frozenset[str] = frozenset()
     row: TableRow | None = None
     answer: Sentence | None = None
@@ -314,9 +343,9 @@ def _sentences_of(passage: Passage) -> Iterator[Sentence]:
 
 
 def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
-    """Return the sentences without headings and without sentences that have no content (see `_is_filled`). Set the
-    `headings` of each sentence: the stems of the nearest heading before it in the passage, or, before the first
-    heading, those of the context line."""
+    """Return the sentences without headings and without sentences that have no content (see `_is_filled`). The
+    `headings` of each are the stems of the nearest heading before it in the passage or, before the first heading, those
+    of the context line."""
     body: list[Sentence] = []
     headings: frozenset[str] | None = None
     for sentence in sentences:
@@ -325,10 +354,10 @@ def _below_headings(sentences: Iterable[Sentence]) -> list[Sentence]:
             continue
         if not sentence.row and (_is_filled(sentence) or _announces_nothing(sentence)):
             continue
-        sentence.headings = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
+        above = frozenset(sentence.passage.context_terms.stems) if headings is None else headings
         if sentence.row:
-            sentence.headings |= sentence.passage.header_stems[sentence.span]
-        body.append(sentence)
+            above |= sentence.passage.header_stems[sentence.span]
+        body.append(dataclasses.replace(sentence, headings=above))
     return body
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
+from collections.abc import Mapping
 from itertools import islice
 from typing import NamedTuple
 
+from agentformer.rag.answer.features import Link
 from agentformer.rag.answer.passages import ITEM, LEAD_IN_ENDS, Sentence
 from agentformer.text.questions import is_question
 from agentformer.text.table_rows import TableRow
@@ -42,9 +44,10 @@ class Quote(NamedTuple):
         return self.row.headings if self.row else self.lead.removesuffix(OMITTED).strip()
 
 
-def whole_quote(sentence: Sentence) -> Quote:
-    """Return the quote of a sentence with the text that a reader needs to understand it. Text that would make the quote
-    longer than `MAX_QUOTE` code points is left out."""
+def whole_quote(sentence: Sentence, links: Mapping[Sentence, Link]) -> Quote:
+    """Return the quote of a sentence with the text that a reader needs to understand it. `links` says which sentences
+    depend on the sentence before them. Text that would make the quote longer than `MAX_QUOTE` code points is left
+    out."""
     content, span = sentence.passage.content, sentence.span
     if sentence.row:
         return Quote(shortened(content, span), row=sentence.row)
@@ -55,7 +58,7 @@ def whole_quote(sentence: Sentence) -> Quote:
     if _leads_in(sentence):
         return Quote(Span(span.start, _end_of_list(sentence)))
     end = _end_of_names(sentence)
-    start, named = _with_subject(sentence, end)
+    start, named = _with_subject(sentence, links, end)
     carried = sentence.passage.carried if start == sentence.passage.sentences[0].start else ""
     fits = len(carried) + end - start < MAX_QUOTE
     return Quote(shortened(content, Span(start, end)), named or (carried if fits else ""))
@@ -75,16 +78,17 @@ def _end_of_answer(question: Sentence) -> int:
     return shortened(passage.content, Span(question.span.start, end)).end
 
 
-def _with_subject(sentence: Sentence, end: int) -> tuple[int, str]:
+def _with_subject(sentence: Sentence, links: Mapping[Sentence, Link], end: int) -> tuple[int, str]:
     """Return the offset at which the quote of a sentence begins, and the text that is quoted before it. `end` is the
     end of the quote. If the sentence refers to the previous one ("It was built ..."), the quote begins with the
     previous one. If the previous sentence refers to the sentence before it, the quote begins with that sentence, and so
     on. If the quote would be too long, only the beginning of the sentence that names the subject is quoted before the
     rest."""
-    start, first = sentence.span.start, sentence.before if sentence.leads else None
+    leads, refers, naming = links[sentence]
+    start, first = sentence.span.start, sentence.before if leads else None
     while first and end - first.span.start <= MAX_QUOTE:
-        start, first = first.span.start, first.before if first.refers else None
-    naming = sentence.naming if first and sentence.refers else None
+        start, first = first.span.start, first.before if links[first].refers else None
+    naming = naming if first and refers else None
     if naming is None:
         return start, ""
     content = sentence.passage.content

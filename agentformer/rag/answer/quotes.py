@@ -17,7 +17,7 @@ from agentformer.embedders.late_interaction import AskedTokens, least_alike, lik
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import EmbedderUnavailable
 from agentformer.rag.answer.confidence import is_foreign
-from agentformer.rag.answer.features import Features, SentenceFeatures
+from agentformer.rag.answer.features import Features, Link, SentenceFeatures
 from agentformer.rag.answer.passages import Passage, Sentence, read_sentences
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
@@ -93,12 +93,14 @@ def rank_sentences(
     features = computed.of_words()
     for n in _best(features, _TYPED):
         features[n] = computed.with_candidate(features[n], sentences[n])
-    quotes = [whole_quote(sentence) for sentence in sentences]
+    quotes = [whole_quote(sentence, computed.links) for sentence in sentences]
     cosines = dict[int, float]()
     if embedder:
         asking, kept = computed.question.asking, vectors or RecentVectors()
         foreign = is_foreign(query.language, passages)
-        compared = _Compared(query.text, asking, sentences, quotes, embedder, kept, calibration, foreign)
+        compared = _Compared(
+            query.text, asking, sentences, computed.links, quotes, embedder, kept, calibration, foreign
+        )
         features, cosines = compared.with_vectors(features)
     texts = [quote.row.text if quote.row else sentence.text for quote, sentence in zip(quotes, sentences, strict=True)]
     scores = _probabilities(features, texts)
@@ -220,6 +222,7 @@ class _Compared:
     question: str
     asking: frozenset[str]  # the words that make it a question, such as "how many"
     sentences: Sequence[Sentence]
+    links: Mapping[Sentence, Link]
     quotes: Sequence[Quote]
     embedder: Embedder
     vectors: RecentVectors
@@ -248,7 +251,7 @@ class _Compared:
         if asked is None or not asked.count or asked.letters < _LETTERS * asked.count:
             return None
         best = _to_embed(features, [s.passage for s in self.sentences], _COMPARED)
-        windows = _windows(self.sentences, self.quotes, best)
+        windows = _windows(self.sentences, self.links, self.quotes, best)
         tokens = self.vectors.tokens([window.text for window in windows], self.embedder) or []
         nearest, cosines = {}, {}
         for window, each in zip(windows, tokens, strict=True):
@@ -298,12 +301,18 @@ class _Window(NamedTuple):
     parts: dict[int, Span]
 
 
-def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Iterable[int]) -> list[_Window]:
+def _windows(
+    sentences: Sequence[Sentence], links: Mapping[Sentence, Link], quotes: Sequence[Quote], best: Iterable[int]
+) -> list[_Window]:
     windows: list[_Window] = []
     spans: dict[int, list[Span]] = {}
     passages = {id(sentence.passage): sentence.passage for sentence in sentences}
     pairs = enumerate(zip(sentences, quotes, strict=True))
-    plain = {n: _embedded_span(s, quote) for n, (s, quote) in pairs if not quote.row and (not quote.lead or s.refers)}
+    plain = {
+        n: _embedded_span(sentence, links[sentence].leads, quote)
+        for n, (sentence, quote) in pairs
+        if not quote.row and (not quote.lead or links[sentence].refers)
+    }
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
         if n not in plain:
@@ -322,9 +331,9 @@ def _windows(sentences: Sequence[Sentence], quotes: Sequence[Quote], best: Itera
     return windows
 
 
-def _embedded_span(sentence: Sentence, quote: Quote) -> Span:
+def _embedded_span(sentence: Sentence, leads: bool, quote: Quote) -> Span:
     """Return the part of a quote that is embedded: the sentence, and at most one sentence before it."""
-    if not sentence.leads or sentence.before is None:
+    if not leads or sentence.before is None:
         return quote.span
     return Span(max(quote.span.start, sentence.before.span.start), quote.span.end)
 

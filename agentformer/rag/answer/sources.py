@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import Any, Literal, get_args
 
 from agentformer.errors import InvalidInput
 from agentformer.records import fields
-from agentformer.types import DOCUMENT_KINDS, Hit, Hits, Scope
+from agentformer.types import DOCUMENT_KINDS, NOBODY, Hit, Hits, Scope
 
 SourceName = Literal["documents", "memories"]
 SOURCES: tuple[SourceName, ...] = get_args(SourceName)
 _MESSAGE = "message"
-_NOBODY = ""  # no entry has this user, so with `or_nobody`, it selects the entries without a user
 # Chosen on even questions about filings.
 _FIRST = 10  # hits that decide which document a question is about
 _KEPT = 2  # best hits of the question that stay before the hits for the items of a ratio
 _ITEM_HITS = 3  # hits for the items of a ratio that are added
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of the search for a question. `hits` are the best hits, which an answer shows. `more` are the hits
+    after them in the ranking: an extractive answer may also quote one of these if its document also has a hit in
+    `hits`, and then shows it, too. `given` are the passages that a language model receives, with the numbers 1, 2 and
+    so on; if `given` is empty, the model receives `hits`. `searched` are the sources that were searched."""
+
+    question: str
+    hits: Sequence[Hit]
+    more: Sequence[Hit] = ()
+    given: Sequence[Hit] = ()
+    searched: Sequence[SourceName] = SOURCES
 
 
 def checked_sources(values: Any) -> tuple[SourceName, ...]:
@@ -59,7 +72,7 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
         documents,
         kinds=(),
         except_kinds=excluded,
-        user_id=None if every_user and user is None else user or _NOBODY,
+        user_id=None if every_user and user is None else user or NOBODY,
         project=project,
         or_nobody=True,
     )

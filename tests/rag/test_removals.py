@@ -11,9 +11,9 @@ import pytest
 
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.rag import removals
+from agentformer.rag.removals import REMOVE_AT, Removals
 from agentformer.testing import make_entry
-from agentformer.tools import removals
-from agentformer.tools.removals import REMOVE_AT, Removals
 from agentformer.types import Condition, MemoryBackend, MemoryEntry, Scope
 
 

@@ -1,11 +1,11 @@
-"""A question with its hits: their passages, their sentences in the order of their probability, and the confidence."""
+"""`Evidence`: the sentences of the hits that may answer a question, and the confidence that they do."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cached_property
+from functools import cache, cached_property
 
 from agentformer.embedders.calibration import CALIBRATIONS, Calibration, Scale
 from agentformer.embedders.recent import RecentVectors
@@ -15,7 +15,7 @@ from agentformer.rag.answer import support
 from agentformer.rag.answer.confidence import QuoteFeatures, about_question
 from agentformer.rag.answer.passages import Passage, dates_of, read_passages
 from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_language, rank_sentences
-from agentformer.rag.answer.sources import SOURCES, SourceName
+from agentformer.rag.answer.sources import Found
 from agentformer.rag.answer.versions import newer_first
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.facts.designations import is_about_another
@@ -33,46 +33,55 @@ _WITHOUT_MEANING = "hashing"  # an embedder that compares spelling and not meani
 
 
 @dataclasses.dataclass(frozen=True)
-class AnswerRequest:
-    """A question and the search hits for the question. `given` are the hits that a model receives, and `given_passages`
-    are their passages. `quotable` are the passages whose sentences may be quoted: those of the hits, and those of
-    further hits from the same documents. The text of the question and of each hit is analyzed only once, and the
-    sentences are ranked only once."""
+class Evidence:
+    """The passages of the hits of a question, their sentences in the order of their probability, the quotes of an
+    extractive answer, and its confidence. Each value is computed at its first use and then kept. `vectors` is a cache
+    for the embedder."""
 
-    question: str
-    terms: QueryTerms
-    hits: Sequence[Hit]
-    passages: Sequence[Passage]
-    given: Sequence[Hit]
-    given_passages: Sequence[Passage]
-    quotable: Sequence[Passage]
+    found: Found
     embedder: Embedder | None
     vectors: RecentVectors
-    searched: Sequence[SourceName]
 
-    @classmethod
-    def of(
-        cls,
-        question: str,
-        hits: Sequence[Hit],
-        given: Sequence[Hit],
-        more: Sequence[Hit],
-        embedder: Embedder | None,
-        vectors: RecentVectors,
-        searched: Sequence[SourceName] = SOURCES,
-    ) -> AnswerRequest:
-        """Return the request. `more` are the hits after `hits` in the ranking; those that belong to a document of
-        `hits` may be quoted, too. If `given` is empty, the model receives `hits`."""
-        terms = analyze_query(question)
-        dates, analyzed = dates_of(terms), hits.analyzed if isinstance(hits, Hits) else {}
-        documents = {hit.entry.source.document_id for hit in hits if hit.entry.source}
-        further = (hit for hit in more if hit.entry.source and hit.entry.source.document_id in documents)
-        quotable = read_passages([*hits, *further], terms.language, dates, analyzed)
-        passages = quotable[: len(hits)]
-        given_passages = read_passages(given, terms.language, dates) if given else passages
-        return cls(
-            question, terms, hits, passages, given or hits, given_passages, quotable, embedder, vectors, searched
-        )
+    @property
+    def question(self) -> str:
+        """The text of the question."""
+        return self.found.question
+
+    @property
+    def hits(self) -> Sequence[Hit]:
+        """The best hits of the search."""
+        return self.found.hits
+
+    @cached_property
+    def terms(self) -> QueryTerms:
+        """The terms of the question."""
+        return analyze_query(self.question)
+
+    @cached_property
+    def quotable(self) -> Sequence[Passage]:
+        """The passages whose sentences may be quoted: those of the hits, and those of further hits from the same
+        documents."""
+        documents = {hit.entry.source.document_id for hit in self.hits if hit.entry.source}
+        further = (hit for hit in self.found.more if hit.entry.source and hit.entry.source.document_id in documents)
+        analyzed = self.hits.analyzed if isinstance(self.hits, Hits) else {}
+        return read_passages([*self.hits, *further], self.terms.language, dates_of(self.terms), analyzed)
+
+    @property
+    def passages(self) -> Sequence[Passage]:
+        """The passages of the hits."""
+        return self.quotable[: len(self.hits)]
+
+    @property
+    def given(self) -> Sequence[Hit]:
+        """The hits that a language model receives."""
+        return self.found.given or self.hits
+
+    @cached_property
+    def given_passages(self) -> Sequence[Passage]:
+        """The passages that a language model receives."""
+        if not self.found.given:
+            return self.passages
+        return read_passages(self.found.given, self.terms.language, dates_of(self.terms))
 
     @property
     def shown(self) -> tuple[Hit, ...]:
@@ -125,15 +134,17 @@ class AnswerRequest:
         numbers, dates and names of the question. A hit whose title another hit mentions is never off topic."""
         if any(vote.name == _MENTIONED for vote in hit.votes):
             return False
-        group = _group(hit)
-        if group not in self._off_topic:
-            passages = [passage for passage in self.quotable if _group(passage.hit) == group]
-            self._off_topic[group] = support.names_nothing_of(self.question, passages)
-        return self._off_topic[group]
+        return self._names_nothing(_group(hit))
 
     @cached_property
-    def _off_topic(self) -> dict[str, bool]:
-        return {}
+    def _names_nothing(self) -> Callable[[str], bool]:
+        """A function that returns whether a group of hits contains none of the numbers, dates and names of the
+        question. The result for each group is kept."""
+        return cache(lambda group: support.names_nothing_of(self.question, self._of_group(group)))
+
+    def _of_group(self, group: str) -> list[Passage]:
+        """Return the passages of a document or of a session."""
+        return [passage for passage in self.quotable if _group(passage.hit) == group]
 
     def _calibration(self, embedder: Embedder) -> Calibration:
         known = self.scale is not None and knows_language(self.hits)
@@ -191,8 +202,7 @@ class AnswerRequest:
         question. Also return True if the quote is from a memory such as a fact, and a name of the question is missing
         in this memory and in the other hits of its session."""
         passage = self._passage
-        group = [each for each in self.quotable if _group(each.hit) == _group(passage.hit)]
-        names, missing = support.names_of_question(self.question, group)
+        names, missing = support.names_of_question(self.question, self._of_group(_group(passage.hit)))
         if missing and passage.hit.entry.kind not in _PARTS:
             return True
         # "The stadium" in a text about another club of the city: the whole passage lacks the name.

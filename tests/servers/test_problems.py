@@ -6,7 +6,7 @@ import json
 
 from agentformer import errors
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, TooLarge
-from agentformer.http.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
+from agentformer.servers.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 
 STATUSES: list[tuple[AgentFormerError, int, str]] = [
     (InvalidInput("top_k", "is wrong"), 400, "invalid-input"),

@@ -11,6 +11,7 @@ on another machine, the seconds are counted again from the beginning."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
@@ -20,9 +21,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentformer.errors import Conflict, NotFound, StoreError
-from agentformer.memory.backends import all_entries
+from agentformer.errors import Conflict, NotFound, StoreError, retried
 from agentformer.records.filters import both
+from agentformer.search.reading import all_entries
 from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Scope, Where
 
 log = logging.getLogger("agentformer")
@@ -33,7 +34,6 @@ _TIMER = "remove_timer"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REPLACED_BY = "replaced_by"  # key of the metadata: the id of the new version that has replaced the document
 MAX_SECONDS = 3_600
-_ATTEMPTS = 20  # each failed attempt means that another caller has changed the same document
 _FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
 _LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
 _ARCHIVED = Condition("exists", "$archived_at", True)
@@ -100,15 +100,16 @@ class Removals:
         `seconds`. A former version that another caller has hidden or deleted stays as it is. The new version is stored
         before this call, so no failure between the two steps loses a version: both are then stored."""
         for entry in former:
-            for _ in range(_ATTEMPTS):
-                current = next(iter(self._backend.get([entry.id])), None)
-                if current is None or current.archived_at is not None:
-                    break
-                now = datetime.now(UTC)
-                until = {**_timer(now, seconds), _REPLACED_BY: document_id}
-                with suppress(Conflict):
-                    self._change(current, {**current.metadata, **until}, archived_at=now)
-                    break
+            with suppress(Conflict):
+                retried(functools.partial(self._hide, entry.id, document_id, seconds))
+
+    def _hide(self, former_id: str, document_id: str, seconds: float) -> None:
+        current = next(iter(self._backend.get([former_id])), None)
+        if current is None or current.archived_at is not None:
+            return
+        now = datetime.now(UTC)
+        until = {**_timer(now, seconds), _REPLACED_BY: document_id}
+        self._change(current, {**current.metadata, **until}, archived_at=now)
 
     def undo(self, document_id: str) -> None:
         """Keep a document that was going to be deleted. If it was replaced, delete the version that has replaced it.

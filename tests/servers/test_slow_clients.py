@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import pytest
 
-from agentformer.http import slow_clients
-from agentformer.http.slow_clients import (
+from agentformer.servers import slow_clients
+from agentformer.servers.slow_clients import (
     HEAD_BYTES,
     HTTP_API,
     MCP,

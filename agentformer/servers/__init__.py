@@ -1,0 +1,1 @@
+"""Parts that all servers of this package share: problem documents, and protection against slow clients."""
