@@ -13,12 +13,13 @@ import agentformer
 from agentformer.hooks import secrets
 from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.memory_manager import MemoryManager
+from agentformer.rag.document_store import DocumentStore
 from agentformer.text import instructions
 from agentformer.text.facts import told
 from agentformer.text.languages import files
 from agentformer.tools.rag_tool import RAGTool
 
-PARTS = (MemoryManager, CoreMemory, RAGTool, instructions, told, files, secrets)
+PARTS = (MemoryManager, CoreMemory, DocumentStore, RAGTool, instructions, told, files, secrets)
 EXAMPLES = [
     test
     for part in PARTS

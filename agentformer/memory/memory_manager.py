@@ -268,8 +268,9 @@ class MemoryManager(BatchOperations):
         read.
 
         >>> message = af.memory.add_message("monday", "user", "I moved to Turku.")
-        >>> [each["role"] for each in af.memory.build_context("Where do I live?", session_id="monday").as_dicts()]
-        ['user']
+        >>> context = af.memory.build_context("Where do I live?", session_id="monday")
+        >>> [each.content for each in context.messages]
+        ['I moved to Turku.', 'Where do I live?']
         """
         builder = self._parts.context_builder()
         context = builder.build(task, conversation, max_tokens, where=where, as_of=as_of, **place)
@@ -374,7 +375,7 @@ class MemoryManager(BatchOperations):
         was learnt from it, and `undo_learning` undoes a run. Raises `NotFound` and `InvalidInput` for a wrong id, and
         `LanguageModelUnavailable` if the model cannot be reached.
 
-        >>> af.memory.add_message("monday", "user", "Hi! I live in Turku.", user_id="aino")
+        >>> message = af.memory.add_message("monday", "user", "Hi! I live in Turku.", user_id="aino")
         >>> [fact.text for fact in af.memory.learn("monday").facts]
         ['I live in Turku']
         """

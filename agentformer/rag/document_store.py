@@ -112,7 +112,12 @@ class DocumentStore:
         `Conflict`. If `retire` is given, it hides a replaced version that searches find, which is then not removed.
 
         Problems of the content are reported in the `status` and `reason` of the result. Raises `InvalidInput` for a
-        path that is not a readable file."""
+        path that is not a readable file.
+
+        >>> document = af.rag.upload("handbook.txt", metadata={"year": 2026})
+        >>> document.status, document.pages
+        ('ready', 1)
+        """
         if unknown := options.keys() - UploadOptions.__annotations__.keys():
             raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")
         namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
@@ -225,7 +230,12 @@ class DocumentStore:
 
     def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
         """Return every document of the namespace, the oldest first. A document with the status `pending` has no vectors
-        yet, but searches find the document by its words."""
+        yet, but searches find the document by its words.
+
+        >>> document = af.rag.upload("handbook.txt")
+        >>> [document.name for document in af.rag.documents()]
+        ['handbook.txt']
+        """
         scope = Scope(fields.name("namespace", namespace), kinds=("document",))
         return [self._with_state(document_of(entry)) for entry in all_entries(self._backend, scope)]
 

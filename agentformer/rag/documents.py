@@ -110,7 +110,7 @@ def copies(
     """Return copies of the entry of a document and of its parts, its pages and chunks, with new ids and with the
     metadata of the upload. If `renamed` is true, they also get the name, the origin and the stamp of the upload. A
     version that an older agentformer stored without an origin gets the origin of the upload."""
-    language = same.metadata.get("language", "")
+    language, given = same.metadata.get("language", ""), same.metadata.get("given", {})
     origin = {"origin": upload.origin, "root": upload.root} if upload.origin else {}
     metadata = {**origin, **same.metadata, "given": {**upload.metadata}}
     root = replace(same, id=new_id(), metadata=metadata, updated_at=None, version=1)
@@ -126,7 +126,8 @@ def copies(
             version=1,
         )
         if part.kind == "chunk":
-            copy = replace(copy, metadata={"language": language, **upload.metadata})
+            own = {name: value for name, value in part.metadata.items() if name not in given}  # such as its lines
+            copy = replace(copy, metadata={**own, "language": language, **upload.metadata})
         made.append(copy)
     return [_renamed(entry, upload) for entry in made] if renamed else made
 

@@ -107,7 +107,11 @@ class RAGTool(DocumentStore):
         ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
-        if the folder is a memory home, or if `delete` is false and the folder or over half of its files are gone."""
+        if the folder is a memory home, or if `delete` is false and the folder or over half of its files are gone.
+
+        >>> [str(path) for path in af.rag.sync("notes").added]
+        ['tea.md']
+        """
         path = checked_folder(folder)
         if is_home(path):
             raise InvalidInput("folder", _HOME)
@@ -147,6 +151,13 @@ class RAGTool(DocumentStore):
         `documents`, `memories` or both (the default). Memories are facts, messages, summaries and other entries.
         Memories of a user are used only with this `user_id`. Raises `InvalidInput` for an empty question or an invalid
         filter, and `NotFound` for an unknown document.
+
+        >>> document = af.rag.upload("handbook.txt")
+        >>> answer = af.rag.query("When does the sauna open?")
+        >>> answer.text
+        '“The sauna opens at five.” [1]'
+        >>> answer.citations[0].document, answer.citations[0].page
+        ('handbook.txt', 1)
         """
         return self._questions.answer(question, scope, top_k=top_k, max_tokens=max_tokens, extractive=extractive)
 
@@ -164,6 +175,11 @@ class RAGTool(DocumentStore):
 
         The parameters and errors are those of `query`. An error is raised by this call, and not by the first event.
         Closing the generator stops the language model.
+
+        >>> document = af.rag.upload("handbook.txt")
+        >>> *pieces, answer = af.rag.stream("When does the sauna open?")
+        >>> answer.mode
+        'extractive'
         """
         return self._questions.stream(question, scope, top_k=top_k, max_tokens=max_tokens)
 

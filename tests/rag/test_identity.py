@@ -349,6 +349,17 @@ def test_documents_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> 
     assert "is open" in command(tmp_path, "ask", "Is the gate open?", "--document", "gate.txt")
 
 
+def test_new_metadata_leave_the_lines_and_names_of_source_code(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    path = write(tmp_path / "tea.py", "def pour(cup):\n    return cup.filled()\n")
+
+    def own(document_id: str) -> list[dict[str, Any]]:
+        return [{k: v for k, v in chunk.metadata.items() if k != "site"} for chunk in af.rag.chunks(document_id)]
+
+    before = own(af.rag.upload(path, metadata={"site": "north"}).id)
+    assert {"lines", "symbol"} <= before[0].keys()
+    assert own(af.rag.upload(path, metadata={"site": "south"}).id) == before
+
+
 def test_the_command_replaces_metadata_of_a_file_that_has_not_changed(tmp_path: Path) -> None:
     path = str(write(tmp_path / "gate.txt", "The gate is open."))
     command(tmp_path, "ingest", path, "--metadata", '{"site": "north"}')
