@@ -1,5 +1,5 @@
-"""Conversion of a `Scope` to an SQL condition, and computation of the salience after decay. All access restrictions of
-a query are in this condition.
+"""Conversion of a `Scope` to an SQL condition of SQLite, and computation of the salience after decay. All access
+restrictions of a query are in this condition. `memory.backends.postgres.scopes` has that of PostgreSQL.
 
 The salience of an entry decays as `rate ** days` (the forgetting curve of Ebbinghaus 1885). Each use of the entry
 starts the decay again from the full salience, as in MemoryBank (Zhong et al. 2023). The decay is computed whenever an
@@ -18,13 +18,23 @@ from typing import TYPE_CHECKING, Any
 
 from agentformer.records.codec import now, now_micros, to_micros
 from agentformer.records.filters import equals_sql, filter_sql, json_equal, parse
-from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Condition, Decay, Group, MemoryEntry, Scope
+from agentformer.types import (
+    DOCUMENT_KINDS,
+    UNSEARCHED_KINDS,
+    Condition,
+    Connection,
+    Decay,
+    Group,
+    MemoryEntry,
+    Scope,
+    common,
+)
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
+EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_id", "source_type", "source_id")
 _MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 _DAY = 86_400_000_000  # microseconds
 
@@ -32,20 +42,19 @@ INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text v
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 # The condition for entries that a search may return. Only these entries have vectors.
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"
-_DOCUMENTS = f"kind IN ({', '.join(repr(kind) for kind in sorted(DOCUMENT_KINDS))})"
+IS_DOCUMENT = f"kind IN ({', '.join(repr(kind) for kind in sorted(DOCUMENT_KINDS))})"
 # The partial indexes of `records.schema` have the same conditions.
 _LIVE = "archived_at IS NULL"
 _CURRENT = "(superseded_by IS NULL OR valid_to > updated_at)"  # or superseded in advance, see `is_visible`
 _UNARCHIVED = Condition("exists", "$archived_at", False)
 _BOUNDS = ("valid_from", "valid_to", "expires_at")  # columns with a time at which an entry enters or leaves a scope
 # The first time after a given time at which an entry of a namespace may enter or leave a scope.
-NEXT_CHANGE = "SELECT min(bound) FROM ({}) AS bounds".format(
-    " UNION ALL ".join(
-        f"SELECT min({name}) AS bound FROM entries WHERE namespace = ? AND {name} > ?" for name in _BOUNDS
-    )
+_NEXT_BOUNDS = " UNION ALL ".join(
+    f"SELECT min({name}) AS bound FROM entries WHERE namespace = ? AND {name} > ?" for name in _BOUNDS
 )
-_CHANGED_BETWEEN = " UNION ".join(
-    f"SELECT num FROM entries WHERE namespace = ? AND {name} > ? AND {name} <= ?" for name in _BOUNDS
+NEXT_CHANGE = common(f"SELECT min(bound) FROM ({_NEXT_BOUNDS}) AS bounds")
+_CHANGED_BETWEEN = common(
+    " UNION ".join(f"SELECT num FROM entries WHERE namespace = ? AND {name} > ? AND {name} <= ?" for name in _BOUNDS)
 )
 
 
@@ -95,7 +104,7 @@ def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
     if scope.except_kinds:
         parts.append(f"+kind NOT IN ({','.join('?' * len(scope.except_kinds))})")
         values += scope.except_kinds
-    for column in _EQUAL:
+    for column in EQUAL:
         if (value := getattr(scope, column)) is not None:
             if not owned.get(column, True):
                 parts.append(f"{column} IS NULL")
@@ -154,31 +163,26 @@ def _visibility_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
         if at is None:
             yield "(valid_from IS NULL OR valid_from <= ?)", [moment]
     if at is not None:
-        started = f"created_at <= ? OR occurred_at <= ? OR {_DOCUMENTS}"
+        started = f"created_at <= ? OR occurred_at <= ? OR {IS_DOCUMENT}"
         yield f"(valid_from <= ? OR (valid_from IS NULL AND ({started})))", [at, at, at]
     if at is not None or not scope.include_archived:
         yield "(valid_to IS NULL OR valid_to > ?)", [moment if at is None else at]
 
 
-def next_change(connection: sqlite3.Connection, scope: Scope, micros: int) -> int | None:
+def next_change(connection: Connection, scope: Scope, micros: int) -> int | None:
     """Return the first time after `micros` at which an entry may enter or leave the scope without a change, or None.
     Times are microseconds since 1970-01-01 UTC."""
     if scope.include_archived:  # such a scope does not depend on the clock
         return None
-    found = connection.execute(NEXT_CHANGE, [scope.namespace, micros] * len(_BOUNDS)).fetchone()[0]
+    found = connection.run(NEXT_CHANGE, [scope.namespace, micros] * len(_BOUNDS)).fetchone()[0]
     return None if found is None else int(found)
 
 
-def changed_between(connection: sqlite3.Connection, scope: Scope, first: int, last: int) -> list[int]:
+def changed_between(connection: Connection, scope: Scope, first: int, last: int) -> list[int]:
     """Return the row numbers of the entries that may enter or leave the scope, without a change, after the time `first`
     and until the time `last`."""
-    rows = connection.execute(_CHANGED_BETWEEN, [scope.namespace, first, last] * len(_BOUNDS))
+    rows = connection.run(_CHANGED_BETWEEN, [scope.namespace, first, last] * len(_BOUNDS))
     return [row[0] for row in rows]
-
-
-def is_sqlite(connection: object) -> bool:
-    """Return whether the connection is a connection to SQLite, and not to another database with the same methods."""
-    return isinstance(connection, sqlite3.Connection)
 
 
 def in_groups(values: Sequence[Any]) -> Iterator[tuple[str, Sequence[Any]]]:

@@ -80,7 +80,9 @@ def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
     """Every store runs it, so it must not read the whole namespace."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {duplicates._SAME_START}", ["default", "x", "x"]).fetchall()
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {duplicates._SAME_START.sqlite}", ["default", "x", "x"]
+        ).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
 
@@ -89,7 +91,7 @@ def test_the_lookup_of_superseded_entries_uses_its_index(tmp_path: Path) -> None
     """Every removal runs it, so it must not read all entries."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS}", ['["x"]']).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS.sqlite}", ['["x"]']).fetchall()
     database.close()
     assert any("entries_by_successor (superseded_by=?)" in row[3] for row in plan)
 

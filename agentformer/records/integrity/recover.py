@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, store_failure
+from agentformer.records.connection import SqliteConnection
 from agentformer.records.database import Database
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.cells import Pages
@@ -101,7 +102,7 @@ class _Replacement:
         Database(self._new).close()  # creates the tables
         with (
             closing(Pages(self._copy, wal_path(self._copy))) as pages,
-            closing(sqlite3.connect(self._new, isolation_level=None)) as target,
+            closing(sqlite3.connect(self._new, isolation_level=None, factory=SqliteConnection)) as target,
         ):
             target.row_factory = sqlite3.Row
             rescue = Rescue(pages, target, quarantine)

@@ -16,6 +16,7 @@ from typing import Any
 from agentformer.errors import StoreDamaged
 from agentformer.records import change_feed, meta
 from agentformer.records.codec import former_id, from_state
+from agentformer.records.connection import SqliteConnection
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.cells import Cell, Pages
 from agentformer.records.integrity.repair import DAMAGED, PARTS, Quarantine, content_from_page
@@ -59,7 +60,7 @@ _UNUSED = (
 class Rescue:
     """Copies the readable rows of a damaged file into a new database."""
 
-    def __init__(self, pages: Pages, target: sqlite3.Connection, quarantine: Quarantine) -> None:
+    def __init__(self, pages: Pages, target: SqliteConnection, quarantine: Quarantine) -> None:
         self._pages, self._target, self._quarantine = pages, target, quarantine
         self.entries = 0
         self._found = False  # a row of this package

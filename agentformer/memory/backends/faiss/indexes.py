@@ -5,7 +5,6 @@ function only when an index is needed."""
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -21,6 +20,7 @@ from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.memory.backends.faiss import DATABASE_FILE, FaissOptions
+from agentformer.records.connection import SqliteConnection
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
@@ -165,7 +165,7 @@ class StoreVerifier:
         index_files = self._check_index_files({*damaged, *windows.keys}, {row.num for row in vectors.keys})
         return [findings.to_check() for findings in (*results, vectors, windows, *index_files)]
 
-    def _check(self, check: Callable[[sqlite3.Connection], Findings], repair: repairs.Repair | None) -> Findings:
+    def _check(self, check: Callable[[SqliteConnection], Findings], repair: repairs.Repair | None) -> Findings:
         with self._database.reading() as connection:
             findings = check(connection)
         if self._repair and repair and findings.keys:

@@ -53,7 +53,7 @@ CREATE FUNCTION randomblob(length integer) RETURNS bytea VOLATILE LANGUAGE sql
 # All keys of rows that belong to an entry begin with the namespace. `entry_places` contains the namespace of each
 # entry, for calls with only an id or a number. If several namespaces have the same text, each has a copy of its vector,
 # all with the same id. A vector that no namespace uses yet has `NO_NAMESPACE`, which no entry can have: it contains
-# `dialect.ESCAPE` at a position where `dialect.escape` never writes it.
+# `server.ESCAPE` at a position where `server.escape` never writes it.
 NO_NAMESPACE = r"U&'\F8F0none'"
 _OF_ENTRY = """entry_namespace text COLLATE "C" NOT NULL,
     FOREIGN KEY (entry_namespace, entry) REFERENCES entries (namespace, num) ON DELETE CASCADE"""
