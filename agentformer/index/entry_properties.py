@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
@@ -27,7 +26,7 @@ from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.statements import MAX_LENGTH, keys
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
-from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Statement
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Row, Statement
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
 # `text.facts.statements` or of `text.splitting` returns another result for a text.
@@ -200,13 +199,13 @@ def write(
     connection.run_many(_WRITE, prepared)
 
 
-def outdated(connection: Connection, after: int, limit: int) -> list[sqlite3.Row]:
+def outdated(connection: Connection, after: int, limit: int) -> list[Row]:
     """Return at most `limit` rows of the table `entries` whose derived row is missing or outdated, in order of their
     numbers, beginning after the number `after`."""
     return connection.run(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 
-def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
+def prepare(stored: Iterable[Row]) -> list[_Prepared]:
     """Compute and return the derived rows for these rows of the table `entries`. Damaged entries are left out."""
     prepared = []
     for row in stored:

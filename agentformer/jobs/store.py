@@ -17,7 +17,7 @@ from agentformer.errors import Busy, Conflict, NotFound, StoreDamaged, StoreErro
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.records.integrity.write_ahead_log import correct_log
-from agentformer.types import FINDABLE, Connection, Statement, common
+from agentformer.types import FINDABLE, Connection, Row, Statement, common
 
 Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -367,7 +367,7 @@ def _set(connection: Connection, job_id: str, **values: Any) -> None:
     connection.run(query, [*values.values(), to_micros(now()), job_id])
 
 
-def _check_limit(active: Sequence[sqlite3.Row], key_id: str, limit: int) -> None:
+def _check_limit(active: Sequence[Row], key_id: str, limit: int) -> None:
     """Raise `Busy` if there is no place for a job of the API key `key_id`. `active` has a row for each job in the
     queue."""
     own = sum(row["key_id"] == key_id for row in active) if key_id else 0
@@ -401,7 +401,7 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
     return damaged
 
 
-def _job(row: sqlite3.Row) -> Job:
+def _job(row: Row) -> Job:
     """Return the job in a row. Raises `StoreDamaged` if the row contains a value that this module never writes."""
     try:
         names, metadata, documents = (json.loads(row[name]) for name in ("names", "metadata", "documents"))

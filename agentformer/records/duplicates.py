@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, Literal
 from agentformer.records.codec import from_row
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
 from agentformer.records.scopes import in_groups
-from agentformer.types import Connection, MemoryEntry, Statement
+from agentformer.types import Connection, MemoryEntry, Row, Statement
 
 # Entries of these kinds, and all entries of the tiers episodic and working, are stored again if their content is
 # repeated. For documents and their parts, the bytes of the file are compared instead.
@@ -145,7 +144,7 @@ def add_equal_texts(
     return count
 
 
-def _with_texts(connection: Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
+def _with_texts(connection: Connection, namespace: str, texts: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of the entries of a namespace whose content is one of these texts."""
     many = [text for text in texts if "\0" not in text] if len(texts) >= _MANY else []
     for text in texts if not many else [text for text in texts if "\0" in text]:

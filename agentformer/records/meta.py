@@ -10,12 +10,11 @@ documents, so that these files can be deleted.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
 
 from agentformer.records.codec import now, to_micros
 from agentformer.records.integrity import checksums
-from agentformer.types import AbsentDocument, Connection, MemoryEntry, Statement, common, new_id
+from agentformer.types import AbsentDocument, Connection, MemoryEntry, Row, Statement, common, new_id
 
 _SECURE_DELETE = "erasure_due"
 _VALUE = common("SELECT * FROM meta WHERE key = ?")
@@ -52,7 +51,7 @@ def set_value(connection: Connection, key: str, value: str) -> None:
     connection.run(_SET_VALUE, [key, value, checksums.of_text(value, key)])
 
 
-def check_value(row: sqlite3.Row) -> str:
+def check_value(row: Row) -> str:
     """Return the value in a row of the table `meta`. Raises `StoreDamaged` if the checksum does not match."""
     key, value, checksum = row["key"], row["value"], row["checksum"]
     if checksum is not None and checksums.of_text(value, key) != checksum:

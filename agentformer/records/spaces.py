@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import sqlite3
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal
@@ -20,7 +19,7 @@ from agentformer.records import meta
 from agentformer.records.codec import undecodable
 from agentformer.records.integrity import checksums
 from agentformer.records.scopes import SEARCHED
-from agentformer.types import Connection, EmbeddingSpace, SpaceState, Statement, common
+from agentformer.types import Connection, EmbeddingSpace, Row, SpaceState, Statement, common
 
 _LAST_SPACE, _WANTED_EMBEDDER = "last_space", "wanted_embedder"  # keys of `meta`
 _PRUNE_BATCH = 2_000  # vectors deleted in one transaction, so that no other writer waits long
@@ -262,7 +261,7 @@ def prune_batch(connection: Connection) -> tuple[int, bool]:
     return len(ids), done
 
 
-def decode_space(row: sqlite3.Row) -> EmbeddingSpace:
+def decode_space(row: Row) -> EmbeddingSpace:
     """Return the embedding space that a row describes. The row must have the columns id, description and checksum.
     Raises `StoreDamaged` if the description is damaged."""
     return _decode_space(row["id"], row["description"], row["checksum"])

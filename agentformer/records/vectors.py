@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agentformer.errors import EmbedderError
 from agentformer.records.integrity import checksums
-from agentformer.types import Connection, Matrix, Scope, Span, Statement, Waiting, common
+from agentformer.types import Connection, Matrix, Row, Scope, Span, Statement, Waiting, common
 
 HASH_BYTES = 32
 _FLOAT_BYTES = 4
@@ -216,7 +215,7 @@ def window_spans(connection: Connection, windows: Sequence[int]) -> dict[int, Sp
     return spans
 
 
-def window_damage(row: sqlite3.Row) -> str:
+def window_damage(row: Row) -> str:
     """Return a text that describes the damage of a stored window, or "" if the window is not damaged."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""

@@ -83,5 +83,6 @@ from agentformer.types.models import Waiting as Waiting
 from agentformer.types.records import Connection as Connection
 from agentformer.types.records import RecordStore as RecordStore
 from agentformer.types.records import Result as Result
+from agentformer.types.records import Row as Row
 from agentformer.types.records import Statement as Statement
 from agentformer.types.records import common as common

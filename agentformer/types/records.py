@@ -31,8 +31,18 @@ def common(text: str) -> Statement:
     return Statement(text, text.replace("?", "%s"))
 
 
+class Row(Protocol):
+    """A row of a table, whose values can be read by position and by column name."""
+
+    def __getitem__(self, key: Any, /) -> Any: ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def keys(self) -> list[str]: ...
+
+
 class Result(Protocol):
-    """The rows of a statement. The columns of a row can be read by position and, unless the rows are plain, by name."""
+    """The rows of a statement: each is a `Row`, or a tuple if the rows are plain."""
 
     @property
     def rowcount(self) -> int: ...

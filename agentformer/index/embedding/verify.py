@@ -23,7 +23,17 @@ from agentformer.records.integrity import Findings
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
-from agentformer.types import UNSEARCHED_KINDS, Connection, Embedder, MemoryEntry, RecordStore, Span, Statement, common
+from agentformer.types import (
+    UNSEARCHED_KINDS,
+    Connection,
+    Embedder,
+    MemoryEntry,
+    RecordStore,
+    Row,
+    Span,
+    Statement,
+    common,
+)
 
 _ENTRIES = 500  # read at a time
 _ROWS = 4_096  # vectors verified at a time
@@ -229,7 +239,7 @@ def _batches(numbers: Sequence[int]) -> Iterator[list[int]]:
         yield list(numbers[start : start + _REPAIRED])
 
 
-def _verify_rows(findings: Findings, rows: Sequence[sqlite3.Row], dimensions: Mapping[int, int]) -> None:
+def _verify_rows(findings: Findings, rows: Sequence[Row], dimensions: Mapping[int, int]) -> None:
     intact = []
     for row in rows:
         if problem := store.vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):

@@ -23,7 +23,7 @@ from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_
 from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
-from agentformer.types import Connection, Statement, common
+from agentformer.types import Connection, Row, Statement, common
 
 # SQLite's messages about a damaged index, which a repair rebuilds from the rows
 _INDEX_WORDS = ("index", "non-unique entry")
@@ -213,7 +213,7 @@ def damaged_entries(connection: Connection) -> Iterator[DamagedRow]:
 def damaged_history(connection: Connection) -> Iterator[DamagedRow]:
     """Yield the damaged former versions of entries, in order of the row numbers of these entries."""
 
-    def check(row: sqlite3.Row) -> None:
+    def check(row: Row) -> None:
         with suppress(sqlite3.DatabaseError):  # `damaged_entries` reports an unreadable entry
             entry = connection.run(_ID, [row["entry"]]).fetchone()
             try:
@@ -235,7 +235,7 @@ def damaged_metadata(connection: Connection) -> Iterator[DamagedRow]:
 
 
 def _damaged_rows(
-    connection: Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
+    connection: Connection, check: Callable[[Row], object], table: str, *key: str
 ) -> Iterator[DamagedRow]:
     """Yield each row for which `check` raises `StoreDamaged`. Where rows cannot be read at all, yield the range of
     their row numbers."""
@@ -249,7 +249,7 @@ def _damaged_rows(
             yield DamagedRow(table, row[key[0]], row[key[0]], str(error))
 
 
-def readable_rows(connection: Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
+def readable_rows(connection: Connection, table: str, *key: str) -> Iterator[Row | DamagedRow]:
     """Yield all readable rows in order of their key, and a `DamagedRow` for each range with unreadable rows."""
     order = ", ".join(key)
     marks = ", ".join("?" * len(key))
@@ -297,10 +297,10 @@ def _readable_from(connection: Connection, table: str, key: str, start: int) -> 
     return high
 
 
-def read_page(connection: Connection, query: Statement, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
+def read_page(connection: Connection, query: Statement, values: list[Any]) -> tuple[list[Row], str]:
     """Return the rows of a query before the first damaged row, and the message of the error, or "". Raises
     `sqlite3.DatabaseError` for an error that is no damage, such as a read that failed."""
-    rows: list[sqlite3.Row] = []
+    rows: list[Row] = []
     with connection.lenient_text():
         try:
             cursor = connection.run(query, values)
@@ -315,7 +315,7 @@ def read_page(connection: Connection, query: Statement, values: list[Any]) -> tu
     return rows, ""
 
 
-def is_intact(entry: sqlite3.Row) -> bool:
+def is_intact(entry: Row) -> bool:
     """Return whether a row of `entries` is undamaged. The caller must have read the row inside the context
     `lenient_text`."""
     try:
@@ -325,7 +325,7 @@ def is_intact(entry: sqlite3.Row) -> bool:
     return True
 
 
-def _check_entry(entry: sqlite3.Row) -> None:
+def _check_entry(entry: Row) -> None:
     from_row(entry)
     if any(isinstance(value, bytes) for value in entry):  # `lenient_text` could not decode it
         raise damage_error(entry_name(entry["id"]), "one of its texts is not UTF-8")
