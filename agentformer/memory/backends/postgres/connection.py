@@ -114,6 +114,8 @@ class PostgresConnection:
             if inserted is None:
                 raise already_exists(ids[0])
             return [int(inserted[0])]
+        if not rows:
+            return []
         taken = {row[0] for row in self.execute("SELECT id FROM entry_places WHERE id = ANY(%s)", [ids])}
         taken.update(name for name, times in Counter(ids).items() if times > 1)
         if taken:

@@ -16,7 +16,7 @@ from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres import PostgresDatabase
-from agentformer.memory.backends.postgres.connection import native
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
@@ -104,7 +104,7 @@ class ServerIndexes:
         finally:
             self._prepared.terms = {}
 
-    def _update_words(self, connection: Connection, since: int) -> None:
+    def _update_words(self, connection: PostgresConnection, since: int) -> None:
         changed = change_feed.entries_since(connection, since)
         update_words(connection, changed, self._analyzers, getattr(self._prepared, "terms", {}))
 
@@ -195,42 +195,40 @@ _CHECKS: tuple[tuple[_CheckRecords, _Mend | None], ...] = (
 )
 
 
-def _check_copies(connection: Connection, findings: Findings) -> None:
+def _check_copies(connection: PostgresConnection, findings: Findings) -> None:
     """Add a finding to `findings` for each vector whose copies in several namespaces differ."""
     query = (
         "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
         "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
     )
-    for (num,) in native(connection).execute(query, []):
+    for (num,) in connection.execute(query, []):
         findings.add(
             f"vector {num} is damaged: its copies in several namespaces differ",
             verify.DamagedRow("vectors", num, num, ""),
         )
 
 
-def _check_words(connection: Connection, analyzers: Analyzers) -> Findings:
+def _check_words(connection: PostgresConnection, analyzers: Analyzers) -> Findings:
     """Check that the stored terms of each searchable entry are the terms of its text. The keys of the findings are the
     numbers of the entries whose terms differ."""
     findings = Findings("words", "each searched entry has the terms of its text")
-    raw = native(connection)
-    nums = [row[0] for row in raw.execute(_SEARCHED_OR_STORED, []).fetchall()]
+    nums = [row[0] for row in connection.execute(_SEARCHED_OR_STORED, []).fetchall()]
     findings.looked_at = len(nums)
     for start in range(0, len(nums), _PAGE):
         page = nums[start : start + _PAGE]
         with findings.reading():
-            incomplete = {row[0] for row in raw.execute(_INCOMPLETE, [page]).fetchall()}
+            incomplete = {row[0] for row in connection.execute(_INCOMPLETE, [page]).fetchall()}
             for num in sorted(incomplete.union(differing(connection, page, analyzers))):
                 findings.add(f"the terms of the entry with the number {num} differ from its text", num)
     return findings
 
 
-def _repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
+def _repair_words(database: PostgresDatabase, findings: Findings, analyzers: Analyzers) -> None:
     """Write the terms of all entries again, and mark all `findings` as repaired. Writing only the terms of the damaged
     entries is not enough, because the counts over all entries may be wrong, too."""
     with database.writing() as connection:
-        raw = native(connection)
-        nums = [row[0] for row in raw.execute(_SEARCHED_OR_STORED, []).fetchall()]
+        nums = [row[0] for row in connection.execute(_SEARCHED_OR_STORED, []).fetchall()]
         for table in ("words", "word_entries", "word_counts", "word_totals"):
-            raw.execute(f"DELETE FROM {table}", [])
+            connection.execute(f"DELETE FROM {table}", [])
         update_words(connection, nums, analyzers)
     findings.mark_repaired(len(findings.keys), "the terms of all entries are written again")

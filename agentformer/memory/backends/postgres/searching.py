@@ -16,7 +16,7 @@ import numpy as np
 
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.memory.backends.postgres import PostgresDatabase
-from agentformer.memory.backends.postgres.connection import native
+from agentformer.memory.backends.postgres.connection import PostgresConnection, native
 from agentformer.memory.backends.postgres.scopes import where
 from agentformer.records.change_feed import LAST_SEQ
 from agentformer.records.codec import now_micros
@@ -50,7 +50,7 @@ WINDOWS_OF_ENTRIES = (
 class _Joined(threading.local):
     """The connection in the read transaction that all reads of this thread share at present. None if there is none."""
 
-    connection: Connection | None = None
+    connection: PostgresConnection | None = None
 
 
 class SearchReads(RecordStore):
@@ -61,13 +61,13 @@ class SearchReads(RecordStore):
         self._joined = _Joined()
         self.read_only, self.store_id = database.read_only, database.store_id
 
-    def reading(self) -> AbstractContextManager[Connection]:
+    def reading(self) -> AbstractContextManager[PostgresConnection]:
         """Return a context manager that yields a connection in a read transaction. Inside the context `joined` or
         `whole` of this thread, this is the transaction of the context."""
         joined = self._joined.connection
         return nullcontext(joined) if joined is not None else self._database.reading(_STATE)
 
-    def reading_in_helper(self) -> AbstractContextManager[Connection]:
+    def reading_in_helper(self) -> AbstractContextManager[PostgresConnection]:
         """Return a context manager that yields a connection in a read transaction for the helper thread of a search.
         The connection does not count for the limit of connections, because the search may hold the last connection
         while it waits for the thread."""
@@ -95,7 +95,7 @@ class SearchReads(RecordStore):
             finally:
                 self._joined.connection = None
 
-    def writing(self) -> AbstractContextManager[Connection]:
+    def writing(self) -> AbstractContextManager[PostgresConnection]:
         return self._database.writing()
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:

@@ -28,7 +28,7 @@ from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.vectors.stored_vectors import VECTORS
 from agentformer.memory.backends.postgres import PostgresDatabase
-from agentformer.memory.backends.postgres.connection import PostgresConnection, native
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.searching import (
     FEW,
@@ -40,7 +40,7 @@ from agentformer.memory.backends.postgres.searching import (
 )
 from agentformer.memory.backends.postgres.server import row_type
 from agentformer.records.vectors import WINDOWS
-from agentformer.types import Connection, Matrix, RecordStore, Scope, Statement, Vector
+from agentformer.types import Matrix, RecordStore, Scope, Statement, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -92,8 +92,7 @@ class ServerVectors:
         from pgvector import HalfVector
 
         assert isinstance(allowed, ScopeRows)
-        with self._reads.reading() as connection:
-            raw = native(connection)
+        with self._reads.reading() as raw:
             windows = self._scopes.windows(raw, space, allowed.scope, len(query)) if allowed.count <= FEW else None
             if windows is not None:
                 hits, best = nearest(windows, query, limit, _SPARE)
@@ -106,10 +105,10 @@ class ServerVectors:
                 rows = _exact(raw, space, half, limit, allowed)
         return _hits(query, limit, rows)
 
-    def status(self, connection: Connection, space: int) -> dict[str, Any]:
+    def status(self, connection: PostgresConnection, space: int) -> dict[str, Any]:
         """Return the state of the index of an embedding space as JSON values."""
         training = self._builder is not None and self._builder.is_alive()
-        kind = "hnsw" if _is_valid(native(connection), space) else "exact"
+        kind = "hnsw" if _is_valid(connection, space) else "exact"
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
