@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from agentformer.records import change_feed, scopes
 from agentformer.records.codec import now_micros
-from agentformer.records.connection import sqlite
+from agentformer.records.sqlite.connection import sqlite
 from agentformer.types import Connection, Scope
 
 _MAX_BYTES = 64_000_000  # total size of cached masks: 64 scopes of a million entries

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from agentformer.errors import StoreError, StoreFull, store_failure
 from agentformer.records import change_feed, entries, meta
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
@@ -31,9 +30,10 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
-from agentformer.records.schema import REQUIRED_TABLES, check_version, migrate
 from agentformer.records.scopes import decayed, metadata_equals
 from agentformer.records.spaces import active_space
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version, migrate
 from agentformer.records.vectors import decode_vectors
 from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector

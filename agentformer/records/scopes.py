@@ -38,12 +38,12 @@ EQUAL = ("session_id", "agent_id", "user_id", "project", "parent_id", "document_
 _MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 _DAY = 86_400_000_000  # microseconds
 
-INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text values; see `records.schema`
+INDEXED = ("sha256", "name", "origin")  # metadata keys with an index for text values; see `records.sqlite.schema`
 OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 # The condition for entries that a search may return. Only these entries have vectors.
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"
 IS_DOCUMENT = f"kind IN ({', '.join(repr(kind) for kind in sorted(DOCUMENT_KINDS))})"
-# The partial indexes of `records.schema` have the same conditions.
+# The partial indexes of `records.sqlite.schema` have the same conditions.
 _LIVE = "archived_at IS NULL"
 _CURRENT = "(superseded_by IS NULL OR valid_to > updated_at)"  # or superseded in advance, see `is_visible`
 _UNARCHIVED = Condition("exists", "$archived_at", False)

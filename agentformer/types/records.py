@@ -57,7 +57,7 @@ class Result(Protocol):
 
 
 class Connection(Protocol):
-    """A connection in a transaction. `records.connection` has the connection to SQLite, and
+    """A connection in a transaction. `records.sqlite.connection` has the connection to SQLite, and
     `memory.backends.postgres.server` the connection to PostgreSQL. An operation that is one statement in both databases
     is a `Statement` beside its function; the other operations are the methods `insert_entries` to `insert_windows`."""
 

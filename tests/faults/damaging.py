@@ -27,8 +27,8 @@ from agentformer.errors import NotFound, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.codec import COUNTED
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.entry_json import entry_from_json, entry_to_json
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 

@@ -18,10 +18,10 @@ from agentformer.factory import AgentFormer
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.entries import versions_of
 from agentformer.records.entry_json import TIMES, entry_to_json
-from agentformer.records.schema import MIGRATIONS
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import MIGRATIONS
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Query, Scope
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[57][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")

@@ -13,8 +13,8 @@ import pytest
 from agentformer.errors import InvalidInput
 from agentformer.records import fields, meta
 from agentformer.records.codec import from_micros, to_micros
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.entries import check_histories, history_problem
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.testing import make_entry
 
 

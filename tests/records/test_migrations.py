@@ -12,10 +12,11 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import duplicates, schema, supersession
+from agentformer.records import duplicates, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import open_read_only
+from agentformer.records.sqlite import schema
 from agentformer.testing import make_entry
 from agentformer.types import AbsentDocument, Query, Scope
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 import pytest
 
-from agentformer.records.connection import SqliteConnection
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.search.boosts import QueryDates, document_boost, identifier_boost, title_boost
 from agentformer.text.dates.expressions import Period
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from agentformer.index.vectors.flat import IntArray, Rows
-from agentformer.records.connection import sqlite
+from agentformer.records.sqlite.connection import sqlite
 from agentformer.records.vectors import decode_vectors
 from agentformer.types import Connection, Matrix, Statement
 

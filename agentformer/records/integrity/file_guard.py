@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing
-from agentformer.records.connection import SqliteConnection
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import create_empty
 
 if sys.platform != "win32":

@@ -16,13 +16,13 @@ from typing import Any
 from agentformer.errors import StoreDamaged
 from agentformer.records import change_feed, meta
 from agentformer.records.codec import former_id, from_state
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.cells import Cell, Pages
 from agentformer.records.integrity.repair import DAMAGED, PARTS, Quarantine, content_from_page
 from agentformer.records.integrity.verify import is_intact
 from agentformer.records.integrity.write_ahead_log import store_former_wal
 from agentformer.records.spaces import decode_space
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.vectors import vector_damage, window_damage
 
 _GROUP = 2_000  # rows written in one transaction

@@ -24,10 +24,10 @@ from pathlib import Path
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.records import meta
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.integrity.file_guard import exclusive, file_size, wal_path
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.integrity.frames import Log, read_log
+from agentformer.records.sqlite.connection import SqliteConnection
 
 log = logging.getLogger("agentformer")
 

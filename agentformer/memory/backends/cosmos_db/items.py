@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.errors import TooLarge
-from agentformer.records.connection import SqliteConnection
+from agentformer.records.sqlite.connection import SqliteConnection
 
 Item = dict[str, Any]
 

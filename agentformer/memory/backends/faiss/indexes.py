@@ -20,13 +20,13 @@ from agentformer.index.embedding.windows import Progress
 from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.memory.backends.faiss import DATABASE_FILE, FaissOptions
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.search.local import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding
 

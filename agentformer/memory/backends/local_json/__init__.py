@@ -16,11 +16,11 @@ from agentformer.memory.backends.local_json.locked_folder import FolderRecords
 from agentformer.memory.backends.local_json.search import Words
 from agentformer.records import entries as records
 from agentformer.records import meta
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.entries import Histories
 from agentformer.records.integrity import Findings, repair, verify
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.scopes import searchable_numbers
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (

@@ -30,10 +30,10 @@ from agentformer.memory.backends.local_json.file_format import SHOWN, Record, fi
 from agentformer.records import entries as records
 from agentformer.records import meta
 from agentformer.records.codec import from_micros
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.database import RecordsSnapshot, prepare
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
-from agentformer.records.schema import migrate
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import migrate
 from agentformer.settings.access import file_lock, make_folder
 from agentformer.types import AbsentDocument, Connection, MemoryEntry, Scope
 

@@ -16,7 +16,7 @@ from agentformer.index.words.fields import (
 )
 from agentformer.records import change_feed
 from agentformer.records import entries as records
-from agentformer.records.connection import SqliteConnection
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import UNSEARCHED_KINDS
 

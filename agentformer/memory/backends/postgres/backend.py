@@ -20,8 +20,8 @@ from agentformer.memory.backends.postgres.indexes import ServerIndexes
 from agentformer.memory.backends.postgres.server import TransactionLost
 from agentformer.records import spaces
 from agentformer.records.codec import check_texts
-from agentformer.records.connection import SqliteConnection
 from agentformer.records.database import Database
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings

@@ -12,7 +12,7 @@ from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.scopes import where
 from agentformer.memory.backends.postgres.server import translated_errors
 from agentformer.records.codec import COLUMNS, to_row
-from agentformer.records.connection import already_exists
+from agentformer.records.sqlite.connection import already_exists
 from agentformer.types import Connection, MemoryEntry, Result, Scope, Statement
 
 if TYPE_CHECKING:
