@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from agentformer.records import change_feed, scopes
 from agentformer.records.codec import now_micros
+from agentformer.records.sqlite import scopes as sqlite_scopes
 from agentformer.records.sqlite.connection import sqlite
 from agentformer.types import Connection, Scope
 
@@ -89,7 +90,7 @@ def _updated(connection: Connection, scope: Scope, cached: _Cached, at: int) -> 
     if len(nums) > most:
         return None
     changed = np.fromiter(nums, np.int64, len(nums))
-    inside = scopes.searchable_numbers(sqlite(connection), scope, changed.tolist())
+    inside = sqlite_scopes.searchable_numbers(sqlite(connection), scope, changed.tolist())
     mask = cached.allowed.mask
     before = changed[changed < len(mask)]
     before = np.sort(before[mask[before]])
@@ -103,7 +104,7 @@ def _updated(connection: Connection, scope: Scope, cached: _Cached, at: int) -> 
 
 
 def _read_mask(connection: Connection, scope: Scope) -> ScopeMask:
-    nums = scopes.searchable_numbers(sqlite(connection), scope)
+    nums = sqlite_scopes.searchable_numbers(sqlite(connection), scope)
     mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
     mask[nums] = True
     return ScopeMask(mask, len(nums))

@@ -30,10 +30,11 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
-from agentformer.records.scopes import decayed, metadata_equals
+from agentformer.records.scopes import decayed
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version, migrate
+from agentformer.records.sqlite.scopes import metadata_equals
 from agentformer.records.vectors import decode_vectors
 from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from agentformer.records.codec import from_row
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
-from agentformer.records.scopes import in_groups
 from agentformer.types import Connection, MemoryEntry, Row, Statement
 
 # Entries of these kinds, and all entries of the tiers episodic and working, are stored again if their content is
@@ -26,6 +25,7 @@ _Place = tuple[Any, ...]  # the result of `_place`
 _DEFAULT = ("salience", 1.0)  # this default is not compared
 _encode = json.JSONEncoder(sort_keys=True).encode
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
+_GROUP = 500  # texts of one statement
 _MANY = 8  # from this number of texts on, one statement for all of them is faster
 _COMPARED = (
     f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
@@ -146,11 +146,11 @@ def add_equal_texts(
 
 def _with_texts(connection: Connection, namespace: str, texts: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of the entries of a namespace whose content is one of these texts."""
-    many = [text for text in texts if "\0" not in text] if len(texts) >= _MANY else []
-    for text in texts if not many else [text for text in texts if "\0" in text]:
+    many = [text for text in texts if len(texts) >= _MANY and "\0" not in text]  # see `Statement` about a NUL
+    for text in [text for text in texts if len(texts) < _MANY or "\0" in text]:
         yield from connection.run(_SAME_START, [namespace, text, text])
-    for _, group in in_groups(many):
-        yield from connection.run(_SAME_STARTS, [[*group], namespace])
+    for start in range(0, len(many), _GROUP):
+        yield from connection.run(_SAME_STARTS, [many[start : start + _GROUP], namespace])
 
 
 def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:

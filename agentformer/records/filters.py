@@ -1,5 +1,5 @@
-"""Filters of entries: functions that parse and check the JSON form of a filter, and convert a filter to an SQL
-condition.
+"""Filters of entries: functions that parse and check the JSON form of a filter. `records.sqlite.scopes` and
+`memory.backends.postgres.scopes` convert a filter to an SQL condition.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
 [...]}`, as in the API of OpenAI. Any other object is the short form: the entry must have the given value for each key,
@@ -8,8 +8,7 @@ misspelt key in a condition is an error and does not select wrong entries.
 
 A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
 `ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
-texts in the order of their code points. The SQL is that of SQLite; `memory.backends.postgres.scopes` has that of
-PostgreSQL.
+texts in the order of their code points.
 """
 
 from __future__ import annotations
@@ -34,9 +33,6 @@ _IDS = ("$id", "$document_id")
 MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
 METADATA = "$metadata."  # optional prefix of a metadata key
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
-_SELECTIVE = frozenset(
-    {"id", "source_id", "parent_id", "document_id", "expires_at"}
-)  # SQLite may use an index of these columns
 _TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
 
 
@@ -224,35 +220,6 @@ def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> An
     return fields.metadata({"value": value}, place)["value"]
 
 
-def filter_sql(filter: Filter) -> Sql:
-    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL."""
-    if isinstance(filter, Group):
-        parts = [filter_sql(part) for part in filter.filters]
-        values = [value for _, more in parts for value in more]
-        if filter.type == "not":
-            return f"NOT ({parts[0][0]})", values
-        return f"({f' {filter.type.upper()} '.join(text for text, _ in parts)})", values
-    field = field_of(filter.key)
-    condition, negated = positive(filter)
-    text, values = _field_sql(field, condition) if field else _metadata_sql(condition)
-    return (f"NOT ({text})" if negated else text), values
-
-
-def equals_sql(value: Any) -> Sql:
-    """Return an SQL condition, with its parameters, that is true if a metadata value equals `value`. The query must
-    read the metadata as `json_each(metadata) AS m`. SQLite itself compares most values. The SQL function
-    `metadata_equals` compares lists, objects, texts with a NUL, and numbers that SQLite would round."""
-    if value is None:
-        return "m.type = 'null'", []
-    if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
-        return "m.type = ?", ["true" if value else "false"]
-    if isinstance(value, (int, float)) and -MAX_NUMBER <= value < MAX_NUMBER:
-        return "m.type IN ('integer', 'real') AND m.value = ?", [value]
-    if isinstance(value, str) and "\0" not in value:
-        return "m.type = 'text' AND m.value = ?", [value]
-    return "metadata_equals(metadata, m.key, ?)", [json.dumps(value)]
-
-
 def positive(condition: Condition) -> tuple[Condition, bool]:
     """Return a condition without negation, and whether its result must be negated. For example, `ne` is converted to an
     `eq` condition and True."""
@@ -262,47 +229,6 @@ def positive(condition: Condition) -> tuple[Condition, bool]:
     if negated:
         return Condition("eq" if negated == "eq" else "in", condition.key, condition.value), True
     return condition, False
-
-
-def _metadata_sql(condition: Condition) -> Sql:
-    key = condition.key.removeprefix(METADATA)
-    if condition.type == "exists":
-        text, values = "1 = 1", []
-    elif condition.type in ORDERED:
-        kind = "= 'text'" if isinstance(condition.value, str) else "IN ('integer', 'real')"
-        collation = " COLLATE BINARY" if isinstance(condition.value, str) else ""
-        text = f"m.type {kind} AND m.value{collation} {ORDERED[condition.type]} ?"
-        values = [condition.value]
-    else:
-        text, values = _equals_any(condition.value if condition.type == "in" else (condition.value,))
-    return f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND ({text}))", [key, *values]
-
-
-def _equals_any(wanted: Sequence[Any]) -> Sql:
-    texts = [value for value in wanted if isinstance(value, str) and "\0" not in value]
-    others = [value for value in wanted if not isinstance(value, str) or "\0" in value]
-    parts = [equals_sql(value) for value in (*others, *texts[:1])]
-    if len(texts) > 1:
-        parts[-1] = ("m.type = 'text' AND m.value IN (SELECT value FROM json_each(?))", [json.dumps(texts)])
-    return any_of(parts)
-
-
-def _field_sql(field: Field, condition: Condition) -> Sql:
-    column = field.column if field.column in _SELECTIVE else f"+{field.column}"
-    if condition.type == "exists":
-        return f"{column} IS NOT NULL", []
-    values = comparable(field, condition)
-    if condition.type in ORDERED:
-        collation = " COLLATE BINARY" if field.type == "text" else ""
-        parts = [(f"{column}{collation} {ORDERED[condition.type]} ?", [value]) for value in values]
-    elif field.type == "text" and len(values) > 1:
-        together = [value for value in values if "\0" not in value]
-        parts = [(f"{column} IN (SELECT value FROM json_each(?))", [json.dumps(together)])]
-        parts += [(f"{column} = ?", [value]) for value in values if "\0" in value]
-    else:
-        parts = [(f"{column} = ?", [value]) for value in values]
-    text, bound = any_of(parts)
-    return f"({column} IS NOT NULL AND {text})", bound
 
 
 def comparable(field: Field, condition: Condition) -> list[Any]:

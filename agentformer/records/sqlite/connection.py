@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from agentformer.errors import Conflict
 from agentformer.records.codec import COLUMNS, to_row
-from agentformer.records.scopes import in_groups, where
+from agentformer.records.sqlite.scopes import in_groups, where
 from agentformer.types import Connection, MemoryEntry, Scope, Statement
 
 _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"

@@ -31,9 +31,10 @@ from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.records.scopes import SEARCHED, searchable_numbers, where
+from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.scopes import searchable_numbers, where
 from agentformer.settings import Settings
 from agentformer.types import (
     UNSEARCHED_KINDS,

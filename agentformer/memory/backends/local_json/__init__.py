@@ -19,8 +19,8 @@ from agentformer.records import meta
 from agentformer.records.entries import Histories
 from agentformer.records.integrity import Findings, repair, verify
 from agentformer.records.integrity.files import write_atomically
-from agentformer.records.scopes import searchable_numbers
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
@@ -165,8 +164,6 @@ class PostgresConnection:
 class _Known:
     """The result of a statement whose rows are already in memory, so that it needs no round trip."""
 
-    rowcount = -1
-
     def __init__(self, rows: list[Any]) -> None:
         self._rows = iter(rows)
 
@@ -175,9 +172,6 @@ class _Known:
 
     def fetchone(self) -> Any:
         return next(self._rows, None)
-
-    def fetchmany(self, size: int = 1, /) -> list[Any]:
-        return [*islice(self._rows, size)]
 
     def fetchall(self) -> list[Any]:
         return [*self._rows]
