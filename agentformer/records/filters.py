@@ -14,7 +14,7 @@ texts in the order of their code points.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ _FIELDS: Mapping[str, Field] = {
 }
 
 
-def field_of(key: str) -> Field | None:
+def _field_of(key: str) -> Field | None:
     """Return the field of an entry that the key of a condition names, or None for a key of the metadata."""
     return _FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(METADATA) else None
 
@@ -184,7 +184,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
             f"{place}.key", f"must be a text of 1 to {fields.MAX_NAME} characters, got {str(key)[:80]!r}"
         )
     fields.encodable(f"{place}.key", key)
-    if key.startswith("$") and not key.startswith(METADATA) and field_of(key) is None:
+    if key.startswith("$") and not key.startswith(METADATA) and _field_of(key) is None:
         names = ", ".join(f"${name}" for name in _FIELDS)
         raise InvalidInput(f"{place}.key", f"{key!r:.80} is not a field; the fields are {names}")
     values = value if kind in ("in", "nin") else (value,)
@@ -199,7 +199,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
         raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")
     if kind == "exists":
         return Condition(kind, key, fields.flag(f"{place}.value", value))
-    field = field_of(key)
+    field = _field_of(key)
     checked = tuple(_checked_value(item, field, kind, f"{place}.value") for item in values)
     return Condition(kind, key, checked if kind in ("in", "nin") else checked[0])
 
@@ -220,7 +220,22 @@ def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> An
     return fields.metadata({"value": value}, place)["value"]
 
 
-def positive(condition: Condition) -> tuple[Condition, bool]:
+def to_sql(filter: Filter, convert: Callable[[Field | None, Condition], Sql]) -> Sql:
+    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL.
+    `convert` returns the condition of a comparison without negation (`eq`, `in`, `exists` with true, or one of
+    `ORDERED`) for a database. Its first argument is the field, or None for a key of the metadata."""
+    if isinstance(filter, Group):
+        parts = [to_sql(part, convert) for part in filter.filters]
+        values = [value for _, more in parts for value in more]
+        if filter.type == "not":
+            return f"NOT ({parts[0][0]})", values
+        return f"({f' {filter.type.upper()} '.join(text for text, _ in parts)})", values
+    condition, negated = _positive(filter)
+    text, values = convert(_field_of(filter.key), condition)
+    return (f"NOT ({text})" if negated else text), values
+
+
+def _positive(condition: Condition) -> tuple[Condition, bool]:
     """Return a condition without negation, and whether its result must be negated. For example, `ne` is converted to an
     `eq` condition and True."""
     if condition.type == "exists":

@@ -19,13 +19,12 @@ from agentformer.records.filters import (
     Sql,
     any_of,
     comparable,
-    field_of,
     json_equal,
     parse,
-    positive,
+    to_sql,
 )
 from agentformer.records.scopes import EQUAL, INDEXED, IS_DOCUMENT, OWNERS, SEARCHED, is_selective
-from agentformer.types import Condition, Filter, Group, Scope
+from agentformer.types import Condition, Scope
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +77,7 @@ def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
             values.append(value)
     tree = parse(scope.where)
     conditions = (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope))
-    for condition, more in (*conditions, *([_filter(tree)] if tree else [])):
+    for condition, more in (*conditions, *([to_sql(tree, _comparison)] if tree else [])):
         parts.append(condition)
         values += more
     for condition, more in _visibility_conditions(scope):
@@ -113,46 +112,26 @@ def _time_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
                 yield f"{column} {sign} ?", [to_micros(bound)]
 
 
-def _salience_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    """Return the SQL conditions on the stored salience and on the salience after decay, each with its parameters."""
+def _salience_conditions(scope: Scope) -> Iterator[Sql]:
+    """Yield the conditions on the stored salience and on the salience after decay."""
     if scope.min_salience <= 0:
-        return []
-    conditions: list[tuple[str, list[Any]]] = [("salience >= ?", [scope.min_salience])]
-    if scope.decay.rates:
-        rates = sorted(scope.decay.rates.items())
+        return
+    yield "salience >= ?", [scope.min_salience]
+    if rates := sorted(scope.decay.rates.items()):
         rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
-        values: list[Any] = [value for pair in rates for value in pair]
-        moment = to_micros(scope.decay.at or now())
-        decayed_salience = f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?"
-        conditions.append((decayed_salience, [*values, moment, scope.min_salience]))
-    return conditions
+        values = [*(value for pair in rates for value in pair), to_micros(scope.decay.at or now()), scope.min_salience]
+        yield f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?", values
 
 
-def _metadata_conditions(scope: Scope) -> list[tuple[str, list[Any]]]:
-    conditions: list[tuple[str, list[Any]]] = []
+def _metadata_conditions(scope: Scope) -> Iterator[Sql]:
     for key, value in scope.metadata.items():
-        comparison, compared = _equals(value)
-        condition, values = f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND {comparison})", [key]
-        values += compared
-        # this first condition is redundant, but SQLite can use an index for it
-        if key in INDEXED and isinstance(value, str):
-            condition, values = f"json_extract(metadata, '$.{key}') = ? AND {condition}", [value, *values]
-        conditions.append((condition, values))
-    return conditions
+        if key in INDEXED and isinstance(value, str):  # redundant, but SQLite can use an index for it
+            yield f"json_extract(metadata, '$.{key}') = ?", [value]
+        yield _in_metadata(key, _equals(value))
 
 
-def _filter(filter: Filter) -> Sql:
-    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL."""
-    if isinstance(filter, Group):
-        parts = [_filter(part) for part in filter.filters]
-        values = [value for _, more in parts for value in more]
-        if filter.type == "not":
-            return f"NOT ({parts[0][0]})", values
-        return f"({f' {filter.type.upper()} '.join(text for text, _ in parts)})", values
-    field = field_of(filter.key)
-    condition, negated = positive(filter)
-    text, values = _of_field(field, condition) if field else _of_metadata(condition)
-    return (f"NOT ({text})" if negated else text), values
+def _comparison(field: Field | None, condition: Condition) -> Sql:
+    return _of_field(field, condition) if field else _of_metadata(condition)
 
 
 def _of_field(field: Field, condition: Condition) -> Sql:
@@ -174,16 +153,18 @@ def _of_field(field: Field, condition: Condition) -> Sql:
 
 
 def _of_metadata(condition: Condition) -> Sql:
-    key = condition.key.removeprefix(METADATA)
+    key, value = condition.key.removeprefix(METADATA), condition.value
     if condition.type == "exists":
-        text, values = "1 = 1", []
-    elif condition.type in ORDERED:
-        kind = "= 'text'" if isinstance(condition.value, str) else "IN ('integer', 'real')"
-        collation = " COLLATE BINARY" if isinstance(condition.value, str) else ""
-        text = f"m.type {kind} AND m.value{collation} {ORDERED[condition.type]} ?"
-        values = [condition.value]
-    else:
-        text, values = _equals_any(condition.value if condition.type == "in" else (condition.value,))
+        return _in_metadata(key, ("1 = 1", []))
+    if condition.type not in ORDERED:
+        return _in_metadata(key, _equals_any(value if condition.type == "in" else (value,)))
+    kind, collation = ("= 'text'", " COLLATE BINARY") if isinstance(value, str) else ("IN ('integer', 'real')", "")
+    return _in_metadata(key, (f"m.type {kind} AND m.value{collation} {ORDERED[condition.type]} ?", [value]))
+
+
+def _in_metadata(key: str, condition: Sql) -> Sql:
+    """Return a condition that is true if the metadata have this key, and the condition is true for its item `m`."""
+    text, values = condition
     return f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND ({text}))", [key, *values]
 
 

@@ -19,12 +19,11 @@ from agentformer.records.filters import (
     Sql,
     any_of,
     comparable,
-    field_of,
     parse,
-    positive,
+    to_sql,
 )
 from agentformer.records.scopes import EQUAL, INDEXED, IS_DOCUMENT, OWNERS
-from agentformer.types import Condition, Filter, Group, Scope
+from agentformer.types import Condition, Scope
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
@@ -35,7 +34,7 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
         *_times(scope),
         *_metadata(scope),
         *_salience(scope),
-        *([_filter(tree)] if tree else []),
+        *([to_sql(tree, _comparison)] if tree else []),
         *_visibility(scope),
     ]
     return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
@@ -101,18 +100,8 @@ def _visibility(scope: Scope) -> Iterator[Sql]:
         yield "(valid_to IS NULL OR valid_to > %s)", [moment if at is None else at]
 
 
-def _filter(filter: Filter) -> Sql:
-    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL."""
-    if isinstance(filter, Group):
-        parts = [_filter(part) for part in filter.filters]
-        values = [value for _, more in parts for value in more]
-        if filter.type == "not":
-            return f"NOT ({parts[0][0]})", values
-        return f"({f' {filter.type.upper()} '.join(text for text, _ in parts)})", values
-    condition, negated = positive(filter)
-    field = field_of(filter.key)
-    text, values = _of_field(field, condition) if field else _of_metadata(condition)
-    return (f"NOT ({text})" if negated else text), values
+def _comparison(field: Field | None, condition: Condition) -> Sql:
+    return _of_field(field, condition) if field else _of_metadata(condition)
 
 
 def _of_field(field: Field, condition: Condition) -> Sql:
