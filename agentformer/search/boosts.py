@@ -40,12 +40,9 @@ _CANDIDATES = 200  # hits considered by the document boost and the title boost
 
 
 def _of_entries(columns: str) -> Statement:
-    """Return a query for columns of the entries with given numbers. In `columns`, `{length}` is a value."""
+    """Return a query for columns of the entries with given numbers."""
     query = f"SELECT {columns} FROM entries WHERE num"
-    return Statement(
-        sqlite=query.replace("{length}", "?") + " IN (SELECT value FROM json_each(?))",
-        postgres=query.replace("{length}", "%s") + " = ANY(%s)",
-    )
+    return Statement(f"{query} IN (SELECT value FROM json_each(?))", f"{query} = ANY(%s)")
 
 
 _DOCUMENTS = _of_entries("num, document_id")
@@ -54,9 +51,10 @@ _TITLES = _of_entries(
     "CASE WHEN document_id IS NULL OR (span_start = 0 AND coalesce(page, 1) = 1) "
     f"THEN coalesce(substr(content, 1, {TITLE_TEXT}), '') ELSE '' END"  # NULL in a damaged row
 )
-_TEXTS = _of_entries("num, title || ' ' || context || ' ' || substr(content, 1, {length})")
+_TEXTS = _of_entries(f"num, title || ' ' || context || ' ' || substr(content, 1, {_IDENTIFIER_TEXT})")
 _TIMES = _of_entries("num, occurred_at")
-_CONTENTS = _of_entries("num, substr(content, 1, {length})")
+_HEADS = _of_entries(f"num, substr(content, 1, {_TITLE_TEXT})")
+_DATED = _of_entries(f"num, substr(content, 1, {DATE_TEXT})")
 
 
 def document_boost(
@@ -112,7 +110,7 @@ def title_boost(
     }
     mentioned: dict[int, None] = {}
     if usable:
-        texts = _contents(connection, nums[:_TITLE_HEAD], _TITLE_TEXT)
+        texts = dict(connection.run(_HEADS, [[*nums[:_TITLE_HEAD]]]).fetchall())
         for head in nums[:_TITLE_HEAD]:
             text = texts.get(head, "")
             own = titles.get(head, "") if owners[titles.get(head, "")] <= _TITLE_OWNERS else ""
@@ -173,7 +171,7 @@ def identifier_boost(
     distinguish codes, and words prefer a short entry with a similar code."""
     found: set[int] = set()
     if identifiers:
-        rows = connection.run(_TEXTS, [_IDENTIFIER_TEXT, [*nums[:_CANDIDATES]]]).fetchall()
+        rows = connection.run(_TEXTS, [[*nums[:_CANDIDATES]]]).fetchall()
         texts = {num: text.casefold() for num, text in rows}
         for identifier in identifiers:
             owners = [num for num, text in texts.items() if _has_words(text, identifier)]
@@ -223,7 +221,7 @@ def date_boost(
     read = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
     named = {num: known[num].days for num in read if num in known}
     if unknown := [num for num in read if num not in known]:
-        contents = _contents(connection, unknown, DATE_TEXT)
+        contents = dict(connection.run(_DATED, [unknown]).fetchall())
         named |= {num: _named_days(content, day_of(occurred[num])) for num, content in contents.items()}
     for num, spans in named.items():
         # a text that names a whole year does not match a query for one day
@@ -254,7 +252,3 @@ def all_boosts(
         date_boost(connection, nums, dates, known),
     )
     return [ranked for ranked in lists if ranked.items]
-
-
-def _contents(connection: Connection, nums: Sequence[int], length: int) -> Mapping[int, str]:
-    return dict(connection.run(_CONTENTS, [length, [*nums]]).fetchall())
