@@ -22,7 +22,6 @@ SHORT_TEXTS = {
     "agentformer.text.facts.claims._OPENING": "reads 3 characters before a name",
     "agentformer.api.endpoints.openapi": "reads names of our own schemas",
     "agentformer.readers.sandbox.linux": "reads a table of our own",
-    "agentformer.memory.backends.postgres.dialect._RULES": "reads SQL of our own",
 }
 
 

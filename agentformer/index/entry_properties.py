@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
@@ -27,7 +26,7 @@ from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.statements import MAX_LENGTH, keys
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
-from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, MemoryEntry
+from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Row, Statement
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
 # `text.facts.statements` or of `text.splitting` returns another result for a text.
@@ -48,24 +47,47 @@ Analyses = Mapping[int, tuple[MemoryEntry, Analysis]]  # by the `id` of the entr
 _COLUMNS = ("entry", "version", "source", "title", "language", "days", "facts", "message")
 _SEPARATOR = "\x1f"
 _CHECKED = len(_COLUMNS)  # number of columns that the checksum covers
-_WRITE = (
-    f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) VALUES ({', '.join('?' * len(_COLUMNS))}, ?)"
+_WRITE = Statement(
+    sqlite=f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) "
+    f"VALUES ({', '.join('?' * len(_COLUMNS))}, ?)",
+    postgres=f"""
+    INSERT INTO derived (entry_namespace, {", ".join(_COLUMNS)}, checksum)
+    SELECT p.namespace, v.* FROM (
+        VALUES (%s::bigint, %s::bigint, %s::bigint, %s::text, %s::text, %s::text, %s::text, %s::text, %s::bigint)
+    ) AS v ({", ".join(_COLUMNS)}, checksum) JOIN entry_places AS p ON p.num = v.entry
+    ON CONFLICT (entry_namespace, entry) DO UPDATE SET
+        {", ".join(f"{column} = excluded.{column}" for column in (*_COLUMNS[1:], "checksum"))}
+    """,
 )
-_READ = (
-    f"SELECT {', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id, e.occurred_at, "
+_READ_COLUMNS = (
+    f"{', '.join(f'd.{column}' for column in _COLUMNS)}, d.checksum, e.document_id, e.occurred_at, "
     "CASE WHEN e.kind = 'message' AND e.session_id IS NOT NULL THEN e.id END, e.created_at, e.speaker, "
-    "e.namespace, e.session_id, e.user_id, e.agent_id, e.project, e.role "
-    "FROM derived AS d JOIN entries AS e ON e.num = d.entry "
-    "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum"
+    "e.namespace, e.session_id, e.user_id, e.agent_id, e.project, e.role"
 )
-_PLAIN = (
-    "SELECT entry, title = '' AND message = '' FROM derived "
-    "WHERE entry IN (SELECT value FROM json_each(?)) AND version = ?"
+_READ = Statement(
+    sqlite=f"SELECT {_READ_COLUMNS} FROM derived AS d JOIN entries AS e ON e.num = d.entry "
+    "WHERE d.entry IN (SELECT value FROM json_each(?)) AND d.version = ? AND d.source IS e.checksum",
+    postgres=f"SELECT {_READ_COLUMNS} FROM derived AS d "
+    "JOIN entries AS e ON e.namespace = d.entry_namespace AND e.num = d.entry "
+    "WHERE d.entry = ANY(%s) AND d.version = %s AND d.source IS NOT DISTINCT FROM e.checksum",
 )
-_OUTDATED = (
-    "SELECT e.* FROM entries AS e LEFT JOIN derived AS d ON d.entry = e.num "
+_PLAIN = Statement(
+    sqlite="SELECT entry, title = '' AND message = '' FROM derived "
+    "WHERE entry IN (SELECT value FROM json_each(?)) AND version = ?",
+    postgres="SELECT entry, title = '' AND message = '' FROM derived WHERE entry = ANY(%s) AND version = %s",
+)
+_OUTDATED = Statement(
+    sqlite="SELECT e.* FROM entries AS e LEFT JOIN derived AS d ON d.entry = e.num "
     f"WHERE e.num > ? AND {SEARCHED} AND (d.entry IS NULL OR d.version <> ? OR NOT (d.source IS e.checksum)) "
-    "ORDER BY e.num LIMIT ?"
+    "ORDER BY e.num LIMIT ?",
+    postgres="SELECT e.* FROM entries AS e "
+    "LEFT JOIN derived AS d ON d.entry_namespace = e.namespace AND d.entry = e.num "
+    f"WHERE e.num > %s AND {SEARCHED} "
+    "AND (d.entry IS NULL OR d.version <> %s OR d.source IS DISTINCT FROM e.checksum) ORDER BY e.num LIMIT %s",
+)
+_CHECKSUMS = Statement(
+    sqlite="SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))",
+    postgres="SELECT num, checksum FROM entries WHERE num = ANY(%s)",
 )
 
 
@@ -141,24 +163,22 @@ PLAIN = Derived((*[None] * 3, "", "", "", "", "", None, None, None, None, None))
 NO_ANALYSES: Analyses = {}
 
 
-def read(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, Derived]:
+def read(connection: Connection, nums: Sequence[int]) -> dict[int, Derived]:
     """Return a dictionary: row number of an entry -> its derived row. Outdated and damaged rows are left out."""
-    rows = connection.execute(_READ, [json.dumps([*nums]), VERSION]).fetchall() if nums else []
+    rows = connection.run(_READ, [[*nums], VERSION]).fetchall() if nums else []
     return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 
 
-def plain(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int]:
+def plain(connection: Connection, nums: Sequence[int]) -> dict[int, int]:
     """Find entries whose derived rows a ranking need not read. Return a dictionary: row number of an entry -> 1 if its
     derived row is plain, otherwise 0. A plain row has no title and belongs to no message of a session, so it cannot
     change a ranking. This query is much faster than reading the rows with `read`. Rows are not compared with their
     entries, because each change of a content, a title or a kind replaces the row in the same transaction."""
-    cursor = connection.cursor()
-    cursor.row_factory = None  # plain tuples
-    return dict(cursor.execute(_PLAIN, [json.dumps([*nums]), VERSION]).fetchall()) if nums else {}
+    return dict(connection.run(_PLAIN, [[*nums], VERSION], plain=True).fetchall()) if nums else {}
 
 
 def write(
-    connection: sqlite3.Connection,
+    connection: Connection,
     nums: Sequence[int],
     entries: Sequence[MemoryEntry],
     analyses: Analyses = NO_ANALYSES,
@@ -176,16 +196,16 @@ def write(
         if num in checksums:
             known = analyses.get(id(entry))
             prepared.append(_row(num, checksums[num], known[1] if known else analyze(entry)))
-    connection.executemany(_WRITE, prepared)
+    connection.run_many(_WRITE, prepared)
 
 
-def outdated(connection: sqlite3.Connection, after: int, limit: int) -> list[sqlite3.Row]:
+def outdated(connection: Connection, after: int, limit: int) -> list[Row]:
     """Return at most `limit` rows of the table `entries` whose derived row is missing or outdated, in order of their
     numbers, beginning after the number `after`."""
-    return connection.execute(_OUTDATED, [after, VERSION, limit]).fetchall()
+    return connection.run(_OUTDATED, [after, VERSION, limit]).fetchall()
 
 
-def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
+def prepare(stored: Iterable[Row]) -> list[_Prepared]:
     """Compute and return the derived rows for these rows of the table `entries`. Damaged entries are left out."""
     prepared = []
     for row in stored:
@@ -194,16 +214,15 @@ def prepare(stored: Iterable[sqlite3.Row]) -> list[_Prepared]:
     return prepared
 
 
-def write_prepared(connection: sqlite3.Connection, rows: Iterable[_Prepared]) -> None:
+def write_prepared(connection: Connection, rows: Iterable[_Prepared]) -> None:
     """Write derived rows. The row of an entry that has changed since `prepare` is left out."""
     rows = list(rows)
     present = _checksums_of(connection, [row[0] for row in rows])
-    connection.executemany(_WRITE, [row for row in rows if row[0] in present and present[row[0]] == row[2]])
+    connection.run_many(_WRITE, [row for row in rows if row[0] in present and present[row[0]] == row[2]])
 
 
-def _checksums_of(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, int | None]:
-    query = "SELECT num, checksum FROM entries WHERE num IN (SELECT value FROM json_each(?))"
-    return {row[0]: row[1] for row in connection.execute(query, [json.dumps(nums)]).fetchall()}
+def _checksums_of(connection: Connection, nums: Sequence[int]) -> dict[int, int | None]:
+    return {row[0]: row[1] for row in connection.run(_CHECKSUMS, [list(nums)]).fetchall()}
 
 
 def _row(num: int, checksum: int | None, analysis: Analysis) -> _Prepared:

@@ -7,7 +7,6 @@ import json
 import logging
 import math
 import shutil
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from agentformer.records import meta
 from agentformer.records.database import Database
 from agentformer.records.integrity.files import read_file
 from agentformer.settings.access import create_empty, make_folder
+from agentformer.types import Connection
 
 INDEX_FILE = "rag_faiss_index.bin"
 META_FILE = "rag_faiss_meta.json"
@@ -113,7 +113,7 @@ class SecureDelete:
         self._discard = discard
         self._retry_at = math.inf  # time of the monotonic clock; infinite if no deletion has failed
 
-    def note(self, connection: sqlite3.Connection) -> None:
+    def note(self, connection: Connection) -> None:
         """Request the deletion of the index files. The request is stored in the transaction that removes the entries,
         so that a crash does not lose it."""
         meta.request_secure_delete(connection)

@@ -9,7 +9,6 @@ because the analysis holds Python's global interpreter lock.
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from contextlib import contextmanager
 
 from agentformer.errors import AgentFormerError
 from agentformer.index import entry_properties
-from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore
+from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Row
 
 log = logging.getLogger("agentformer")
 
@@ -118,7 +117,7 @@ class DerivedRenewal:
             log.warning("precomputed data for searches could not be written; a later search tries again: %s", error)
         self._again_at = time.monotonic() + _AGAIN_SECONDS
 
-    def _between_searches(self, rows: Iterable[sqlite3.Row]) -> Iterator[sqlite3.Row]:
+    def _between_searches(self, rows: Iterable[Row]) -> Iterator[Row]:
         """Yield the rows. Before each row, wait a short time for running searches to end."""
         for row in rows:
             self._wait_for_searches()

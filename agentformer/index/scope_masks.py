@@ -4,7 +4,6 @@ entry number whether a search may return the entry. The masks are updated when t
 from __future__ import annotations
 
 import math
-import sqlite3
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,7 +13,9 @@ from numpy.typing import NDArray
 
 from agentformer.records import change_feed, scopes
 from agentformer.records.codec import now_micros
-from agentformer.types import Scope
+from agentformer.records.sqlite import scopes as sqlite_scopes
+from agentformer.records.sqlite.connection import sqlite
+from agentformer.types import Connection, Scope
 
 _MAX_BYTES = 64_000_000  # total size of cached masks: 64 scopes of a million entries
 # Up to this number of changes, or up to this share of the entries if it is larger, changed entries are checked one by
@@ -49,7 +50,7 @@ class ScopeCache:
         self._masks: OrderedDict[str, _Cached] = OrderedDict()
         self._bytes = 0
 
-    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask:
+    def allowed(self, connection: Connection, scope: Scope, seq: int) -> ScopeMask:
         """Return the mask of a scope. The same object is returned until an entry enters or leaves the scope. `seq` is
         the number of the newest change that `connection` can read."""
         if scope.min_salience > 0:  # not cached, because the change feed does not contain changes of the salience
@@ -76,7 +77,7 @@ class ScopeCache:
                 self._bytes -= oldest.allowed.mask.nbytes
 
 
-def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached, at: int) -> ScopeMask | None:
+def _updated(connection: Connection, scope: Scope, cached: _Cached, at: int) -> ScopeMask | None:
     """Apply the latest changes, and the time that has passed until `at`, to a cached mask, instead of reading a new
     mask from the database. The clock may have been set back. If no entry has entered or left the scope, return the
     cached mask itself. Return None if a new mask must be read, because there are too many changes, or because the
@@ -89,7 +90,7 @@ def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached, at: 
     if len(nums) > most:
         return None
     changed = np.fromiter(nums, np.int64, len(nums))
-    inside = scopes.searchable_numbers(connection, scope, changed.tolist())
+    inside = sqlite_scopes.searchable_numbers(sqlite(connection), scope, changed.tolist())
     mask = cached.allowed.mask
     before = changed[changed < len(mask)]
     before = np.sort(before[mask[before]])
@@ -102,8 +103,8 @@ def _updated(connection: sqlite3.Connection, scope: Scope, cached: _Cached, at: 
     return ScopeMask(updated, cached.allowed.count - len(before) + len(inside))
 
 
-def _read_mask(connection: sqlite3.Connection, scope: Scope) -> ScopeMask:
-    nums = scopes.searchable_numbers(connection, scope)
+def _read_mask(connection: Connection, scope: Scope) -> ScopeMask:
+    nums = sqlite_scopes.searchable_numbers(sqlite(connection), scope)
     mask = np.zeros(int(nums[-1]) + 1 if len(nums) else 0, np.bool_)
     mask[nums] = True
     return ScopeMask(mask, len(nums))

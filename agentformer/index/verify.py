@@ -36,6 +36,7 @@ from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import file_lock
 from agentformer.types import Matrix
 
@@ -134,7 +135,7 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
         return nullcontext()  # if the lock cannot be written, no process can write the index
 
 
-def _compare_words(connection: sqlite3.Connection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
+def _compare_words(connection: SqliteConnection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
     if change_feed.token_at(connection, words.seq) != words.point:
         findings.note(
             "the word index was made from another history of the records, for example before a backup was restored; "
@@ -178,7 +179,7 @@ def _indexed_entries(words: _Words) -> IntArray:
     return numbers
 
 
-def _entries_without_terms(connection: sqlite3.Connection, words: _Words, nums: IntArray) -> Iterator[str]:
+def _entries_without_terms(connection: SqliteConnection, words: _Words, nums: IntArray) -> Iterator[str]:
     """Yield the ids of the entries whose terms are not all in the word index."""
     for num in nums.tolist():
         try:
@@ -228,7 +229,7 @@ def _read_snapshot(folder: Path, findings: Findings) -> tuple[dict[str, Any], Im
 
 
 def _compare_snapshot(
-    connection: sqlite3.Connection,
+    connection: SqliteConnection,
     meta: dict[str, Any],
     image: Image,
     findings: Findings,
@@ -269,7 +270,7 @@ def _compare_snapshot(
             return
 
 
-def _read_windows(connection: sqlite3.Connection, space: int, changed: IntArray) -> IntArray:
+def _read_windows(connection: SqliteConnection, space: int, changed: IntArray) -> IntArray:
     """Return the windows of an embedding space. Each row of the result has three numbers: of the window, of its entry,
     and of its vector. The rows are sorted by the number of the window. Windows of the entries in `changed` are left
     out."""
@@ -282,7 +283,7 @@ def _sorted_windows(windows: IntArray) -> IntArray:
     return windows[np.argsort(windows[:, 0], kind="stable")]
 
 
-def _count_different(connection: sqlite3.Connection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
+def _count_different(connection: SqliteConnection, vectors: IntArray, decoded: Matrix, dimension: int) -> int:
     """Return how many rows of `decoded` differ from the stored vectors with the numbers `vectors`."""
     numbers, rows = read_stored_vectors(connection, np.unique(vectors), dimension)
     present = np.isin(vectors, numbers)

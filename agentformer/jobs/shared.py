@@ -4,7 +4,6 @@ are in the database of the memory, so that another node continues the jobs of a 
 from __future__ import annotations
 
 import io
-import sqlite3
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
@@ -12,26 +11,25 @@ from typing import BinaryIO
 
 from agentformer.errors import StoreError
 from agentformer.jobs.store import JobStore
-from agentformer.types import HeldLock, RecordStore, SharedFiles, SharedLocks
+from agentformer.types import Connection, HeldLock, RecordStore, SharedFiles, SharedLocks
 
 _JOB = "job/"
 _PASSWORD = "password"  # noqa: S105 - the name of a file
 
 
 class SharedJobStore(JobStore):
-    """The jobs in the table `jobs` of the database of a memory. The database need not be SQLite: its connections have
-    the methods of `sqlite3.Connection` that this class calls (see `RecordStore`)."""
+    """The jobs in the table `jobs` of the database of a memory, which need not be SQLite."""
 
     shared = True
 
     def __init__(self, database: RecordStore) -> None:
         self._database = database
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """Return a context manager that yields a connection in a read transaction."""
         return self._database.reading()
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[Connection]:
         """Return a context manager that yields a connection in a write transaction."""
         return self._database.writing()
 

@@ -17,13 +17,21 @@ from agentformer.errors import Busy, Conflict, NotFound, StoreDamaged, StoreErro
 from agentformer.records.codec import from_micros, now, to_micros
 from agentformer.records.integrity.file_guard import GuardedConnection, open_database, transaction, translate_errors
 from agentformer.records.integrity.write_ahead_log import correct_log
-from agentformer.types import FINDABLE
+from agentformer.types import FINDABLE, Connection, Row, Statement, common
 
 Progress = Callable[[int, int], None]  # receives the numbers of finished and of all windows of a file
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
 _IS_ACTIVE = "state NOT IN ('done', 'failed', 'cancelled')"  # a job with a damaged state is not deleted
-_ACTIVE_KEYS = f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}"
+_ACTIVE_KEYS = common(f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}")
+_ADD = common(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?)")
+_JOB = common("SELECT * FROM jobs WHERE id = ?")
+_ACTIVE_JOB = common(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}")
+_ACTIVE_IDS = common(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")
+_IDS = common("SELECT id FROM jobs")
+_COUNT_ATTEMPT = common(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}")
+_ATTEMPTS = common("SELECT attempts FROM jobs WHERE id = ?")
+_DELETE_OLDER = common(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?")
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
 _VERSION = 3
@@ -155,11 +163,11 @@ class JobStore:
         self._lock = threading.Lock()
         self._connection: GuardedConnection | None = None
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """Return a context manager that yields a connection in a read transaction."""
         return self._transaction("BEGIN")
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[Connection]:
         """Return a context manager that yields a connection in a write transaction, and commits it at the end."""
         return self._transaction("BEGIN IMMEDIATE")
 
@@ -175,7 +183,7 @@ class JobStore:
         return self._connection is not None or self._path.exists()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str) -> Iterator[GuardedConnection]:
         with (
             self._lock,
             translate_errors(self._path, _ADVICE),
@@ -210,8 +218,8 @@ class JobStore:
         values = [job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]"]
         values += [task.on_conflict, task.key_id]
         with self.writing() as connection:
-            _check_limit(connection.execute(_ACTIVE_KEYS).fetchall(), task.key_id, limit)
-            connection.execute(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?)", values)
+            _check_limit(connection.run(_ACTIVE_KEYS).fetchall(), task.key_id, limit)
+            connection.run(_ADD, values)
             return _get(connection, job_id)
 
     def check_limit(self, key_id: str, limit: int) -> None:
@@ -223,7 +231,7 @@ class JobStore:
 
     def get(self, job_id: str) -> Job:
         """Return the job with this id. Raises `NotFound` if there is no such job."""
-        rows = self._rows("SELECT * FROM jobs WHERE id = ?", [job_id])
+        rows = self._rows(_JOB, [job_id])
         if not rows:
             raise _not_found(job_id)
         return _job(rows[0])
@@ -241,37 +249,37 @@ class JobStore:
         if after:
             conditions.append("id < ?")
             values.append(after)
-        query = f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?"
+        query = common(f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?")
         return [_job(row) for row in self._rows(query, [*values, limit])]
 
     def active(self) -> list[str]:
         """Return the ids of the jobs that are queued or running, oldest first."""
-        return [row["id"] for row in self._rows(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")]
+        return [row["id"] for row in self._rows(_ACTIVE_IDS)]
 
     def ids(self) -> set[str]:
         """Return the ids of all jobs."""
-        return {row["id"] for row in self._rows("SELECT id FROM jobs")}
+        return {row["id"] for row in self._rows(_IDS)}
 
-    def _rows(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
+    def _rows(self, query: Statement, values: Sequence[Any] = ()) -> list[Any]:
         """Return the rows of a query. If the SQLite file does not exist, return no rows, and do not create the file."""
         if not self._exists:
             return []
         with self.reading() as connection:
-            return connection.execute(query, values).fetchall()
+            return connection.run(query, values).fetchall()
 
     def start(self, job_id: str) -> Job | None:
         """Mark a job as running, and return it. Return None if the job has ended. The caller must hold the lock of the
         job."""
         with self.writing() as connection:
             _set(connection, job_id, state="running", reason="")
-            row = connection.execute(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}", [job_id]).fetchone()
+            row = connection.run(_ACTIVE_JOB, [job_id]).fetchone()
             return _job(row) if row else None
 
     def count_attempt(self, job_id: str) -> int:
         """Increase the number of attempts to ingest the next file of a job. Return the increased number."""
         with self.writing() as connection:
-            connection.execute(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}", [job_id])
-            row = connection.execute("SELECT attempts FROM jobs WHERE id = ?", [job_id]).fetchone()
+            connection.run(_COUNT_ATTEMPT, [job_id])
+            row = connection.run(_ATTEMPTS, [job_id]).fetchone()
             return int(row["attempts"]) if row else 0
 
     def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
@@ -316,7 +324,7 @@ class JobStore:
         if not self._exists:
             return
         with self.writing() as connection:
-            connection.execute(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?", [to_micros(now() - age)])
+            connection.run(_DELETE_OLDER, [to_micros(now() - age)])
 
 
 def check_log(path: Path) -> None:
@@ -332,7 +340,7 @@ def _close(connection: GuardedConnection) -> None:
     _OPEN.discard(connection)
 
 
-def _check_newer(connection: sqlite3.Connection, path: Path) -> int:
+def _check_newer(connection: GuardedConnection, path: Path) -> int:
     """Return the version of the file. Raises `StoreError` if a newer version of AgentFormer has migrated it."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if version > _VERSION:
@@ -352,15 +360,14 @@ def _migrate(connection: GuardedConnection) -> None:
         connection.execute(f"PRAGMA user_version = {_VERSION}")
 
 
-def _set(connection: sqlite3.Connection, job_id: str, **values: Any) -> None:
+def _set(connection: Connection, job_id: str, **values: Any) -> None:
     """Set the given columns of a job, unless the job has ended."""
     columns = ", ".join(f"{name} = ?" for name in (*values, "updated_at"))
-    connection.execute(
-        f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}", [*values.values(), to_micros(now()), job_id]
-    )
+    query = common(f"UPDATE jobs SET {columns} WHERE id = ? AND {_IS_ACTIVE}")
+    connection.run(query, [*values.values(), to_micros(now()), job_id])
 
 
-def _check_limit(active: Sequence[sqlite3.Row], key_id: str, limit: int) -> None:
+def _check_limit(active: Sequence[Row], key_id: str, limit: int) -> None:
     """Raise `Busy` if there is no place for a job of the API key `key_id`. `active` has a row for each job in the
     queue."""
     own = sum(row["key_id"] == key_id for row in active) if key_id else 0
@@ -373,8 +380,8 @@ def _check_limit(active: Sequence[sqlite3.Row], key_id: str, limit: int) -> None
     raise Busy("max_jobs", f"{reason}; send this request again later", _RETRY_SECONDS)
 
 
-def _get(connection: sqlite3.Connection, job_id: str) -> Job:
-    row = connection.execute("SELECT * FROM jobs WHERE id = ?", [job_id]).fetchone()
+def _get(connection: Connection, job_id: str) -> Job:
+    row = connection.run(_JOB, [job_id]).fetchone()
     if row is None:
         raise _not_found(job_id)
     return _job(row)
@@ -394,7 +401,7 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
     return damaged
 
 
-def _job(row: sqlite3.Row) -> Job:
+def _job(row: Row) -> Job:
     """Return the job in a row. Raises `StoreDamaged` if the row contains a value that this module never writes."""
     try:
         names, metadata, documents = (json.loads(row[name]) for name in ("names", "metadata", "documents"))

@@ -5,7 +5,6 @@ the nodes embed different batches at the same time."""
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import StoreError
+from agentformer.index.embedding.queue import EmbeddingQueue
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
-from agentformer.memory.backends.postgres.indexes import ServerQueue
-from agentformer.memory.backends.postgres.server import native
+from agentformer.memory.backends.postgres.connection import native
 from agentformer.memory.nodes import Node, release_lease, take_lease
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, Listener, NodeLocks
 from agentformer.records import vectors as store
 from agentformer.settings import Settings
-from agentformer.types import Embedder, RecordStore
+from agentformer.types import Connection, Embedder, RecordStore
 
 _LEASE_SECONDS = 15.0
 _NODES = """
@@ -84,7 +83,7 @@ class QueueState:
     age: float
 
 
-class SharedQueue(ServerQueue):
+class SharedQueue(EmbeddingQueue):
     """An `EmbeddingQueue` that several nodes process at the same time. An entry is claimed by one node at a time. If
     the node dies, its claim ends, and another node embeds the entries of its batch."""
 
@@ -124,16 +123,16 @@ class SharedQueue(ServerQueue):
     def _claim(self, holder: str, after: int, refused: bool) -> list[int]:
         values = [after, int(refused), _BATCH, holder, self._node.micros]
         with self._shared.statements() as connection:
-            rows = connection.run(_CLAIM_BATCH, values).fetchall()
+            rows = connection.execute(_CLAIM_BATCH, values).fetchall()
         return sorted(row[0] for row in rows)
 
     def _embed_claimed(self, holder: str, nums: Sequence[int], progress: Progress | None) -> bool:
         done = 0
 
-        def owned(connection: sqlite3.Connection, asked: Sequence[int]) -> list[int]:
+        def owned(connection: Connection, asked: Sequence[int]) -> list[int]:
             nonlocal done
             query = "SELECT entry FROM pending WHERE claim = %s AND entry = ANY(%s)"
-            found = [row[0] for row in native(connection).run(query, [holder, list(asked)])]
+            found = [row[0] for row in native(connection).execute(query, [holder, list(asked)])]
             done = len(found)
             return found
 
@@ -142,12 +141,12 @@ class SharedQueue(ServerQueue):
             available = self.embed_batch(nums, progress, owned)
         finally:
             with suppress(StoreError), self._shared.statements() as connection:
-                connection.run(_RELEASE_BATCH, [done if available else 0, self._node.id, holder])
+                connection.execute(_RELEASE_BATCH, [done if available else 0, self._node.id, holder])
         return available
 
     def _others_work(self) -> bool:
         with self._shared.statements() as connection:
-            return bool(connection.run(_OTHERS, []).fetchone()[0])
+            return bool(connection.execute(_OTHERS, []).fetchone()[0])
 
 
 class DistributedMemory(PostgresMemoryBackend):
@@ -210,22 +209,22 @@ class DistributedMemory(PostgresMemoryBackend):
     def nodes(self) -> list[NodeState]:
         """Return the nodes that are registered, in the order of their start. A dead node is listed for some time."""
         with self._database.statements() as connection:
-            claims = dict(tuple(row) for row in connection.run(_CLAIMS, []))
+            claims = dict(tuple(row) for row in connection.execute(_CLAIMS, []))
             held: dict[str, list[str]] = {}
-            for node, name in connection.run(_LEASES, []):
+            for node, name in connection.execute(_LEASES, []):
                 held.setdefault(node, []).append(name)
             return [
                 NodeState(
                     row[0], row[1], row[2], row[6], row[5] / 1e6, claims.get(row[0], 0), row[3],
                     tuple(held.get(row[0], ())),
                 )
-                for row in connection.run(_NODES, [])
+                for row in connection.execute(_NODES, [])
             ]  # fmt: skip
 
     def queue(self) -> QueueState:
         """Return the state of the embedding queue."""
         with self._database.statements() as connection:
-            waiting, claimed, refused, micros = connection.run(_QUEUE, []).fetchone()
+            waiting, claimed, refused, micros = connection.execute(_QUEUE, []).fetchone()
         return QueueState(waiting, claimed, refused, micros / 1e6)
 
     def status(self) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -17,7 +16,7 @@ from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.records.entry_json import COUNTS, TIMES, check_validity, entry_from_json
 from agentformer.records.fields import encodable
 from agentformer.records.integrity import checksums
-from agentformer.types import Link, MemoryEntry, Source
+from agentformer.types import Link, MemoryEntry, Row, Source
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -46,7 +45,7 @@ CHECKED = (
 _INTEGERS = frozenset({*TIMES, *COUNTS, "version", "page", "span_start", "span_end"})
 _NUMBERS = _INTEGERS | {"salience"}  # the other columns are TEXT
 _MAX_INTEGER = 2**63 - 1  # the largest integer of SQLite
-_Getter = Callable[[sqlite3.Row], tuple[Any, ...]]
+_Getter = Callable[[Row], tuple[Any, ...]]
 _UNDECODABLE = (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError)
 # `json.dumps` with these options would create a new encoder at each call
 _encode = json.JSONEncoder(ensure_ascii=False, sort_keys=True, allow_nan=False).encode
@@ -152,19 +151,19 @@ def _column_value(column: str, value: Any) -> Any:
     return str(number)
 
 
-def from_row(stored: sqlite3.Row) -> MemoryEntry:
+def from_row(stored: Row) -> MemoryEntry:
     """Return the entry that a row contains. The row must have all columns. Raises `StoreDamaged` if the row differs
     from the row that was written."""
     return _entry(stored, *_getters(tuple(stored.keys())))
 
 
-def from_rows(rows: Sequence[sqlite3.Row]) -> list[MemoryEntry]:
+def from_rows(rows: Sequence[Row]) -> list[MemoryEntry]:
     """Return the entries in the rows of one SQL statement, in the same order. Raises `StoreDamaged` like `from_row`."""
     getters = _getters(tuple(rows[0].keys())) if rows else None
     return [_entry(row, *getters) for row in rows] if getters else []
 
 
-def _entry(stored: sqlite3.Row, fields: _Getter, checked: _Getter) -> MemoryEntry:
+def _entry(stored: Row, fields: _Getter, checked: _Getter) -> MemoryEntry:
     *values, checksum = checked(stored)
     if checksum is not None and checksums.of_values(values) != checksum:
         raise checksums.damage_error(checksums.entry_name(stored["id"]))
@@ -176,7 +175,7 @@ def _entry(stored: sqlite3.Row, fields: _Getter, checked: _Getter) -> MemoryEntr
         raise undecodable(checksums.entry_name(stored["id"]), error) from error
 
 
-def _decode(values: list[Any], stored: sqlite3.Row) -> MemoryEntry:
+def _decode(values: list[Any], stored: Row) -> MemoryEntry:
     for index in _TIME_INDEXES:
         if values[index] is not None:
             values[index] = _cached_moment(values[index])
@@ -204,7 +203,7 @@ def _getters(columns: tuple[str, ...]) -> tuple[_Getter, _Getter]:
     return fields, itemgetter(*(position[name] for name in (*CHECKED, "checksum")))
 
 
-def former_id(stored: sqlite3.Row) -> str:
+def former_id(stored: Row) -> str:
     """Return the id of the entry of which a row of the table `history` contains a former version. Raises `StoreDamaged`
     if the row cannot be decoded."""
     try:
@@ -213,7 +212,7 @@ def former_id(stored: sqlite3.Row) -> str:
         raise undecodable("a former version", error) from error
 
 
-def from_state(stored: sqlite3.Row, entry_id: str) -> MemoryEntry:
+def from_state(stored: Row, entry_id: str) -> MemoryEntry:
     """Return the former version of the entry `entry_id` that a row of the table `history` contains. Raises
     `StoreDamaged` if the row is damaged or belongs to another entry."""
     name = f"a former version of {checksums.entry_name(entry_id)}"

@@ -6,8 +6,6 @@ write transaction.
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -16,10 +14,11 @@ from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
-from agentformer.types import MemoryEntry
+from agentformer.types import Connection, MemoryEntry, Statement, common
 
 # The summaries that were made from given entries: current ones, and archived ones whose originals were restored.
-_SUMMARIES = """
+_SUMMARIES = Statement(
+    sqlite="""
     WITH original (num, id, archived_by) AS (
         SELECT num, id, archived_by FROM entries WHERE num IN (SELECT value FROM json_each(?))
     )
@@ -28,11 +27,27 @@ _SUMMARIES = """
     SELECT s.num FROM entries AS s INDEXED BY entries_restored JOIN json_each(s.derived_from) AS link
     WHERE s.kind = 'summary' AND s.archived_at IS NOT NULL
         AND json_extract(link.value, '$[0]') IN (SELECT id FROM original)
-"""
+    """,
+    postgres="""
+    WITH original (num, id, archived_by) AS (SELECT num, id, archived_by FROM entries WHERE num = ANY(%s))
+    SELECT s.num FROM entries AS s JOIN original AS o ON s.id = o.archived_by
+    UNION
+    SELECT s.num FROM entries AS s CROSS JOIN LATERAL json_items(s.derived_from) AS link
+    WHERE s.kind = 'summary' AND s.archived_at IS NOT NULL
+        AND json_extract(link.value, '$[0]') IN (SELECT id FROM original)
+    """,
+)
+_ORIGINALS = Statement(
+    sqlite="SELECT num FROM entries WHERE archived_by IN (SELECT value FROM json_each(?)) ORDER BY num",
+    postgres="SELECT num FROM entries WHERE archived_by = ANY(%s) ORDER BY num",
+)
+_ARCHIVE = common("UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?")
+_ARCHIVE_SUMMARY = common("UPDATE entries SET archived_at = ? WHERE num = ?")
+_MAKE_LIVE = common("UPDATE entries SET archived_at = NULL, archived_by = NULL WHERE num = ?")
 
 
 def archive(
-    connection: sqlite3.Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
+    connection: Connection, summary: MemoryEntry, ids: Sequence[str], at: datetime, versions: Mapping[str, int]
 ) -> None:
     """Archive the entries `ids`, which the summary replaces. `at` is stored as the time of archiving. `versions` (id ->
     version) contains the expected versions of entries. Raises `Conflict` if one of the entries `ids` does not exist in
@@ -50,12 +65,11 @@ def archive(
         raise Conflict(
             "some of the entries to archive are missing, changed, archived or superseded; select the entries again"
         )
-    statement = "UPDATE entries SET archived_at = ?, archived_by = ? WHERE num = ?"
-    connection.executemany(statement, ((to_micros(at), summary.id, num) for num in live))
+    connection.run_many(_ARCHIVE, ((to_micros(at), summary.id, num) for num in live))
     change_feed.append(connection, live)
 
 
-def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
+def restore(connection: Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
     """Make the archived originals of a summary live (not archived) again, and archive the summary with the time `at`.
     If the summary superseded another entry, that other entry is current again. Return the originals in order of id.
     Raises `NotFound` if there is no entry `summary_id`, and the error of `_restore_error` if the entry has no archived
@@ -68,7 +82,7 @@ def restore(connection: sqlite3.Connection, summary_id: str, at: datetime) -> li
         raise _restore_error(summary)
     _make_live(connection, originals)
     (num,) = records.numbers(connection, [summary_id])
-    connection.execute("UPDATE entries SET archived_at = ? WHERE num = ?", [to_micros(at), num])
+    connection.run(_ARCHIVE_SUMMARY, [to_micros(at), num])
     change_feed.append(connection, [num])
     if summary.superseded_by is None:
         supersession.release(connection, [summary_id])
@@ -86,16 +100,16 @@ def _restore_error(entry: MemoryEntry) -> InvalidInput | Conflict:
     return InvalidInput("summary_id", f"the summary {entry.id} has no archived originals, so nothing can be restored")
 
 
-def with_summaries(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
+def with_summaries(connection: Connection, nums: Sequence[int]) -> set[int]:
     """Return the row numbers of the entries `nums`, of the summaries that contain their content, and of the parts of
     these summaries. If all these entries are deleted, no summary contains the content of `nums`."""
     result = set(nums)
-    while summaries := {row[0] for row in connection.execute(_SUMMARIES, [json.dumps(sorted(result))])} - result:
+    while summaries := {row[0] for row in connection.run(_SUMMARIES, [sorted(result)])} - result:
         result.update(records.with_parts(connection, sorted(summaries)))
     return result
 
 
-def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
+def remove(connection: Connection, nums: Sequence[int]) -> int:
     """Delete entries and the summaries that contain their content. If a deleted summary has other originals, these
     originals are no longer archived. If a deleted entry superseded another entry, that other entry is current again. A
     deleted document is recorded as absent, so that its original file is deleted later. Return the number of deleted
@@ -110,7 +124,7 @@ def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
     return deleted
 
 
-def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
+def check_free(connection: Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> None:
     """Raise `InvalidInput` if `changes` would separate a summary from its originals. An original has the same namespace
     as its summary, and the original is archived while the summary is not. For this reason, an original, and a summary
     with archived originals, cannot be archived, restored or moved to another namespace."""
@@ -125,12 +139,10 @@ def check_free(connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapp
         raise InvalidInput(field, f"entry {entry.id} is a summary; restore the summary to get back its originals")
 
 
-def _originals(connection: sqlite3.Connection, summaries: Sequence[str]) -> list[int]:
-    query = "SELECT num FROM entries WHERE archived_by IN (SELECT value FROM json_each(?)) ORDER BY num"
-    return [row[0] for row in connection.execute(query, [json.dumps(list(summaries))])]
+def _originals(connection: Connection, summaries: Sequence[str]) -> list[int]:
+    return [row[0] for row in connection.run(_ORIGINALS, [list(summaries)])]
 
 
-def _make_live(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    statement = "UPDATE entries SET archived_at = NULL, archived_by = NULL WHERE num = ?"
-    connection.executemany(statement, ((num,) for num in nums))
+def _make_live(connection: Connection, nums: Sequence[int]) -> None:
+    connection.run_many(_MAKE_LIVE, ((num,) for num in nums))
     change_feed.append(connection, nums)

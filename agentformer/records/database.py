@@ -3,7 +3,6 @@ write-ahead log."""
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import threading
@@ -31,12 +30,14 @@ from agentformer.records.integrity.file_guard import (
 )
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
-from agentformer.records.schema import REQUIRED_TABLES, check_version, migrate
-from agentformer.records.scopes import decayed, metadata_equals
+from agentformer.records.scopes import decayed
 from agentformer.records.spaces import active_space
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version, migrate
+from agentformer.records.sqlite.scopes import metadata_equals
 from agentformer.records.vectors import decode_vectors
 from agentformer.settings.access import create_empty, make_folder
-from agentformer.types import EntryVector, MemoryEntry, Scope, StoredVector
+from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
 CACHE_KB = 8_192  # of each connection
@@ -51,23 +52,44 @@ _MAX_IDLE = 8
 _IN_USE = "is used by another thread of this process; try again when that thread has finished"
 _REPAIRING = "is being repaired; try again when the repair has finished"
 _GROUP = 1_000  # vectors of a snapshot that are read at a time
-_USED_VECTORS = (
-    "SELECT id, hash, data, checksum FROM vectors WHERE space = ?1 AND EXISTS (SELECT 1 FROM windows JOIN entries "
-    "ON entries.num = windows.entry WHERE windows.vector = vectors.id "
-    "AND hex(entries.namespace) IN (SELECT value FROM json_each(?2))) ORDER BY hash"
+_USED_VECTORS = Statement(
+    sqlite="""
+    SELECT id, hash, data, checksum FROM vectors WHERE space = ? AND EXISTS (
+        SELECT 1 FROM windows JOIN entries ON entries.num = windows.entry
+        WHERE windows.vector = vectors.id AND hex(entries.namespace) IN (SELECT value FROM json_each(?))
+    ) ORDER BY hash
+    """,
+    postgres="""
+    SELECT DISTINCT ON (hash) id, hash, data, checksum FROM vectors AS v WHERE space = %s AND EXISTS (
+        SELECT 1 FROM windows AS w JOIN entries AS e ON e.namespace = w.entry_namespace AND e.num = w.entry
+        WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id AND hex(e.namespace) = ANY(%s)
+    ) ORDER BY hash
+    """,
 )
-_FIRST_WINDOWS = (
-    "SELECT entries.id, tier, kind, session_id, document_id, vectors.id AS number, data, vectors.checksum AS checksum "
-    "FROM entries JOIN windows ON windows.entry = entries.num JOIN vectors ON vectors.id = windows.vector "
-    "WHERE namespace = ?1 AND archived_at IS NULL AND superseded_by IS NULL AND entries.num % ?3 = 0 AND windows.id = "
-    "(SELECT min(id) FROM windows AS own WHERE own.entry = entries.num AND own.space = ?2) ORDER BY entries.id"
+_LIVE_IN_NAMESPACE = "archived_at IS NULL AND superseded_by IS NULL AND e.namespace ="
+_FIRST_WINDOWS = Statement(
+    sqlite=f"""
+    SELECT e.id, tier, kind, session_id, document_id, v.id, data, v.checksum FROM entries AS e
+    JOIN windows AS w ON w.entry = e.num JOIN vectors AS v ON v.id = w.vector
+    WHERE {_LIVE_IN_NAMESPACE} ? AND e.num % ? = 0
+        AND w.id = (SELECT min(id) FROM windows AS own WHERE own.entry = e.num AND own.space = ?) ORDER BY e.id
+    """,
+    postgres=f"""
+    SELECT e.id, tier, kind, session_id, document_id, v.id, data, v.checksum FROM entries AS e
+    JOIN windows AS w ON w.entry_namespace = e.namespace AND w.entry = e.num
+    JOIN vectors AS v ON v.entry_namespace = w.entry_namespace AND v.id = w.vector
+    WHERE {_LIVE_IN_NAMESPACE} %s AND e.num %% %s = 0 AND w.id = (
+        SELECT min(id) FROM windows AS own
+        WHERE own.entry_namespace = e.namespace AND own.entry = e.num AND own.space = %s
+    ) ORDER BY e.id
+    """,
 )
 _OPENING = threading.Lock()
 # needed because a file lock does not show that the same process uses the file
 _INSTANCES: weakref.WeakSet[Database] = weakref.WeakSet()
 
 
-def prepare(connection: sqlite3.Connection) -> None:
+def prepare(connection: SqliteConnection) -> None:
     """Enable what the statements of `records` need in a connection: foreign keys and the functions of scopes."""
     connection.execute("PRAGMA foreign_keys = ON")
     connection.create_function("decayed", 3, decayed, deterministic=True)
@@ -78,7 +100,7 @@ class RecordsSnapshot:
     """A `MemorySnapshot` that reads through a connection with an open read transaction. Writers do not wait for the
     snapshot, but the write-ahead log cannot be emptied while the snapshot is open."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
     def namespaces(self) -> Sequence[str]:
@@ -98,7 +120,7 @@ class RecordsSnapshot:
             return
         number, space = active
         names = [name.encode().hex().upper() for name in namespaces]  # JSON functions end a text at its first NUL
-        cursor = self._connection.execute(_USED_VECTORS, [number, json.dumps(names)])
+        cursor = self._connection.run(_USED_VECTORS, [number, names])
         while group := cursor.fetchmany(_GROUP):
             numbers, hashes, blobs, checksums = map(list, zip(*group, strict=True))
             rows = decode_vectors(numbers, blobs, checksums, space.dimension)
@@ -112,7 +134,7 @@ class RecordsSnapshot:
         if active is None:
             return
         number, space = active
-        cursor = self._connection.execute(_FIRST_WINDOWS, [namespace, number, every])
+        cursor = self._connection.run(_FIRST_WINDOWS, [namespace, every, number])
         while group := cursor.fetchmany(_GROUP):
             ids, blobs, checksums = ([row[place] for row in group] for place in (5, 6, 7))
             rows = decode_vectors(ids, blobs, checksums, space.dimension)
@@ -170,7 +192,7 @@ class Database:
             self._idle.append(connection)
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[SqliteConnection]:
         """Yield a connection in a read transaction, which sees the data as of its first statement."""
         with self._translate_errors(), self._borrow() as connection:
             try:
@@ -182,7 +204,7 @@ class Database:
                     connection.execute("ROLLBACK")
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[SqliteConnection]:
         """Yield a connection in a transaction that has the write lock. The transaction is committed at the end of the
         context, or rolled back after an error."""
         try:

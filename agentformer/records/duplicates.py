@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 import unicodedata
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,8 +10,7 @@ from typing import Any, Literal
 
 from agentformer.records.codec import from_row
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
-from agentformer.records.scopes import in_groups, is_sqlite
-from agentformer.types import MemoryEntry
+from agentformer.types import Connection, MemoryEntry, Row, Statement
 
 # Entries of these kinds, and all entries of the tiers episodic and working, are stored again if their content is
 # repeated. For documents and their parts, the bytes of the file are compared instead.
@@ -27,19 +25,26 @@ _Place = tuple[Any, ...]  # the result of `_place`
 _DEFAULT = ("salience", 1.0)  # this default is not compared
 _encode = json.JSONEncoder(sort_keys=True).encode
 _NORMALIZED = 1_000  # code points; for a run of combining marks, the time of normalization is quadratic
+_GROUP = 500  # texts of one statement
 _MANY = 8  # from this number of texts on, one statement for all of them is faster
-# SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
-_SAME_START = (
-    "SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) AND content IS ? "
-    f"AND kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
+_COMPARED = (
+    f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
     "AND archived_at IS NULL AND superseded_by IS NULL"
 )
-# The same query for many texts, which are given as a JSON list.
-_SAME_STARTS = (
-    "SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
-    "AND substr(e.content, 1, 100) = substr(t.value, 1, 100) AND e.content IS t.value "
-    f"AND e.kind NOT IN ({', '.join(repr(kind) for kind in sorted(REPEATABLE_KINDS))}) "
-    "AND e.archived_at IS NULL AND e.superseded_by IS NULL"
+# SQLite uses the index only if the kinds are written as in the index definition, and the content is compared with IS.
+_SAME_START = Statement(
+    sqlite="SELECT * FROM entries WHERE namespace = ? AND substr(content, 1, 100) = substr(?, 1, 100) "
+    f"AND content IS ? AND {_COMPARED}",
+    postgres="SELECT * FROM entries WHERE namespace = %s AND substr(content, 1, 100) = substr(%s, 1, 100) "
+    f"AND content = %s AND {_COMPARED}",
+)
+# The same query for many texts, which are given as a list.
+_SAME_STARTS = Statement(
+    sqlite="SELECT e.* FROM json_each(?) AS t CROSS JOIN entries AS e ON e.namespace = ? "
+    f"AND substr(content, 1, 100) = substr(t.value, 1, 100) AND content IS t.value AND {_COMPARED}",
+    postgres="SELECT e.* FROM unnest(%s::text[]) AS t (text) CROSS JOIN LATERAL (SELECT * FROM entries "
+    f"WHERE namespace = %s AND substr(content, 1, 100) = substr(t.text, 1, 100) AND content = t.text AND {_COMPARED} "
+    "OFFSET 0) AS e",
 )
 
 
@@ -120,7 +125,7 @@ def have_distinct_texts(entries: Sequence[MemoryEntry]) -> bool:
 
 
 def add_equal_texts(
-    connection: sqlite3.Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
+    connection: Connection, known: KnownEntries, entries: Sequence[MemoryEntry], ignoring: Collection[int]
 ) -> int:
     """Add to `known` the stored entries that have the same content as one of `entries`, in any Unicode spelling. Stored
     entries whose row numbers are in `ignoring` are left out. Return the number of added entries."""
@@ -139,16 +144,13 @@ def add_equal_texts(
     return count
 
 
-def _with_texts(connection: sqlite3.Connection, namespace: str, texts: Sequence[str]) -> Iterator[sqlite3.Row]:
+def _with_texts(connection: Connection, namespace: str, texts: Sequence[str]) -> Iterator[Row]:
     """Yield the rows of the entries of a namespace whose content is one of these texts."""
-    if len(texts) < _MANY or not is_sqlite(connection):
-        plain, many = texts, list[str]()
-    else:  # SQLite's JSON functions end a text at its first NUL
-        plain, many = [text for text in texts if "\0" in text], [text for text in texts if "\0" not in text]
-    for text in plain:
-        yield from connection.execute(_SAME_START, [namespace, text, text])
-    for _, group in in_groups(many):
-        yield from connection.execute(_SAME_STARTS, [json.dumps([*group], ensure_ascii=False), namespace])
+    many = [text for text in texts if len(texts) >= _MANY and "\0" not in text]  # see `Statement` about a NUL
+    for text in [text for text in texts if len(texts) < _MANY or "\0" in text]:
+        yield from connection.run(_SAME_START, [namespace, text, text])
+    for start in range(0, len(many), _GROUP):
+        yield from connection.run(_SAME_STARTS, [many[start : start + _GROUP], namespace])
 
 
 def _add_id(ids: dict[tuple[Any, ...], str], names: Sequence[str], entry_id: str, details: Mapping[str, Any]) -> None:

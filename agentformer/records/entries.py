@@ -9,40 +9,26 @@ transaction.
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import pairwise
-from operator import itemgetter
 from typing import Any, NamedTuple
 
-from agentformer.errors import Conflict, InvalidInput, StoreDamaged
+from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.records import change_feed
-from agentformer.records.codec import COLUMNS, from_row, from_rows, from_state, to_micros, to_row
+from agentformer.records.codec import from_row, from_rows, from_state, to_micros, to_row
 from agentformer.records.duplicates import KnownEntries, add_equal_texts, have_distinct_texts
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import checksums
-from agentformer.records.scopes import in_groups, is_selective, is_sqlite, where
+from agentformer.records.scopes import is_selective
 from agentformer.records.vectors import delete_windows
-from agentformer.types import MemoryEntry, Scope, Use
+from agentformer.types import Connection, MemoryEntry, Scope, Statement, Use, common
 
 Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
-_INSERT = (
-    f"INSERT INTO entries ({','.join(COLUMNS)}) VALUES ({','.join(':' + c for c in COLUMNS)}) "
-    "ON CONFLICT (id) DO NOTHING"
-)
-_INSERT_ONE = f"{_INSERT} RETURNING num"
-_EXISTS = "entry {} already exists; update it, or store the new entry with another id"
-_INSERT_NUMBERED = f"INSERT INTO entries (num, {','.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
-_in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
-# From this number of entries on, a transaction changes more pages than the usual cache holds. SQLite would then write
-# some of them to the log several times.
-_LARGE = 500
-_LARGE_CACHE_KB = 65_536
-_OVERWRITE = f"UPDATE entries SET {','.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
-_PARTS = """
+_PARTS = Statement(
+    sqlite="""
     WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
         SELECT num, id, namespace, user_id, project FROM entries WHERE num IN (SELECT value FROM json_each(?))
         UNION
@@ -50,71 +36,105 @@ _PARTS = """
         FROM entries AS e JOIN whole AS w ON e.parent_id = w.id
             AND +e.namespace = w.namespace AND +e.user_id IS w.user_id AND +e.project IS w.project
     ) SELECT num FROM whole
-"""
+    """,
+    postgres="""
+    WITH RECURSIVE whole (num, id, namespace, user_id, project) AS (
+        SELECT num, id, namespace, user_id, project FROM entries WHERE num = ANY(%s)
+        UNION
+        SELECT e.num, e.id, e.namespace, e.user_id, e.project
+        FROM entries AS e JOIN whole AS w ON e.parent_id = w.id AND e.namespace = w.namespace
+            AND e.user_id IS NOT DISTINCT FROM w.user_id AND e.project IS NOT DISTINCT FROM w.project
+    ) SELECT num FROM whole
+    """,
+)
 # The query looks up each next kind in the index, because GROUP BY would first sort all entries of a large store.
-_COUNT_BY_KIND = """
-WITH RECURSIVE kinds(name) AS (
-    SELECT min(kind) FROM entries WHERE namespace = :namespace
-    UNION ALL
-    SELECT (SELECT min(kind) FROM entries WHERE namespace = :namespace AND kind > name) FROM kinds
-    WHERE name IS NOT NULL
-) SELECT name, (SELECT count(*) FROM entries WHERE namespace = :namespace AND kind = name) FROM kinds
-WHERE name IS NOT NULL
-"""
+_COUNT_BY_KIND = common("""
+    WITH RECURSIVE kinds(name) AS (
+        SELECT min(kind) FROM entries WHERE namespace = ?
+        UNION ALL
+        SELECT (SELECT min(kind) FROM entries WHERE namespace = ? AND kind > name) FROM kinds WHERE name IS NOT NULL
+    )
+    SELECT name, (SELECT count(*) FROM entries WHERE namespace = ? AND kind = name) FROM kinds WHERE name IS NOT NULL
+""")
+# The query looks up each next namespace in the index, because DISTINCT would read the whole index.
+_NAMESPACES = common("""
+    WITH RECURSIVE found (name) AS (
+        SELECT min(namespace) FROM entries
+        UNION ALL
+        SELECT (SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL
+    )
+    SELECT name FROM found WHERE name IS NOT NULL
+""")
 
 
-def insert(connection: sqlite3.Connection, entries: Iterable[MemoryEntry]) -> list[int]:
+def _among(columns: str, column: str, condition: str = "") -> Statement:
+    """Return a query for the entries with one of several values in a column; see `Connection.run_among`."""
+    query = f"SELECT {columns} FROM entries WHERE {column}"
+    return Statement(f"{query} IN ({{among}}) {condition}", f"{query} = ANY(%s) {condition}")
+
+
+_BY_ID, _BY_NUM, _NUMBERS = _among("*", "id"), _among("*", "num"), _among("num", "id")
+_MESSAGES = _among("*", "num", "AND kind = 'message' AND session_id IS NOT NULL")
+_SAMPLES = Statement(
+    sqlite="SELECT num, kind, length(content), substr(content, 1, ?) FROM entries WHERE num IN ({among})",
+    postgres="SELECT num, kind, length(content), substr(content, 1, %s) FROM entries WHERE num = ANY(%s)",
+)
+_NUMBERS_IN_SCOPE = common("SELECT num FROM entries WHERE {scope}")
+_IDS_IN_SCOPE = common("SELECT id FROM entries WHERE {scope}")
+_COUNT = common("SELECT count(*) FROM entries WHERE {scope}")
+_PAGE = common("SELECT * FROM entries WHERE {scope} AND id > ? ORDER BY id LIMIT ?")
+_TIME = "coalesce(occurred_at, created_at)"
+_LATEST = common(f"SELECT * FROM entries WHERE {{scope}} ORDER BY {_TIME} DESC, id DESC LIMIT ?")
+# The same for a selective scope: SQLite sorts a few entries faster than it reads a whole index.
+_PAGE_OF_FEW = Statement(
+    sqlite="SELECT * FROM entries WHERE {scope} AND +id > ? ORDER BY +id LIMIT ?", postgres=_PAGE.postgres
+)
+_LATEST_OF_FEW = Statement(
+    sqlite=f"SELECT * FROM entries WHERE {{scope}} ORDER BY +{_TIME} DESC, id DESC LIMIT ?", postgres=_LATEST.postgres
+)
+_REPEAT = Statement(
+    sqlite="UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
+    "last_accessed = max(coalesce(last_accessed, ?), ?) WHERE id = ?",
+    postgres="UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
+    "last_accessed = greatest(coalesce(last_accessed, %s), %s) WHERE id = %s",
+)
+_TOUCH = Statement(
+    sqlite="UPDATE entries SET match_count = match_count + ?, read_count = read_count + ?, "
+    "access_count = access_count + ?, last_accessed = max(coalesce(last_accessed, ?), ?) WHERE id = ?",
+    postgres="UPDATE entries SET match_count = match_count + %s, read_count = read_count + %s, "
+    "access_count = access_count + %s, last_accessed = greatest(coalesce(last_accessed, %s), %s) WHERE id = %s",
+)
+_DELETE = Statement(
+    sqlite="DELETE FROM entries WHERE num = ?",
+    postgres="DELETE FROM entry_places WHERE num = %s",  # with the row of `entries`
+)
+_ROW = common("SELECT * FROM entries WHERE id = ?")
+_ADD_VERSION = Statement(
+    sqlite="INSERT INTO history (entry, version, state, checksum) VALUES (?, ?, ?, ?)",
+    postgres="""
+    INSERT INTO history (entry_namespace, entry, version, state, checksum)
+    SELECT namespace, num, v.version, v.state, v.checksum FROM entry_places
+    JOIN (VALUES (%s::bigint, %s::bigint, %s::text, %s::bigint)) AS v (entry, version, state, checksum) ON num = v.entry
+    """,
+)
+_VERSIONS = Statement(
+    sqlite="SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
+    "ORDER BY history.version",
+    postgres="SELECT h.* FROM history AS h JOIN entries AS e ON h.entry_namespace = e.namespace AND h.entry = e.num "
+    "WHERE e.id = %s ORDER BY h.version",
+)
+
+
+def insert(connection: Connection, entries: Iterable[MemoryEntry]) -> list[int]:
     """Insert entries, and return their row numbers in the same order. Raises `Conflict` if an id already exists."""
     entries = list(entries)
-    nums = _insert_all(connection, entries)
+    nums = connection.insert_entries(entries)
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
     return nums
 
 
-def _insert_all(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries with few SQL statements, because each statement may wait for a server. Return the row numbers of
-    the entries in order."""
-    if len(entries) == 1:
-        row = connection.execute(_INSERT_ONE, to_row(entries[0])).fetchone()
-        if row is None:
-            raise Conflict(_EXISTS.format(entries[0].id))
-        return [int(row[0])]
-    if is_sqlite(connection):
-        return _insert_numbered(connection, entries)
-    rows = [to_row(entry) for entry in entries]
-    ids = [entry.id for entry in entries]
-    taken = {row["id"] for row in _select(connection, "id", "id", ids)}
-    taken.update(name for name, times in Counter(ids).items() if times > 1)
-    if taken:
-        raise Conflict(_EXISTS.format(next(name for name in ids if name in taken)))
-    connection.executemany(_INSERT, rows)
-    nums = {row["id"]: int(row["num"]) for row in _select(connection, "id, num", "id", ids)}
-    return [nums[name] for name in ids]
-
-
-def _insert_numbered(connection: sqlite3.Connection, entries: Sequence[MemoryEntry]) -> list[int]:
-    """Insert entries into an SQLite database with the next row numbers, and return these numbers. The caller holds the
-    write lock, so no other process uses the same numbers."""
-    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = 'entries'").fetchone()
-    first = int(row[0]) + 1 if row else 1
-    nums = [*range(first, first + len(entries))]
-    if len(entries) >= _LARGE:
-        connection.execute(f"PRAGMA cache_size = {-_LARGE_CACHE_KB}")  # `Database.writing` lowers it again
-    rows = ((num, *_in_order(to_row(entry))) for num, entry in zip(nums, entries, strict=True))
-    try:
-        connection.executemany(_INSERT_NUMBERED, rows)
-    except sqlite3.IntegrityError:
-        ids = [entry.id for entry in entries]
-        stored = {row["id"]: row["num"] for row in _select(connection, "id, num", "id", ids)}
-        known = (entry.id for num, entry in zip(nums, entries, strict=True) if stored.get(entry.id, num) != num)
-        if (known_id := next(known, None)) is None:
-            raise
-        raise Conflict(_EXISTS.format(known_id)) from None
-    return nums
-
-
 def insert_unique(
-    connection: sqlite3.Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
+    connection: Connection, entries: Iterable[MemoryEntry], ignoring: Collection[int]
 ) -> tuple[list[int], list[MemoryEntry], list[MemoryEntry]]:
     """Insert each entry that is not a duplicate of a stored entry. For a duplicate, increase the `repeat_count` of the
     stored entry. Archived and superseded entries are not compared. Entries whose row numbers are in `ignoring` are not
@@ -133,22 +153,17 @@ def insert_unique(
             inserted.append(entry)
             known.add(entry)
         else:
-            nums += _insert_all(connection, inserted[len(nums) :])
-            connection.execute(
-                "UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
-                "last_accessed = max(coalesce(last_accessed, ?1), ?1) WHERE id = ?2",
-                [to_micros(entry.created_at), duplicate],
-            )
+            nums += connection.insert_entries(inserted[len(nums) :])
+            at = to_micros(entry.created_at)
+            connection.run(_REPEAT, [at, at, duplicate])
             (entry,) = get(connection, [duplicate])
         stored.append(entry)
-    nums += _insert_all(connection, inserted[len(nums) :])
+    nums += connection.insert_entries(inserted[len(nums) :])
     change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
     return nums, inserted, stored
 
 
-def _other_neighbors(
-    connection: sqlite3.Connection, entries: Iterable[MemoryEntry], nums: Collection[int]
-) -> list[int]:
+def _other_neighbors(connection: Connection, entries: Iterable[MemoryEntry], nums: Collection[int]) -> list[int]:
     """Return the row numbers of the messages directly before and after these entries, which must be indexed again.
     `nums` are the row numbers of the entries themselves, which are not returned."""
     neighbors = change_feed.neighbor_numbers(connection, entries)
@@ -156,15 +171,15 @@ def _other_neighbors(
     return [num for num in neighbors if num not in own]
 
 
-def get(connection: sqlite3.Connection, ids: Sequence[str]) -> list[MemoryEntry]:
+def get(connection: Connection, ids: Sequence[str]) -> list[MemoryEntry]:
     """Return a list of the entries with these ids, in the order of `ids`. The list has no item for a missing entry."""
-    entries = {entry.id: entry for entry in from_rows(_select(connection, "*", "id", ids))}
+    entries = {entry.id: entry for entry in from_rows(connection.run_among(_BY_ID, _unique(ids)))}
     return [entries[i] for i in ids if i in entries]
 
 
-def by_num(connection: sqlite3.Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
+def by_num(connection: Connection, nums: Sequence[int]) -> dict[int, MemoryEntry]:
     """Return a dictionary: row number -> entry. It has no item for a missing entry."""
-    rows = _select(connection, "*", "num", nums)
+    rows = connection.run_among(_BY_NUM, _unique(nums))
     return dict(zip([row["num"] for row in rows], from_rows(rows), strict=True))
 
 
@@ -177,57 +192,52 @@ class Sample(NamedTuple):
     text: str
 
 
-def samples(connection: sqlite3.Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
+def samples(connection: Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
     """Return a dictionary: row number -> `Sample` with at most `length` code points. Missing entries are left out."""
-    marks = ",".join("?" * len(nums))
-    query = f"SELECT num, kind, length(content), substr(content, 1, ?) FROM entries WHERE num IN ({marks})"
-    return {row[0]: Sample(row[1], row[2], row[3]) for row in connection.execute(query, [length, *nums])}
+    rows = connection.run_among(_SAMPLES, nums, [length])
+    return {row[0]: Sample(row[1], row[2], row[3]) for row in rows}
 
 
-def numbers(connection: sqlite3.Connection, selected: Scope | Sequence[str]) -> list[int]:
+def numbers(connection: Connection, selected: Scope | Sequence[str]) -> list[int]:
     """Return the row numbers of the entries that match a scope, or of the entries with these ids."""
     if isinstance(selected, Scope):
-        condition, values = where(selected)
-        return [row[0] for row in connection.execute(f"SELECT num FROM entries WHERE {condition}", values)]
-    return [row["num"] for row in _select(connection, "num", "id", selected)]
+        return [row[0] for row in connection.run(_NUMBERS_IN_SCOPE, scope=selected)]
+    return [row[0] for row in connection.run_among(_NUMBERS, _unique(selected))]
 
 
-def ids(connection: sqlite3.Connection, scope: Scope) -> list[str]:
+def ids(connection: Connection, scope: Scope) -> list[str]:
     """Return the ids of the entries that match a scope."""
-    condition, values = where(scope)
-    return [row[0] for row in connection.execute(f"SELECT id FROM entries WHERE {condition}", values)]
+    return [row[0] for row in connection.run(_IDS_IN_SCOPE, scope=scope)]
 
 
-def with_parts(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
+def with_parts(connection: Connection, nums: Sequence[int]) -> list[int]:
     """Return the row numbers of these entries and of all their parts, such as the pages and chunks of a document. The
     field `parent_id` of a part has the id of the entry to which the part belongs, and the part has the same namespace,
     user and project. Parts of parts are included."""
-    return [row[0] for row in connection.execute(_PARTS, [json.dumps(list(nums))])]
+    return [row[0] for row in connection.run(_PARTS, [list(nums)])]
 
 
-def remove(connection: sqlite3.Connection, nums: Sequence[int]) -> int:
+def remove(connection: Connection, nums: Sequence[int]) -> int:
     """Delete entries together with their history, their windows (the passages that are embedded), and the vectors that
     no other entry uses. The parts of these entries are not deleted. Return how many entries were deleted."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)  # read before the rows are deleted
     delete_windows(connection, nums)
-    connection.executemany("DELETE FROM entries WHERE num = ?", ((num,) for num in nums))
+    connection.run_many(_DELETE, ((num,) for num in nums))
     change_feed.append(connection, [*nums, *neighbors])
     return len(nums)
 
 
-def _messages(connection: sqlite3.Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
+def _messages(connection: Connection, nums: Sequence[int]) -> Iterator[MemoryEntry]:
     """Yield those of these entries that are messages of a session, without damaged messages."""
-    for marks, group in in_groups(nums):
-        query = f"SELECT * FROM entries WHERE num IN ({marks}) AND kind = 'message' AND session_id IS NOT NULL"
-        for row in connection.execute(query, group):
-            with suppress(StoreDamaged):
-                yield from_row(row)
+    for row in connection.run_among(_MESSAGES, nums):
+        with suppress(StoreDamaged):
+            yield from_row(row)
 
 
-def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
+def replace(connection: Connection, changed: MemoryEntry) -> int:
     """Overwrite the entry that has the id of `changed`, and add the former version of the entry to its history. Return
     the row number of the entry."""
-    row = connection.execute("SELECT * FROM entries WHERE id = ?", [changed.id]).fetchone()
+    row = connection.run(_ROW, [changed.id]).fetchone()
     former = from_row(row)
     insert_version(connection, row["num"], former)
     overwrite(connection, changed)
@@ -236,10 +246,10 @@ def replace(connection: sqlite3.Connection, changed: MemoryEntry) -> int:
     return int(row["num"])
 
 
-def overwrite(connection: sqlite3.Connection, changed: MemoryEntry) -> None:
+def overwrite(connection: Connection, changed: MemoryEntry) -> None:
     """Overwrite the entry that has the id of `changed`. The former version is not added to the history, and the change
     is not added to the change feed; the caller must do this."""
-    connection.execute(_OVERWRITE, to_row(changed))
+    connection.overwrite_entry(changed)
 
 
 def check_histories(entries: Sequence[MemoryEntry], histories: Histories | None, *, unique: bool) -> Histories:
@@ -277,7 +287,7 @@ def history_problem(entry_id: str, current: int, versions: Sequence[MemoryEntry]
 
 
 def insert_histories(
-    connection: sqlite3.Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
+    connection: Connection, nums: Sequence[int], entries: Sequence[MemoryEntry], histories: Histories
 ) -> None:
     """Store the former versions of entries that were just inserted with the row numbers `nums`."""
     for num, entry in zip(nums, entries, strict=True):
@@ -285,30 +295,23 @@ def insert_histories(
             insert_version(connection, num, version)
 
 
-def insert_version(connection: sqlite3.Connection, num: int, version: MemoryEntry) -> None:
+def insert_version(connection: Connection, num: int, version: MemoryEntry) -> None:
     """Store `version` as a former version of the entry with the row number `num`."""
     state = json.dumps(entry_to_json(version), ensure_ascii=False)
     checksum = checksums.of_text(state, num, version.version)
-    connection.execute("INSERT INTO history VALUES (?, ?, ?, ?)", [num, version.version, state, checksum])
+    connection.run(_ADD_VERSION, [num, version.version, state, checksum])
 
 
-def versions_of(connection: sqlite3.Connection, entry_id: str) -> list[MemoryEntry]:
+def versions_of(connection: Connection, entry_id: str) -> list[MemoryEntry]:
     """Return the former versions of an entry, oldest first. Raises `StoreDamaged` if one of them is damaged."""
-    rows = connection.execute(
-        "SELECT history.* FROM history JOIN entries ON entries.num = history.entry WHERE entries.id = ? "
-        "ORDER BY history.version",
-        [entry_id],
-    )
-    return [from_state(row, entry_id) for row in rows]
+    return [from_state(row, entry_id) for row in connection.run(_VERSIONS, [entry_id])]
 
 
-def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
+def page(connection: Connection, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
     """Return at most `limit` entries of the scope with an id that is greater than `after`, in order of id. Raises
     `StoreDamaged` if a row or an index is damaged."""
-    condition, values = where(scope)
-    by = "+id" if is_selective(scope) else "id"  # SQLite sorts a few entries faster than it reads the whole index
-    query = f"SELECT * FROM entries WHERE {condition} AND {by} > ? ORDER BY {by} LIMIT ?"
-    entries = from_rows(connection.execute(query, [*values, after, limit]).fetchall())
+    query = _PAGE_OF_FEW if is_selective(scope) else _PAGE
+    entries = from_rows(connection.run(query, [after, limit], scope=scope).fetchall())
     ids = [after, *(entry.id for entry in entries)]
     if any(former >= following for former, following in pairwise(ids)):
         # otherwise a caller could read pages forever
@@ -316,51 +319,35 @@ def page(connection: sqlite3.Connection, scope: Scope, after: str, limit: int) -
     return entries
 
 
-def latest(connection: sqlite3.Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
+def latest(connection: Connection, scope: Scope, limit: int) -> list[MemoryEntry]:
     """Return at most `limit` entries of the scope, newest first."""
-    condition, values = where(scope)
-    by = "+coalesce(occurred_at, created_at)" if is_selective(scope) else "coalesce(occurred_at, created_at)"
-    query = f"SELECT * FROM entries WHERE {condition} ORDER BY {by} DESC, id DESC LIMIT ?"
-    return from_rows(connection.execute(query, [*values, limit]).fetchall())
+    query = _LATEST_OF_FEW if is_selective(scope) else _LATEST
+    return from_rows(connection.run(query, [limit], scope=scope).fetchall())
 
 
-def touch(connection: sqlite3.Connection, uses: Iterable[Use]) -> None:
+def touch(connection: Connection, uses: Iterable[Use]) -> None:
     """Increase the use counts of entries. The change feed does not change, because no index contains use counts."""
-    connection.executemany(
-        "UPDATE entries SET match_count = match_count + ?1, read_count = read_count + ?2, "
-        "access_count = access_count + ?1 + ?2 + ?3, last_accessed = max(coalesce(last_accessed, ?4), ?4) "
-        "WHERE id = ?5",
-        ((use.matches, use.reads, use.others, to_micros(use.at), use.id) for use in uses),
-    )
+    counts = ((use, use.matches + use.reads + use.others, to_micros(use.at)) for use in uses)
+    connection.run_many(_TOUCH, ((use.matches, use.reads, total, at, at, use.id) for use, total, at in counts))
 
 
-def count(connection: sqlite3.Connection, scope: Scope) -> int:
+def count(connection: Connection, scope: Scope) -> int:
     """Return how many entries match the scope."""
-    condition, values = where(scope)
-    return int(connection.execute(f"SELECT count(*) FROM entries WHERE {condition}", values).fetchone()[0])
+    return int(connection.run(_COUNT, scope=scope).fetchone()[0])
 
 
-def namespaces(connection: sqlite3.Connection) -> list[str]:
-    """Return all namespaces in alphabetical order. The query looks up each next namespace in the index, because
-    DISTINCT would read the whole index."""
-    rows = connection.execute(
-        "WITH RECURSIVE found (name) AS (SELECT min(namespace) FROM entries UNION ALL SELECT "
-        "(SELECT min(namespace) FROM entries WHERE namespace > found.name) FROM found WHERE found.name IS NOT NULL) "
-        "SELECT name FROM found WHERE name IS NOT NULL"
-    )
-    return [row[0] for row in rows]
+def namespaces(connection: Connection) -> list[str]:
+    """Return all namespaces in alphabetical order."""
+    return [row[0] for row in connection.run(_NAMESPACES)]
 
 
-def count_by_kind(connection: sqlite3.Connection) -> dict[str, int]:
+def count_by_kind(connection: Connection) -> dict[str, int]:
     """Return how many entries of each kind the store has. The kinds are in alphabetical order."""
     counts: Counter[str] = Counter()
     for namespace in namespaces(connection):
-        counts.update(dict(connection.execute(_COUNT_BY_KIND, {"namespace": namespace}).fetchall()))
+        counts.update(dict(connection.run(_COUNT_BY_KIND, [namespace] * 3).fetchall()))
     return dict(sorted(counts.items()))
 
 
-def _select(connection: sqlite3.Connection, columns: str, column: str, values: Sequence[Any]) -> list[sqlite3.Row]:
-    rows: list[sqlite3.Row] = []
-    for marks, group in in_groups(list(dict.fromkeys(values))):
-        rows += connection.execute(f"SELECT {columns} FROM entries WHERE {column} IN ({marks})", group).fetchall()
-    return rows
+def _unique(values: Sequence[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))

@@ -1,7 +1,7 @@
 """The JSON form of a `MemoryEntry`. HTTP, exports, tools, stored former versions and JSON files use the same list of
 fields.
 
-A new field of `MemoryEntry` needs a line in `ENTRY_FIELDS` and a column in `records/schema.py`.
+A new field of `MemoryEntry` needs a line in `ENTRY_FIELDS` and a column in `records/sqlite/schema.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Filters of entries: functions that parse and check the JSON form of a filter, and convert a filter to an SQL
-condition.
+"""Filters of entries: functions that parse and check the JSON form of a filter. `records.sqlite.scopes` and
+`memory.backends.postgres.scopes` convert a filter to an SQL condition.
 
 As JSON, a condition is `{"type": "gte", "key": "year", "value": 2026}`, and a group is `{"type": "and", "filters":
 [...]}`, as in the API of OpenAI. Any other object is the short form: the entry must have the given value for each key,
@@ -8,13 +8,13 @@ misspelt key in a condition is an error and does not select wrong entries.
 
 A value is never converted to another type: the number 1 is neither the text "1" nor true. If a key is absent, only
 `ne`, `nin` and `exists` with false match. `gt`, `gte`, `lt` and `lte` match only values of the same type: numbers, or
-texts in the order of their code points. The SQL is written for SQLite; the backend `postgres` translates it.
+texts in the order of their code points.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -25,17 +25,14 @@ from agentformer.types import Condition, Filter, Group, Where
 
 COMPARISONS = ("eq", "ne", "gt", "gte", "lt", "lte", "in", "nin", "exists")
 GROUPS = ("and", "or", "not")
-_ORDERED = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}  # comparisons of order
+ORDERED = {"gt": ">", "gte": ">=", "lt": "<", "lte": "<="}  # comparisons of order
 _MAX_DEPTH = 20  # levels of groups
 _MAX_VALUES = 500  # conditions and compared values of one filter; SQLite allows 1,000 levels in an expression
 MAX_IDS = 20_000  # maximum number of ids in a condition `in` or `nin` on a field of _IDS; SQL receives them as one list
 _IDS = ("$id", "$document_id")
-_MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
-_METADATA = "$metadata."  # optional prefix of a metadata key
+MAX_NUMBER = 2**63  # databases do not compare larger numbers exactly; `gt`, `gte`, `lt` and `lte` refuse them
+METADATA = "$metadata."  # optional prefix of a metadata key
 Sql = tuple[str, list[Any]]  # a condition on the table `entries`, and its parameters
-_SELECTIVE = frozenset(
-    {"id", "source_id", "parent_id", "document_id", "superseded_by", "expires_at"}
-)  # SQLite may use an index of these columns
 _TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "number": (int, float), "time": (datetime,)}
 
 
@@ -64,7 +61,7 @@ _FIELDS: Mapping[str, Field] = {
 
 def _field_of(key: str) -> Field | None:
     """Return the field of an entry that the key of a condition names, or None for a key of the metadata."""
-    return _FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(_METADATA) else None
+    return _FIELDS.get(key[1:]) if key.startswith("$") and not key.startswith(METADATA) else None
 
 
 def parse(value: Where | None, name: str = "where") -> Filter | None:
@@ -187,7 +184,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
             f"{place}.key", f"must be a text of 1 to {fields.MAX_NAME} characters, got {str(key)[:80]!r}"
         )
     fields.encodable(f"{place}.key", key)
-    if key.startswith("$") and not key.startswith(_METADATA) and _field_of(key) is None:
+    if key.startswith("$") and not key.startswith(METADATA) and _field_of(key) is None:
         names = ", ".join(f"${name}" for name in _FIELDS)
         raise InvalidInput(f"{place}.key", f"{key!r:.80} is not a field; the fields are {names}")
     values = value if kind in ("in", "nin") else (value,)
@@ -212,44 +209,30 @@ def _checked_value(value: Any, field: Field | None, kind: str, place: str) -> An
         if (moment := fields.moment(place, value)) is None:
             raise InvalidInput(place, "must be a time in ISO 8601 with a time zone")
         return moment
-    if kind in _ORDERED and not (isinstance(value, str) or _is_number(value)):
+    if kind in ORDERED and not (isinstance(value, str) or _is_number(value)):
         raise InvalidInput(
             place, f"must be a number or a text for the type {kind!r}, got {json.dumps(value, default=str):.80}"
         )
-    if kind in _ORDERED and _is_number(value) and not -_MAX_NUMBER <= value < _MAX_NUMBER:
+    if kind in ORDERED and _is_number(value) and not -MAX_NUMBER <= value < MAX_NUMBER:
         raise InvalidInput(place, f"must be from -2^63 to 2^63 - 1 for the type {kind!r}, got {fields.shown(value)}")
     if isinstance(value, str):
         return fields.encodable(place, value)
     return fields.metadata({"value": value}, place)["value"]
 
 
-def filter_sql(filter: Filter) -> Sql:
-    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL."""
+def to_sql(filter: Filter, convert: Callable[[Field | None, Condition], Sql]) -> Sql:
+    """Return an SQL condition that is true if an entry matches the filter, and otherwise false. It is never NULL.
+    `convert` returns the condition of a comparison without negation (`eq`, `in`, `exists` with true, or one of
+    `ORDERED`) for a database. Its first argument is the field, or None for a key of the metadata."""
     if isinstance(filter, Group):
-        parts = [filter_sql(part) for part in filter.filters]
+        parts = [to_sql(part, convert) for part in filter.filters]
         values = [value for _, more in parts for value in more]
         if filter.type == "not":
             return f"NOT ({parts[0][0]})", values
         return f"({f' {filter.type.upper()} '.join(text for text, _ in parts)})", values
-    field = _field_of(filter.key)
-    positive, negated = _positive(filter)
-    text, values = _field_sql(field, positive) if field else _metadata_sql(filter.key.removeprefix(_METADATA), positive)
+    condition, negated = _positive(filter)
+    text, values = convert(_field_of(filter.key), condition)
     return (f"NOT ({text})" if negated else text), values
-
-
-def equals_sql(value: Any) -> Sql:
-    """Return an SQL condition, with its parameters, that is true if a metadata value equals `value`. The query must
-    read the metadata as `json_each(metadata) AS m`. SQLite itself compares most values. The SQL function
-    `metadata_equals` compares lists, objects, texts with a NUL, and numbers that SQLite would round."""
-    if value is None:
-        return "m.type = 'null'", []
-    if isinstance(value, bool):  # SQLite reads JSON true as 1, which must not equal the number 1
-        return "m.type = ?", ["true" if value else "false"]
-    if isinstance(value, (int, float)) and -_MAX_NUMBER <= value < _MAX_NUMBER:
-        return "m.type IN ('integer', 'real') AND m.value = ?", [value]
-    if isinstance(value, str) and "\0" not in value:
-        return "m.type = 'text' AND m.value = ?", [value]
-    return "metadata_equals(metadata, m.key, ?)", [json.dumps(value)]
 
 
 def _positive(condition: Condition) -> tuple[Condition, bool]:
@@ -263,55 +246,22 @@ def _positive(condition: Condition) -> tuple[Condition, bool]:
     return condition, False
 
 
-def _metadata_sql(key: str, condition: Condition) -> Sql:
-    if condition.type == "exists":
-        text, values = "1 = 1", []
-    elif condition.type in _ORDERED:
-        kind = "= 'text'" if isinstance(condition.value, str) else "IN ('integer', 'real')"
-        collation = " COLLATE BINARY" if isinstance(condition.value, str) else ""
-        text = f"m.type {kind} AND m.value{collation} {_ORDERED[condition.type]} ?"
-        values = [condition.value]
-    else:
-        text, values = _any_of(condition.value if condition.type == "in" else (condition.value,))
-    return f"EXISTS (SELECT 1 FROM json_each(metadata) AS m WHERE m.key = ? AND ({text}))", [key, *values]
-
-
-def _any_of(wanted: Sequence[Any]) -> Sql:
-    texts = [value for value in wanted if isinstance(value, str) and "\0" not in value]
-    others = [value for value in wanted if not isinstance(value, str) or "\0" in value]
-    parts = [equals_sql(value) for value in (*others, *texts[:1])]
-    if len(texts) > 1:
-        parts[-1] = ("m.type = 'text' AND m.value IN (SELECT value FROM json_each(?))", [json.dumps(texts)])
-    return _or(parts)
-
-
-def _field_sql(field: Field, condition: Condition) -> Sql:
-    column = field.column if field.column in _SELECTIVE else f"+{field.column}"
-    if condition.type == "exists":
-        return f"{column} IS NOT NULL", []
-    wanted = condition.value if condition.type == "in" else (condition.value,)
+def comparable(field: Field, condition: Condition) -> list[Any]:
+    """Return the values of a condition that have the type of the field, in the form in which the column stores them. A
+    value of another type matches no entry."""
+    values = condition.value if condition.type == "in" else (condition.value,)
     kind = _TYPES[field.type]
-    comparable = [_stored(value) for value in wanted if isinstance(value, kind) and not isinstance(value, bool)]
-    if condition.type in _ORDERED:
-        collation = " COLLATE BINARY" if field.type == "text" else ""
-        parts = [(f"{column}{collation} {_ORDERED[condition.type]} ?", [value]) for value in comparable]
-    elif field.type == "text" and len(comparable) > 1:
-        together = [value for value in comparable if "\0" not in value]
-        parts = [(f"{column} IN (SELECT value FROM json_each(?))", [json.dumps(together)])]
-        parts += [(f"{column} = ?", [value]) for value in comparable if "\0" in value]
-    else:
-        parts = [(f"{column} = ?", [value]) for value in comparable]
-    text, values = _or(parts)
-    return f"({column} IS NOT NULL AND {text})", values
+    return [_stored(value) for value in values if isinstance(value, kind) and not isinstance(value, bool)]
 
 
 def _stored(value: Any) -> Any:
     if isinstance(value, datetime):
         return to_micros(value)
-    return float(value) if isinstance(value, int) and not -_MAX_NUMBER <= value < _MAX_NUMBER else value
+    return float(value) if isinstance(value, int) and not -MAX_NUMBER <= value < MAX_NUMBER else value
 
 
-def _or(parts: Sequence[Sql]) -> Sql:
+def any_of(parts: Sequence[Sql]) -> Sql:
+    """Return a condition that is true if one of these conditions is true."""
     if not parts:
         return "1 = 0", []
     text = " OR ".join(f"({text})" for text, _ in parts)

@@ -9,8 +9,6 @@ Functions with a connection use the database; the caller opens and commits the w
 from __future__ import annotations
 
 import dataclasses
-import json
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -20,12 +18,16 @@ from agentformer.errors import Conflict, InvalidInput, NotFound, StoreDamaged
 from agentformer.records import entries as records
 from agentformer.records import scopes
 from agentformer.records.codec import now
-from agentformer.types import MemoryEntry
+from agentformer.types import Connection, MemoryEntry, Statement, common
 
 FindEntry = Callable[[str], MemoryEntry | None]
 OWNER = ("namespace", "user_id")  # an entry and its successor have the same values in these fields
 # This query uses the index of the entries with a successor, so it does not read all entries.
-PREDECESSORS = "SELECT num FROM entries WHERE superseded_by IN (SELECT value FROM json_each(?)) ORDER BY num"
+PREDECESSORS = Statement(
+    sqlite="SELECT num FROM entries WHERE superseded_by IN (SELECT value FROM json_each(?)) ORDER BY num",
+    postgres="SELECT num FROM entries WHERE superseded_by = ANY(%s) ORDER BY num",
+)
+_SUPERSEDED = common("SELECT num FROM entries WHERE superseded_by IS NOT NULL ORDER BY id DESC")
 
 
 def checked(
@@ -121,32 +123,30 @@ def current(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> MemoryEntry:
     return dataclasses.replace(entry, superseded_by=None, valid_to=end, version=entry.version + 1, updated_at=now())
 
 
-def finder(connection: sqlite3.Connection) -> FindEntry:
+def finder(connection: Connection) -> FindEntry:
     """Return a function that reads an entry of the database by its id."""
     return lambda entry_id: next(iter(records.get(connection, [entry_id])), None)
 
 
-def checked_changes(
-    connection: sqlite3.Connection, entry: MemoryEntry, changes: Mapping[str, Any]
-) -> Mapping[str, Any]:
+def checked_changes(connection: Connection, entry: MemoryEntry, changes: Mapping[str, Any]) -> Mapping[str, Any]:
     """Check `changes` of an entry of the database; see `checked`."""
     return checked(entry, changes, finder(connection), lambda: _history(connection, entry))
 
 
-def _history(connection: sqlite3.Connection, entry: MemoryEntry) -> Sequence[MemoryEntry]:
+def _history(connection: Connection, entry: MemoryEntry) -> Sequence[MemoryEntry]:
     with suppress(StoreDamaged):
         return records.versions_of(connection, entry.id)
     return ()
 
 
-def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+def release(connection: Connection, ids: Iterable[str]) -> None:
     """Make the entries current again that were superseded by one of the entries `ids`. Call this function when the
     entries `ids` were removed, moved or archived. Searches do not find an entry that is archived without a summary. If
     such an entry becomes current, the entries that it superseded therefore become current, too. The former version of
     each changed entry is added to its history. A damaged entry is skipped."""
     ids = list(ids)
     while ids:
-        rows = connection.execute(PREDECESSORS, [json.dumps(ids)]).fetchall()
+        rows = connection.run(PREDECESSORS, [ids]).fetchall()
         ids = []
         for row in rows:
             with suppress(StoreDamaged):
@@ -155,7 +155,7 @@ def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
                 ids += [entry.id] if releases(entry) else []
 
 
-def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
+def make_current(connection: Connection, entry: MemoryEntry) -> None:
     """Make a superseded entry current. If the entry is archived without a summary, the entries that it superseded
     become current, too, because searches do not find this entry."""
     records.replace(connection, entry := current(entry, _history(connection, entry)))
@@ -163,7 +163,7 @@ def make_current(connection: sqlite3.Connection, entry: MemoryEntry) -> None:
         release(connection, [entry.id])
 
 
-def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
+def keep_valid(connection: Connection, stored: Sequence[MemoryEntry]) -> list[MemoryEntry]:
     """Make the lost entries (see `is_lost`) among the new entries `stored` current: set their `superseded_by` to None.
     Return all entries of `stored` in their final form. The version numbers stay the same, because the entries are
     new."""
@@ -178,11 +178,11 @@ def keep_valid(connection: sqlite3.Connection, stored: Sequence[MemoryEntry]) ->
     return result
 
 
-def lost_entries(connection: sqlite3.Connection) -> list[MemoryEntry]:
+def lost_entries(connection: Connection) -> list[MemoryEntry]:
     """Return all entries that are lost, newest first. See `is_lost`. Damaged entries are left out."""
     found = []
     find, ending = finder(connection), set[str]()
-    rows = connection.execute("SELECT num FROM entries WHERE superseded_by IS NOT NULL ORDER BY id DESC").fetchall()
+    rows = connection.run(_SUPERSEDED).fetchall()
     for row in rows:
         with suppress(StoreDamaged):
             (entry,) = records.by_num(connection, [row[0]]).values()

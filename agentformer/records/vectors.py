@@ -9,19 +9,84 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import json
-import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from agentformer.errors import EmbedderError
 from agentformer.records.integrity import checksums
-from agentformer.records.scopes import in_groups, where
-from agentformer.types import Matrix, Scope, Span, Waiting
+from agentformer.types import Connection, Matrix, Row, Scope, Span, Statement, Waiting, common
 
 HASH_BYTES = 32
 _FLOAT_BYTES = 4
 _SHORT_QUEUE = 1_000  # in a shorter queue, each entry is looked up on its own; for a longer one, the scope is read
+# In PostgreSQL, several namespaces may store the vector of the same text, all with the same id; only one is read.
+_VECTOR_IDS = Statement(
+    sqlite="SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({among})",
+    postgres="""
+    SELECT v.hash, v.id FROM (SELECT %s::bigint AS space) AS s CROSS JOIN unnest(%s::bytea[]) AS h (hash)
+    CROSS JOIN LATERAL (
+        SELECT hash, id FROM vectors WHERE vectors.space = s.space AND vectors.hash = h.hash LIMIT 1
+    ) AS v
+    """,
+)
+_VECTORS_OF = Statement(
+    sqlite="SELECT vector FROM windows WHERE entry IN (SELECT value FROM json_each(?))",
+    postgres="SELECT vector FROM windows WHERE entry = ANY(%s)",
+)
+_DELETE_UNUSED = Statement(
+    sqlite="DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
+    postgres="DELETE FROM vectors AS v WHERE id = %s AND NOT EXISTS "
+    "(SELECT 1 FROM windows AS w WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id)",
+)
+WINDOWS = Statement(
+    sqlite="SELECT * FROM windows WHERE id IN ({among})", postgres="SELECT * FROM windows WHERE id = ANY(%s)"
+)
+_DELETE_WINDOWS = common("DELETE FROM windows WHERE entry = ?")
+_DELETE_WINDOWS_OF_SPACE = common("DELETE FROM windows WHERE entry = ? AND space = ?")
+_DELETE_ACTIVE_WINDOWS = common(
+    "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)"
+)
+_REMOVE_PENDING = common("DELETE FROM pending WHERE entry = ?")
+_ATTEMPTED = (
+    "DO UPDATE SET attempts = pending.attempts + 1, last_error = excluded.last_error, refused = excluded.refused"
+)
+_PUT_PENDING = Statement(
+    sqlite=f"INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) {_ATTEMPTED}",
+    postgres=f"""
+    INSERT INTO pending (entry_namespace, entry, attempts, last_error, refused)
+    SELECT p.namespace, p.num, 1, v.last_error, v.refused
+    FROM (VALUES (%s::bigint, %s::text, %s::smallint)) AS v (entry, last_error, refused)
+    JOIN entry_places AS p ON p.num = v.entry
+    ON CONFLICT (entry_namespace, entry) {_ATTEMPTED}
+    """,
+)
+_PENDING = common(
+    "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?"
+)
+# Because of the plus sign, SQLite sorts the few queued entries and does not read the whole index.
+_WAITING = "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry"
+_WAITING_IN_SCOPE = Statement(
+    sqlite=f"{_WAITING} WHERE {{scope}} ORDER BY +id LIMIT ?",
+    postgres=f"{_WAITING} AND namespace = entry_namespace WHERE {{scope}} ORDER BY id LIMIT %s",
+)
+_WAITING_BY_ID = Statement(
+    sqlite=f"{_WAITING} WHERE id IN (SELECT value FROM json_each(?)) ORDER BY +id LIMIT ?",
+    postgres=f"{_WAITING} AND namespace = entry_namespace WHERE id = ANY(%s) ORDER BY id LIMIT %s",
+)
+_PENDING_COUNT = common("SELECT count(*) FROM pending WHERE refused <= ?")
+_QUEUE_LENGTH = common("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?) AS queued")
+_COUNT_IN_SCOPE = "SELECT count(*) FROM pending JOIN entries ON entries.num = pending.entry"
+_PENDING_IN_SCOPE = Statement(
+    sqlite=f"{_COUNT_IN_SCOPE} WHERE {{scope}}",
+    postgres=f"{_COUNT_IN_SCOPE} AND namespace = entry_namespace WHERE {{scope}}",
+)
+# A scope may have a million entries that are not queued. CROSS makes SQLite read the queue first.
+_FEW_PENDING_IN_SCOPE = Statement(
+    sqlite="SELECT count(*) FROM pending CROSS JOIN entries ON entries.num = pending.entry WHERE {scope}",
+    postgres=_PENDING_IN_SCOPE.postgres,
+)
+HAS_PENDING = common("SELECT EXISTS (SELECT 1 FROM pending)")
+_HAS_UNREFUSED = common("SELECT EXISTS (SELECT 1 FROM pending WHERE refused = 0)")
 
 
 class Window(NamedTuple):
@@ -54,19 +119,20 @@ def text_hash(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-def vector_ids(connection: sqlite3.Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
+def vector_ids(connection: Connection, space: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
     """Return a dictionary: hash of a text -> id of its stored vector in the embedding space. It has no item for a text
     without a vector."""
     ids: dict[bytes, int] = {}
-    for marks, group in in_groups(list(hashes)):
-        query = f"SELECT hash, id FROM vectors WHERE space = ? AND hash IN ({marks})"
-        ids.update((row[0], row[1]) for row in connection.execute(query, [space, *group]))
+    ids.update((row[0], row[1]) for row in connection.run_among(_VECTOR_IDS, list(hashes), [space]))
     return ids
 
 
-def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[bytes], rows: Matrix) -> None:
+def put_vectors(
+    connection: Connection, space: int, hashes: Sequence[bytes], rows: Matrix, namespaces: Collection[str] = ()
+) -> None:
     """Store vectors in an embedding space. Row i of `rows` is the vector of the text with the hash `hashes[i]`. A
-    vector that already exists is not replaced. Raises `EmbedderError` if a row is not a unit vector."""
+    vector that already exists is not replaced. `namespaces` are those of the entries with these texts, if they are
+    known. Raises `EmbedderError` if a row is not a unit vector."""
     import numpy as np
 
     if not hashes:
@@ -75,10 +141,9 @@ def put_vectors(connection: sqlite3.Connection, space: int, hashes: Sequence[byt
     data = np.ascontiguousarray(rows, dtype="<f4")
     buffer, size = data.data.cast("B"), data.shape[1] * data.itemsize
     blobs = (buffer[start : start + size] for start in range(0, len(buffer), size))
-    connection.executemany(
-        "INSERT OR IGNORE INTO vectors (space, hash, data, checksum) VALUES (?, ?, ?, ?)",
-        zip(itertools.repeat(space), hashes, blobs, checksums.of_vectors(buffer, len(hashes)), strict=False),
-    )
+    sums = checksums.of_vectors(buffer, len(hashes))
+    namespace = next(iter(namespaces)) if len(namespaces) == 1 else None
+    connection.insert_vectors(zip(itertools.repeat(space), hashes, blobs, sums, strict=False), namespace)
 
 
 def decode_vectors(ids: Sequence[int], blobs: Sequence[bytes], sums: Sequence[int | None], dimension: int) -> Matrix:
@@ -124,7 +189,7 @@ def vector_damage(data: object, checksum: int | None, dimension: int | None) -> 
 
 
 def put_windows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     space: int,
     cuts: Sequence[tuple[int, Sequence[Window]]],
     vectors: Mapping[bytes, int],
@@ -133,114 +198,91 @@ def put_windows(
     of an entry and its new windows. `vectors` maps the hash of a text to the id of its stored vector."""
     former = _vectors_of(connection, [num for num, _ in cuts])
     if former:
-        connection.executemany("DELETE FROM windows WHERE entry = ? AND space = ?", ((num, space) for num, _ in cuts))
+        connection.run_many(_DELETE_WINDOWS_OF_SPACE, ((num, space) for num, _ in cuts))
     rows = ((space, num, w.span.start, w.span.end, vectors[w.hash]) for num, windows in cuts for w in windows)
-    connection.executemany(
-        "INSERT INTO windows (space, entry, span_start, span_end, vector, checksum) VALUES (?, ?, ?, ?, ?, ?)",
-        ((*row, checksums.of_values(row)) for row in rows),
-    )
+    connection.insert_windows((*row, checksums.of_values(row)) for row in rows)
     delete_unused_vectors(connection, former)
 
 
-def window_spans(connection: sqlite3.Connection, windows: Sequence[int]) -> dict[int, Span]:
+def window_spans(connection: Connection, windows: Sequence[int]) -> dict[int, Span]:
     """Return a dictionary: window id -> the span of characters that this window (embedded passage) covers in the
     content of its entry. It has no item for a missing window. Raises `StoreDamaged` if a window is damaged."""
     spans = {}
-    for marks, group in in_groups(windows):
-        for row in connection.execute(f"SELECT * FROM windows WHERE id IN ({marks})", group):
-            if problem := window_damage(row):
-                raise checksums.damage_error(f"the window {row['id']}", problem)
-            spans[row["id"]] = Span(row["span_start"], row["span_end"])
+    for row in connection.run_among(WINDOWS, windows):
+        if problem := window_damage(row):
+            raise checksums.damage_error(f"the window {row['id']}", problem)
+        spans[row["id"]] = Span(row["span_start"], row["span_end"])
     return spans
 
 
-def window_damage(row: sqlite3.Row) -> str:
+def window_damage(row: Row) -> str:
     """Return a text that describes the damage of a stored window, or "" if the window is not damaged."""
     values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
 
-def remove_pending(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
-    connection.executemany("DELETE FROM pending WHERE entry = ?", ((num,) for num in nums))
+def remove_pending(connection: Connection, nums: Sequence[int]) -> None:
+    connection.run_many(_REMOVE_PENDING, ((num,) for num in nums))
 
 
-def put_pending(connection: sqlite3.Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
+def put_pending(connection: Connection, nums: Sequence[int], error: str, *, refused: bool = False) -> None:
     """Add entries to the embedding queue. For an entry that is already in the queue, count another failed attempt.
     `refused` is true if the embedding model does not accept these entries. The windows (embedded passages) of the
     entries in the active embedding space are deleted, because these windows may belong to a former text."""
     former = _vectors_of(connection, nums)
     if former:
-        statement = "DELETE FROM windows WHERE entry = ? AND space IN (SELECT id FROM spaces WHERE active = 1)"
-        connection.executemany(statement, ((num,) for num in nums))
+        connection.run_many(_DELETE_ACTIVE_WINDOWS, ((num,) for num in nums))
         delete_unused_vectors(connection, former)
-    connection.executemany(
-        "INSERT INTO pending VALUES (?, 1, ?, ?) ON CONFLICT (entry) DO UPDATE SET "
-        "attempts = pending.attempts + 1, last_error = excluded.last_error, refused = excluded.refused",
-        ((num, error, int(refused)) for num in nums),
-    )
+    connection.run_many(_PUT_PENDING, ((num, error, int(refused)) for num in nums))
 
 
-def delete_windows(connection: sqlite3.Connection, nums: Sequence[int]) -> None:
+def delete_windows(connection: Connection, nums: Sequence[int]) -> None:
     """Delete the windows (embedded passages) of entries, and the vectors that no other window uses."""
     former = _vectors_of(connection, nums)
-    connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in nums))
+    connection.run_many(_DELETE_WINDOWS, ((num,) for num in nums))
     delete_unused_vectors(connection, former)
 
 
-def _vectors_of(connection: sqlite3.Connection, nums: Sequence[int]) -> set[int]:
-    query = "SELECT vector FROM windows WHERE entry IN (SELECT value FROM json_each(?))"
-    return {row[0] for row in connection.execute(query, [json.dumps(nums)])} if nums else set()
+def _vectors_of(connection: Connection, nums: Sequence[int]) -> set[int]:
+    return {row[0] for row in connection.run(_VECTORS_OF, [list(nums)])} if nums else set()
 
 
-def delete_unused_vectors(connection: sqlite3.Connection, vectors: Iterable[int]) -> None:
+def delete_unused_vectors(connection: Connection, vectors: Iterable[int]) -> None:
     """Delete each of these vectors that no window (embedded passage) uses."""
-    statement = "DELETE FROM vectors WHERE id = ? AND NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
-    connection.executemany(statement, ((vector,) for vector in vectors))
+    connection.run_many(_DELETE_UNUSED, ((vector,) for vector in vectors))
 
 
-def pending_entries(connection: sqlite3.Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
+def pending_entries(connection: Connection, after: int, limit: int, *, refused: bool) -> list[Pending]:
     """Return at most `limit` entries of the embedding queue, in order of their row numbers, beginning after the row
     number `after`. Entries that the embedding model refused are included only if `refused` is true."""
-    query = "SELECT entry, attempts, last_error FROM pending WHERE entry > ? AND refused <= ? ORDER BY entry LIMIT ?"
-    return [Pending(*row) for row in connection.execute(query, [after, int(refused), limit])]
+    return [Pending(*row) for row in connection.run(_PENDING, [after, int(refused), limit])]
 
 
-def waiting_entries(connection: sqlite3.Connection, selected: Scope | Sequence[str], limit: int) -> list[Waiting]:
+def waiting_entries(connection: Connection, selected: Scope | Sequence[str], limit: int) -> list[Waiting]:
     """Return at most `limit` entries of the embedding queue, in order of id. If `selected` is a scope, the entries
     match this scope. Otherwise, `selected` contains the ids of the entries."""
     if isinstance(selected, Scope):
-        condition, values = where(selected)
+        rows = connection.run(_WAITING_IN_SCOPE, [limit], scope=selected)
     else:
-        condition, values = "id IN (SELECT value FROM json_each(?))", [json.dumps(list(selected))]
-    rows = connection.execute(
-        "SELECT id, attempts, last_error FROM pending JOIN entries ON entries.num = pending.entry "
-        # because of the plus sign, SQLite sorts the few queued entries and does not read the whole index
-        f"WHERE {condition} ORDER BY +id LIMIT ?",
-        [*values, limit],
-    )
+        rows = connection.run(_WAITING_BY_ID, [list(selected), limit])
     return [Waiting(*row) for row in rows]
 
 
-def pending_count(connection: sqlite3.Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
+def pending_count(connection: Connection, scope: Scope | None = None, *, refused: bool = True) -> int:
     """Return the number of entries in the embedding queue, in a scope or in the whole store. In a scope, entries that
     the model refused are always counted. In the whole store, they are counted only if `refused` is true."""
     if scope is None:
-        rows = connection.execute("SELECT count(*) FROM pending WHERE refused <= ?", [int(refused)])
-        return int(rows.fetchone()[0])
-    condition, values = where(scope)
-    queued = connection.execute("SELECT count(*) FROM (SELECT 1 FROM pending LIMIT ?)", [_SHORT_QUEUE]).fetchone()[0]
+        return int(connection.run(_PENDING_COUNT, [int(refused)]).fetchone()[0])
+    queued = connection.run(_QUEUE_LENGTH, [_SHORT_QUEUE]).fetchone()[0]
     if not queued:
         return 0
-    # A scope may have a million entries that are not queued. CROSS makes SQLite read the queue first.
-    join = "CROSS JOIN entries" if queued < _SHORT_QUEUE else "JOIN entries"
-    query = f"SELECT count(*) FROM pending {join} ON entries.num = pending.entry WHERE {condition}"
-    return int(connection.execute(query, values).fetchone()[0])
+    query = _FEW_PENDING_IN_SCOPE if queued < _SHORT_QUEUE else _PENDING_IN_SCOPE
+    return int(connection.run(query, scope=scope).fetchone()[0])
 
 
-def has_pending(connection: sqlite3.Connection, *, refused: bool) -> bool:
+def has_pending(connection: Connection, *, refused: bool) -> bool:
     """Return whether the embedding queue has an entry. Refused entries are considered only if `refused` is true."""
-    query = "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)"
-    return bool(connection.execute(query, [int(refused)]).fetchone()[0])
+    return bool(connection.run(HAS_PENDING if refused else _HAS_UNREFUSED).fetchone()[0])
 
 
 def check_rows(rows: Matrix, expected: int) -> None:

@@ -8,8 +8,6 @@ in advance (`index.entry_properties`).
 
 from __future__ import annotations
 
-import json
-import sqlite3
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +21,7 @@ from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.dates.expressions import Period, period_of, query_date_ranges, range_terms
 from agentformer.text.dates.relative import DateRange
+from agentformer.types import Connection, Statement
 
 _DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1
 _DOCUMENT_PASSAGES = 3  # number of passages of a document that count, so that long documents have no advantage
@@ -39,16 +38,27 @@ _DATE_WEIGHT = 0.3
 _DATE_READ = 50  # number of hits that are searched for dates, in addition to the hits in the date range
 _CANDIDATES = 200  # hits considered by the document boost and the title boost
 
-_IN_NUMS = "FROM entries WHERE num IN (SELECT value FROM json_each(?))"
-_TITLE_COLUMNS = (
-    "SELECT num, document_id, CASE WHEN document_id IS NULL THEN title ELSE '' END, "
+
+def _of_entries(columns: str) -> Statement:
+    """Return a query for columns of the entries with given numbers."""
+    query = f"SELECT {columns} FROM entries WHERE num"
+    return Statement(f"{query} IN (SELECT value FROM json_each(?))", f"{query} = ANY(%s)")
+
+
+_DOCUMENTS = _of_entries("num, document_id")
+_TITLES = _of_entries(
+    "num, document_id, CASE WHEN document_id IS NULL THEN title ELSE '' END, "
     "CASE WHEN document_id IS NULL OR (span_start = 0 AND coalesce(page, 1) = 1) "
-    f"THEN coalesce(substr(content, 1, {TITLE_TEXT}), '') ELSE '' END {_IN_NUMS}"  # NULL in a damaged row
+    f"THEN coalesce(substr(content, 1, {TITLE_TEXT}), '') ELSE '' END"  # NULL in a damaged row
 )
+_TEXTS = _of_entries(f"num, title || ' ' || context || ' ' || substr(content, 1, {_IDENTIFIER_TEXT})")
+_TIMES = _of_entries("num, occurred_at")
+_HEADS = _of_entries(f"num, substr(content, 1, {_TITLE_TEXT})")
+_DATED = _of_entries(f"num, substr(content, 1, {DATE_TEXT})")
 
 
 def document_boost(
-    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived] = NONE
+    connection: Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived] = NONE
 ) -> RankedList:
     """Return a ranked list that raises passages of documents with several hits. Each passage gets the score of its
     document: the mean score of the best three passages of the document. `hits` contains entry numbers with scores in
@@ -63,7 +73,7 @@ def document_boost(
         return RankedList("document", [], _DOCUMENT_WEIGHT)
     documents = {num: part for num, _ in hits if num in known and (part := known[num].document) is not None}
     if others := [num for num, _ in hits if num not in known]:
-        rows = connection.execute(f"SELECT num, document_id {_IN_NUMS}", [json.dumps(others)]).fetchall()
+        rows = connection.run(_DOCUMENTS, [others]).fetchall()
         documents |= {num: document for num, document in rows if document is not None}
     if not documents:
         return RankedList("document", [], _DOCUMENT_WEIGHT)
@@ -81,7 +91,7 @@ def document_boost(
 
 
 def title_boost(
-    connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived] = NONE, query: str = ""
+    connection: Connection, nums: Sequence[int], known: Mapping[int, Derived] = NONE, query: str = ""
 ) -> RankedList:
     """Return a ranked list that raises entries whose titles are mentioned in the best hits or in the query.
 
@@ -100,7 +110,7 @@ def title_boost(
     }
     mentioned: dict[int, None] = {}
     if usable:
-        texts = _contents(connection, nums[:_TITLE_HEAD], _TITLE_TEXT)
+        texts = dict(connection.run(_HEADS, [[*nums[:_TITLE_HEAD]]]).fetchall())
         for head in nums[:_TITLE_HEAD]:
             text = texts.get(head, "")
             own = titles.get(head, "") if owners[titles.get(head, "")] <= _TITLE_OWNERS else ""
@@ -117,7 +127,7 @@ def title_boost(
 
 
 def _titles(
-    connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]
+    connection: Connection, nums: Sequence[int], known: Mapping[int, Derived]
 ) -> tuple[dict[int, str], dict[int, str | None]]:
     """Return the title of each entry, or its first line if the entry has no title. Entries with neither are left out;
     the other entries keep the order of `nums`. Also return the document of each entry, or None."""
@@ -131,7 +141,7 @@ def _titles(
             titles[num], documents[num] = row.title, row.document
     documents.update((num, known[num].document) for num in nums[:_TITLE_HEAD] if num in known)
     if others:
-        for num, document, title, content in connection.execute(_TITLE_COLUMNS, [json.dumps(others)]).fetchall():
+        for num, document, title, content in connection.run(_TITLES, [others]).fetchall():
             titles[num], documents[num] = _own_title(title, content), document
         titles = {num: title for num in nums if (title := titles.get(num))}
     return titles, documents
@@ -153,7 +163,7 @@ def _has_words(text: str, phrase: str) -> bool:
 
 
 def identifier_boost(
-    connection: sqlite3.Connection, nums: Sequence[int], identifiers: Sequence[str], weight: float = 0.0
+    connection: Connection, nums: Sequence[int], identifiers: Sequence[str], weight: float = 0.0
 ) -> RankedList:
     """Return a ranked list that raises the entries with a code of the query, such as "9f3ac01b7e", if at most two of
     the hits `nums` contain this code. `identifiers` are the codes of the query (`QueryTerms.identifiers`). `weight` is
@@ -161,8 +171,7 @@ def identifier_boost(
     distinguish codes, and words prefer a short entry with a similar code."""
     found: set[int] = set()
     if identifiers:
-        query = f"SELECT num, title || ' ' || context || ' ' || substr(content, 1, ?) {_IN_NUMS}"
-        rows = connection.execute(query, [_IDENTIFIER_TEXT, json.dumps([*nums[:_CANDIDATES]])]).fetchall()
+        rows = connection.run(_TEXTS, [[*nums[:_CANDIDATES]]]).fetchall()
         texts = {num: text.casefold() for num, text in rows}
         for identifier in identifiers:
             owners = [num for num, text in texts.items() if _has_words(text, identifier)]
@@ -196,7 +205,7 @@ def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
 
 
 def date_boost(
-    connection: sqlite3.Connection, nums: Sequence[int], dates: QueryDates, known: Mapping[int, Derived] = NONE
+    connection: Connection, nums: Sequence[int], dates: QueryDates, known: Mapping[int, Derived] = NONE
 ) -> RankedList:
     """Return a ranked list that raises two kinds of entries: entries whose `occurred_at` is in a period that the query
     names, and entries whose text names a day of such a period. Other entries are not removed, because a user who writes
@@ -206,13 +215,13 @@ def date_boost(
         return RankedList("period", [], _DATE_WEIGHT)
     micros = {num: known[num].occurred_at for num in nums if num in known}
     if others := [num for num in nums if num not in known]:
-        micros |= dict(connection.execute(f"SELECT num, occurred_at {_IN_NUMS}", [json.dumps(others)]).fetchall())
+        micros |= dict(connection.run(_TIMES, [others]).fetchall())
     occurred = {num: from_micros(moment) for num, moment in micros.items()}
     inside = {num for num, at in occurred.items() if at and any(one.start <= at < one.end for one in dates.periods)}
     read = [num for num in nums if num in occurred and num not in inside][:_DATE_READ]
     named = {num: known[num].days for num in read if num in known}
     if unknown := [num for num in read if num not in known]:
-        contents = _contents(connection, unknown, DATE_TEXT)
+        contents = dict(connection.run(_DATED, [unknown]).fetchall())
         named |= {num: _named_days(content, day_of(occurred[num])) for num, content in contents.items()}
     for num, spans in named.items():
         # a text that names a whole year does not match a query for one day
@@ -225,7 +234,7 @@ _named_days = lru_cache(maxsize=4_096)(named_days)
 
 
 def all_boosts(
-    connection: sqlite3.Connection,
+    connection: Connection,
     hits: Sequence[tuple[int, float]],
     dates: QueryDates,
     known: Mapping[int, Derived],
@@ -243,8 +252,3 @@ def all_boosts(
         date_boost(connection, nums, dates, known),
     )
     return [ranked for ranked in lists if ranked.items]
-
-
-def _contents(connection: sqlite3.Connection, nums: Sequence[int], length: int) -> Mapping[int, str]:
-    query = f"SELECT num, substr(content, 1, ?) {_IN_NUMS}"
-    return dict(connection.execute(query, [length, json.dumps([*nums])]).fetchall())

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -45,6 +44,7 @@ from agentformer.search.weights import LanguageCoverage, asks_for_code, code_fac
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.types import (
     NOT_INDEXED,
+    Connection,
     Embedder,
     EmbeddingSpace,
     Factor,
@@ -127,7 +127,7 @@ class WordSide(Protocol):
 class ScopeSide(Protocol):
     """The interface for finding the entries of a scope; see `index.scope_masks.ScopeCache`."""
 
-    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeMask: ...
+    def allowed(self, connection: Connection, scope: Scope, seq: int) -> ScopeMask: ...
 
 
 class SearchIndexes(NamedTuple):
@@ -391,7 +391,7 @@ def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
 
 
-def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
+def _entries(connection: Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
     """Return a dictionary of the hits: number of an entry -> entry. An entry that was deleted after the search is left
     out. Raises `StoreDamaged` if an entry belongs to another namespace."""
     entries = records.by_num(connection, list(nums))
@@ -400,6 +400,6 @@ def _entries(connection: sqlite3.Connection, nums: dict[int, float], scope: Scop
     return entries
 
 
-def _pending_warning(connection: sqlite3.Connection, scope: Scope) -> tuple[str, ...]:
+def _pending_warning(connection: Connection, scope: Scope) -> tuple[str, ...]:
     pending = pending_count(connection, scope) if has_pending(connection, refused=True) else 0
     return (_PENDING.format(pending),) if pending else ()

@@ -8,7 +8,6 @@ checksum and no decoding. Python runs such work in only one thread at a time.
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -26,7 +25,7 @@ from agentformer.records import entries as records
 from agentformer.records.entries import Sample
 from agentformer.records.vectors import window_spans
 from agentformer.search.boosts import DOCUMENT_HEAD
-from agentformer.types import Matrix, Span
+from agentformer.types import Connection, Matrix, Span
 
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
@@ -119,14 +118,14 @@ class RankedRows:
         self.spans = CachedRows[Span](_SPANS)  # by window number; the span of a window never changes
         self.vectors = CachedVectors()
 
-    def reads(self, connection: sqlite3.Connection) -> Reads:
+    def reads(self, connection: Connection) -> Reads:
         """Return the reader for one search. The caller must have begun a read transaction on `connection`."""
         seq = change_feed.last_seq(connection)
         with self.lock:
             current = (seq == self.seq and not self._older) or self._follow(connection, seq)
         return Reads(self, connection, seq, current)
 
-    def _follow(self, connection: sqlite3.Connection, seq: int) -> bool:
+    def _follow(self, connection: Connection, seq: int) -> bool:
         """Drop the rows of entries that have changed up to `seq`, the last change that the transaction sees. Return
         False if the rows are newer than the transaction."""
         if seq < self.seq and self._older < _MAX_OLDER:
@@ -152,7 +151,7 @@ class Reads(NamedTuple):
     False, all rows are read from the database."""
 
     cache: RankedRows
-    connection: sqlite3.Connection
+    connection: Connection
     seq: int
     current: bool
 
@@ -169,8 +168,8 @@ class Reads(NamedTuple):
         head = max(limit, DOCUMENT_HEAD)
         first = self.derived(nums[:head])
         best = [first[num] for num in nums[:DOCUMENT_HEAD] if num in first]
-        if not isinstance(self.connection, sqlite3.Connection) or all(row.document is not None for row in best):
-            return self.derived(nums)  # with another database, a second statement would be another round trip
+        if self.connection.is_remote or all(row.document is not None for row in best):
+            return self.derived(nums)  # a second statement would be another round trip
         rest = nums[head:]
         plain = self._rows(self.cache.plain, rest, partial(entry_properties.plain, self.connection))
         known = {num: PLAIN for num in rest if plain.get(num)}

@@ -17,9 +17,7 @@ answer the query best, so a caller that needs the exact words reads only these t
 
 from __future__ import annotations
 
-import json
 import math
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -33,7 +31,7 @@ from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.splitting import ends_with_question, stated
-from agentformer.types import Hit, MemoryEntry, Original
+from agentformer.types import Connection, Hit, MemoryEntry, Original, Statement
 
 NAME = "statements"  # name of the ranked list
 _ASSISTANT = "assistant"  # a role; imported conversations may have it as the name of the speaker
@@ -50,11 +48,15 @@ _LENGTH_GAIN = 0.2  # added to the score of an original that states something
 
 Get = Callable[[Sequence[str]], Sequence[MemoryEntry]]
 
-_MESSAGES = """
-    SELECT num, id, coalesce(occurred_at, created_at), speaker,
-        namespace, session_id, user_id, agent_id, project, role, substr(content, 1, ?)
-    FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND kind = 'message' AND session_id IS NOT NULL
-"""
+_COLUMNS = (
+    "num, id, coalesce(occurred_at, created_at), speaker, namespace, session_id, user_id, agent_id, project, role, "
+    f"substr(content, 1, {MESSAGE_TEXT})"
+)
+_IS_MESSAGE = "kind = 'message' AND session_id IS NOT NULL"
+_MESSAGES = Statement(
+    sqlite=f"SELECT {_COLUMNS} FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND {_IS_MESSAGE}",
+    postgres=f"SELECT {_COLUMNS} FROM entries WHERE num = ANY(%s) AND {_IS_MESSAGE}",
+)
 
 
 class Message(NamedTuple):
@@ -69,7 +71,7 @@ class Message(NamedTuple):
 
 
 def favor_statements(
-    connection: sqlite3.Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived]
+    connection: Connection, hits: Sequence[tuple[int, float]], known: Mapping[int, Derived]
 ) -> tuple[list[tuple[int, float]], RankedList]:
     """Return the hits with new scores, best first, and a ranked list of the messages whose scores have grown. The
     module docstring describes the changes. `hits` contains entry numbers with scores in 0..1, best first. Scores stay
@@ -90,14 +92,12 @@ def favor_statements(
     return ranked, RankedList(NAME, gained, 1.0)
 
 
-def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
+def _messages(connection: Connection, nums: Sequence[int], known: Mapping[int, Derived]) -> dict[int, Message]:
     """Return those of the entries `nums` that are messages of a session, in ascending order of their numbers."""
     turns = {num: turn for num in nums if (row := known.get(num)) is not None and (turn := row.turn) is not None}
     texts: dict[int, str] = {}
     if others := [num for num in nums if num not in known]:
-        for num, key, moment, speaker, *session, role, text in connection.execute(
-            _MESSAGES, [MESSAGE_TEXT, json.dumps(others)]
-        ).fetchall():
+        for num, key, moment, speaker, *session, role, text in connection.run(_MESSAGES, [others]).fetchall():
             turns[num], texts[num] = Turn(key, moment, speaker, tuple(session), role), text
     following = _following(connection, turns) if len(turns) > 1 else {}
     messages = {}
@@ -112,7 +112,7 @@ def _messages(connection: sqlite3.Connection, nums: Sequence[int], known: Mappin
     return messages
 
 
-def _following(connection: sqlite3.Connection, turns: Mapping[int, Turn]) -> dict[int, int]:
+def _following(connection: Connection, turns: Mapping[int, Turn]) -> dict[int, int]:
     """Return for each message the number of the next message of its session, if that message is also in `turns`."""
     sessions: defaultdict[tuple[str | None, ...], list[tuple[int, str, int]]] = defaultdict(list)
     for num, turn in turns.items():

@@ -12,7 +12,6 @@ from agentformer.types.backend import EntryVector as EntryVector
 from agentformer.types.backend import HeldLock as HeldLock
 from agentformer.types.backend import MemoryBackend as MemoryBackend
 from agentformer.types.backend import MemorySnapshot as MemorySnapshot
-from agentformer.types.backend import RecordStore as RecordStore
 from agentformer.types.backend import SharedFiles as SharedFiles
 from agentformer.types.backend import SharedLocks as SharedLocks
 from agentformer.types.backend import StoreCheck as StoreCheck
@@ -84,5 +83,11 @@ from agentformer.types.models import Tool as Tool
 from agentformer.types.models import ToolCall as ToolCall
 from agentformer.types.models import Vector as Vector
 from agentformer.types.models import Waiting as Waiting
+from agentformer.types.records import Connection as Connection
+from agentformer.types.records import RecordStore as RecordStore
+from agentformer.types.records import Result as Result
+from agentformer.types.records import Row as Row
+from agentformer.types.records import Statement as Statement
+from agentformer.types.records import common as common
 from agentformer.types.shown import Shown as Shown
 from agentformer.types.shown import shown_fields as shown_fields

@@ -7,14 +7,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
 from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, SpaceState, Vector, Waiting
 from agentformer.types.shown import Shown
-
-if TYPE_CHECKING:  # commands such as --help start without SQLite
-    import sqlite3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,27 +83,6 @@ class MemorySnapshot(_Readable, Protocol):
         """Yield one vector for each entry of a namespace, in order of id. Archived entries, superseded entries, and
         entries without vectors in the active embedding space are skipped. If `every` is n, yield only about every n-th
         entry."""
-
-
-class RecordStore(Protocol):
-    """An open database of records, which several threads and processes may use at the same time. The modules of
-    `records` execute statements in the SQL of SQLite. The connections of another database translate these statements,
-    and have all methods of `sqlite3.Connection` that `records` calls."""
-
-    read_only: bool
-    store_id: str
-
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context manager that yields a connection in a read transaction. All statements of the transaction
-        see the data as of its first statement."""
-
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Return a context manager that yields a connection in a transaction with the write lock. The transaction is
-        committed at the end of the context, or rolled back after an error."""
-
-    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a context manager that yields a view of the store at this moment. The view is valid until the context
-        ends."""
 
 
 class MemoryBackend(_Readable, Protocol):

@@ -19,7 +19,7 @@ from agentformer.factory import trial
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words.fields import BOOSTS, AnalyzedEntry, weighted_terms
 from agentformer.index.words.query import WordHits
-from agentformer.memory.backends.postgres.server import native
+from agentformer.memory.backends.postgres.connection import native
 from agentformer.records import entries as records
 from agentformer.settings import load_settings
 from agentformer.text.analysis import QueryTerms
@@ -83,7 +83,7 @@ class TsWords:
             sql, values = _ANY.format(config=self._config), [query.text]
         statement = _RANKED.format(rank=self._way.rank, query=sql, column=self._way.column)
         with self._database.reading() as connection:
-            rows = native(connection).run(statement, [*values, limit]).fetchall()
+            rows = native(connection).execute(statement, [*values, limit]).fetchall()
         self.seconds.append(time.perf_counter() - started)
         return WordHits([row[0] for row in rows], [row[1] for row in rows])
 
@@ -133,19 +133,19 @@ def _fill(memory: Trial) -> list[str]:
     """Make the table of `tsvector`s, and return the languages of the entries, the most frequent one first."""
     database = memory.backend._database  # type: ignore[attr-defined]
     with database.statements() as raw:
-        rows = raw.run("SELECT language FROM word_totals WHERE entries > 0 ORDER BY entries DESC", []).fetchall()
+        rows = raw.execute("SELECT language FROM word_totals WHERE entries > 0 ORDER BY entries DESC", []).fetchall()
         languages = [row[0] for row in rows]
         config = _CONFIGS.get(languages[0], "simple")
-        raw.run("CREATE TABLE bench_words (num bigint PRIMARY KEY, ours tsvector, parser tsvector)", [])
-        nums = [row[0] for row in raw.run("SELECT num FROM word_entries ORDER BY num", [])]
+        raw.execute("CREATE TABLE bench_words (num bigint PRIMARY KEY, ours tsvector, parser tsvector)", [])
+        nums = [row[0] for row in raw.execute("SELECT num FROM word_entries ORDER BY num", [])]
         with database.reading() as connection:
             entries = records.by_num(connection, nums)
         for num, entry in entries.items():
             values = [num, _vector(AnalyzedEntry.of(num, entry)), f"{entry.title} {entry.context} {entry.content}"]
-            raw.run(f"INSERT INTO bench_words VALUES (%s, %s::tsvector, to_tsvector('{config}', %s))", values)
+            raw.execute(f"INSERT INTO bench_words VALUES (%s, %s::tsvector, to_tsvector('{config}', %s))", values)
         for column in ("ours", "parser"):
-            raw.run(f"CREATE INDEX ON bench_words USING gin ({column})", [])
-        raw.run("ANALYZE bench_words", [])
+            raw.execute(f"CREATE INDEX ON bench_words USING gin ({column})", [])
+        raw.execute("ANALYZE bench_words", [])
     return languages
 
 

@@ -121,7 +121,7 @@ def test_a_node_whose_claim_has_ended_writes_nothing(node: Open) -> None:
     def lose() -> None:
         slow.before = lambda: None
         with other._database.statements() as connection:
-            connection.run("UPDATE pending SET claim_ends = 0", [])
+            connection.execute("UPDATE pending SET claim_ends = 0", [])
         assert other.embed_pending() == 0
 
     slow = _Recorder(lose)
@@ -151,9 +151,9 @@ def test_a_held_lease_is_extended_and_one_node_embeds_again(node: Open) -> None:
         assert taken
         with one._database.statements() as connection:
             ends = "SELECT ends_at FROM leases"
-            first = connection.run(ends, []).fetchone()[0]
+            first = connection.execute(ends, []).fetchone()[0]
             one.node.beat()
-            assert connection.run(ends, []).fetchone()[0] > first
+            assert connection.execute(ends, []).fetchone()[0] > first
         with pytest.raises(Conflict, match="another node"):
             other.reembed(HashingEmbedder(96))
         with pytest.raises(Conflict, match="re-embedding"):
@@ -168,7 +168,7 @@ def test_another_node_completes_the_move_of_a_suspended_one(node: Open) -> None:
     class Suspended(HashingEmbedder):
         def embed_documents(self, texts: Sequence[str]) -> Matrix:
             with one._database.statements() as connection:
-                connection.run("UPDATE leases SET ends_at = 0", [])
+                connection.execute("UPDATE leases SET ends_at = 0", [])
             moves.append(other.reembed(HashingEmbedder(96)))
             return super().embed_documents(texts)
 
@@ -190,7 +190,7 @@ def test_nodes_are_listed_until_they_leave(node: Open) -> None:
     other.node.join("serve")
     assert [(state.role, state.alive) for state in one.nodes()] == [("worker", True), ("serve", True)]
     with one._database.statements() as connection:
-        connection.run("UPDATE nodes SET ends_at = 0 WHERE role = 'serve'", [])
+        connection.execute("UPDATE nodes SET ends_at = 0 WHERE role = 'serve'", [])
     assert [state.alive for state in one.nodes()] == [True, False]
     one.node.beat()
     assert [state.role for state in one.nodes()] == ["worker"]  # a node that died long ago is forgotten
@@ -227,7 +227,7 @@ def _cut(memory: DistributedMemory) -> None:
     """Let the server end all connections that wait for messages."""
     query = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query = 'LISTEN agentformer'"
     with memory._database.statements() as connection:
-        connection.run(query, [])
+        connection.execute(query, [])
 
 
 def test_a_worker_embeds_what_others_stored_and_is_listed(

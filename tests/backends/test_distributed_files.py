@@ -119,7 +119,7 @@ def test_a_running_upload_of_another_node_keeps_its_file_until_its_node_dies(mac
         assert other.originals.get(digest) == TEXT  # the upload on the first node needs it
         assert one.distributed is not None
         with one.distributed._database.statements() as connection:
-            connection.run("UPDATE leases SET ends_at = 0 WHERE name LIKE %s", ["lock/upload/%"])
+            connection.execute("UPDATE leases SET ends_at = 0 WHERE name LIKE %s", ["lock/upload/%"])
         other.originals.sweep()  # as if the first node had died
         assert other.originals.files.names() == {}
 
@@ -159,7 +159,7 @@ def test_another_node_continues_the_job_of_a_dead_one(two: tuple[Machine, Machin
     assert started.wait(60)
     assert others.get(job.id).state == "running"
     with memory._database.statements() as connection:
-        connection.run("UPDATE leases SET ends_at = 0 WHERE name LIKE %s", ["lock/job/%"])
+        connection.execute("UPDATE leases SET ends_at = 0 WHERE name LIKE %s", ["lock/job/%"])
     others.start()
     ended = until(others, job.id)
     assert (ended.state, [document["name"] for document in ended.documents]) == ("done", ["a.txt", "b.txt"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
-from agentformer.types import Embedder, MemoryBackend, Query, Scope
+from agentformer.types import Embedder, MemoryBackend, Query, Scope, new_id
 from tests.backends.postgres_server import open_store, schema_of
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
@@ -26,20 +27,13 @@ class TestPostgres(BackendConformance):
 
 def test_a_search_needs_few_round_trips(postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them takes longer than most statements. What every search reads comes with the beginning."""
-    psycopg = pytest.importorskip("psycopg")
     memory = open_store(tmp_path, HashingEmbedder())
     memory.store([make_entry(f"a heron at lake {n}") for n in range(5)])
     modes: tuple[Literal["lexical", "dense", "hybrid"], ...] = ("lexical", "dense", "hybrid")
     queries = [Query("heron at the lake", mode=mode) for mode in modes]
     for query in queries * 2:  # connections are opened, scopes counted, and their vectors read
         memory.search(query)
-    sent, execute = [], psycopg.Cursor.execute
-
-    def counted(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
-        sent.append(statement)
-        return execute(cursor, statement, *arguments, **options)
-
-    monkeypatch.setattr(psycopg.Cursor, "execute", counted)
+    sent = _statements(monkeypatch)
     counts = []
     for query in queries:
         sent.clear()
@@ -47,6 +41,39 @@ def test_a_search_needs_few_round_trips(postgres_url: str, tmp_path: Path, monke
         counts.append(len(sent))
     assert counts[1] <= 3 and counts[0] <= 8 and counts[2] <= 9, counts  # rows of the first pass are in memory
     memory.close()
+
+
+def test_a_call_that_stores_needs_few_round_trips(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = PostgresMemoryBackend(postgres_url, HashingEmbedder(), PostgresOptions(schema_of(tmp_path)))
+    entries = [make_entry(f"a heron at lake {n}", kind="fact") for n in range(40)]
+    memory.store(entries[:1])
+    sent = _statements(monkeypatch)
+    counts = []
+    for new, unique in ((entries[1:2], False), (entries[2:], False), (entries[:3], True), (entries, True)):
+        sent.clear()
+        memory.store([dataclasses.replace(entry, id=new_id()) for entry in new], unique=unique)
+        counts.append(len(sent))
+    assert all(count <= most for count, most in zip(counts, (34, 36, 27, 99), strict=True)), counts
+    memory.close()
+
+
+def _statements(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list to which each statement is added that is sent to the server."""
+    cursor = pytest.importorskip("psycopg").Cursor
+    sent: list[Any] = []
+    for name in ("execute", "executemany"):
+        monkeypatch.setattr(cursor, name, _counted(getattr(cursor, name), sent))
+    return sent
+
+
+def _counted(call: Any, sent: list[Any]) -> Any:
+    def counted(cursor: Any, statement: Any, *arguments: Any, **options: Any) -> Any:
+        sent.append(statement)
+        return call(cursor, statement, *arguments, **options)
+
+    return counted
 
 
 def test_a_search_that_waits_for_its_words_needs_one_connection_of_its_own(postgres_url: str, tmp_path: Path) -> None:

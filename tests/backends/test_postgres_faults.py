@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
 from agentformer.memory.backends.postgres import PostgresDatabase, pool
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
@@ -233,7 +233,7 @@ def test_a_commit_lost_in_a_crash_is_not_taken_for_a_later_transaction(server: S
     write_words, numbers = backend._database.before_commit, []
     assert write_words is not None
 
-    def crash(connection: sqlite3.Connection, since: int) -> None:
+    def crash(connection: PostgresConnection, since: int) -> None:
         write_words(connection, since)
         if not numbers:
             numbers.append(connection.execute("SELECT pg_current_xact_id()::text").fetchone()[0])
@@ -245,7 +245,7 @@ def test_a_commit_lost_in_a_crash_is_not_taken_for_a_later_transaction(server: S
     entry = make_entry("a stork")
     backend.store([entry])
     with other._database.reading() as raw:
-        status = raw.execute("SELECT pg_xact_status(?::text::xid8)", numbers).fetchone()[0]
+        status = raw.execute("SELECT pg_xact_status(%s::text::xid8)", numbers).fetchone()[0]
     assert status == "committed"  # the number is that of the other transaction now
     assert backend.get([entry.id]) and sorted(e.content for e in other.list(EVERYTHING)) == [
         "a crane",

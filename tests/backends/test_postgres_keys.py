@@ -10,7 +10,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict
-from agentformer.memory.backends.postgres.server import Connection, open_connection
+from agentformer.memory.backends.postgres.connection import PostgresConnection
+from agentformer.memory.backends.postgres.server import open_connection
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Query, Scope
 from tests.backends.postgres_server import open_store, schema_of
@@ -38,32 +39,36 @@ _REFERENCES = """
 
 
 @pytest.fixture
-def sql(postgres_url: str, tmp_path: Path) -> Iterator[Connection]:
+def sql(postgres_url: str, tmp_path: Path) -> Iterator[PostgresConnection]:
     """Statements on the tables of the test's store."""
     with open_connection(postgres_url) as raw:
         raw.execute(f'SET search_path = "{schema_of(tmp_path)}", public'.encode())
-        yield Connection(raw)
+        yield PostgresConnection(raw)
 
 
-def _rows(sql: Connection, query: str) -> list[tuple[Any, ...]]:
-    return [tuple(row) for row in sql.run(query, [])]
+def _rows(sql: PostgresConnection, query: str) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in sql.execute(query, [])]
 
 
-def test_each_key_of_a_distributed_table_begins_with_the_namespace(sql: Connection, tmp_path: Path) -> None:
+def test_each_key_of_a_distributed_table_begins_with_the_namespace(sql: PostgresConnection, tmp_path: Path) -> None:
     open_store(tmp_path, HashingEmbedder()).close()
-    tables = {row[0] for row in sql.run("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema_of(tmp_path)])}
+    tables = {
+        row[0] for row in sql.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [schema_of(tmp_path)])
+    }
     assert tables == REFERENCE | DISTRIBUTED
-    keys = [tuple(row) for row in sql.run(_KEYS, [schema_of(tmp_path)])]
+    keys = [tuple(row) for row in sql.execute(_KEYS, [schema_of(tmp_path)])]
     assert {table for table, primary, _ in keys if primary} >= DISTRIBUTED
     for table, _, first in keys:
         if table in DISTRIBUTED:
             assert first in ("namespace", "entry_namespace"), (table, first)
-    for table, other, first in sql.run(_REFERENCES, [schema_of(tmp_path)]):
+    for table, other, first in sql.execute(_REFERENCES, [schema_of(tmp_path)]):
         assert table in DISTRIBUTED
         assert other in REFERENCE or first == "entry_namespace", (table, other, first)
 
 
-def test_an_equal_text_has_one_vector_in_each_namespace_and_is_embedded_once(sql: Connection, tmp_path: Path) -> None:
+def test_an_equal_text_has_one_vector_in_each_namespace_and_is_embedded_once(
+    sql: PostgresConnection, tmp_path: Path
+) -> None:
     embedder = FlakyEmbedder()
     memory = open_store(tmp_path, embedder)
     text = "the heron stands in the reeds"
@@ -99,7 +104,9 @@ def test_an_id_belongs_to_one_namespace(tmp_path: Path) -> None:
     memory.close()
 
 
-def test_an_entry_moves_to_another_namespace_with_all_that_belongs_to_it(sql: Connection, tmp_path: Path) -> None:
+def test_an_entry_moves_to_another_namespace_with_all_that_belongs_to_it(
+    sql: PostgresConnection, tmp_path: Path
+) -> None:
     memory = open_store(tmp_path, HashingEmbedder())
     entry, other = memory.store([make_entry("a newt of the pond", namespace="north") for _ in range(2)])
     memory.update(entry.id, {"content": "the heron at the lake"})
@@ -120,10 +127,12 @@ def test_an_entry_moves_to_another_namespace_with_all_that_belongs_to_it(sql: Co
     memory.close()
 
 
-def test_a_damaged_copy_of_a_vector_is_found_and_embedded_again(sql: Connection, tmp_path: Path) -> None:
+def test_a_damaged_copy_of_a_vector_is_found_and_embedded_again(sql: PostgresConnection, tmp_path: Path) -> None:
     memory = open_store(tmp_path, HashingEmbedder())
     memory.store([make_entry("the heron", namespace=name) for name in ("north", "south")])
-    sql.run("UPDATE vectors SET data = set_byte(data, 0, get_byte(data, 0) # 1) WHERE entry_namespace = 'south'", [])
+    sql.execute(
+        "UPDATE vectors SET data = set_byte(data, 0, get_byte(data, 0) # 1) WHERE entry_namespace = 'south'", []
+    )
     assert sum(check.found for check in memory.verify() if check.name == "vectors") == 1
     memory.verify(repair=True)
     assert all(not check.found for check in memory.verify())

@@ -28,6 +28,7 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.codec import COUNTED
 from agentformer.records.entry_json import entry_from_json, entry_to_json
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use
 
@@ -297,7 +298,7 @@ def plain(entry: MemoryEntry) -> MemoryEntry:
 
 def found_by_looking(path: Path) -> str:
     """What somebody finds who looks for damage in a database; "" for nothing."""
-    connection = sqlite3.connect(path)
+    connection = sqlite3.connect(path, factory=SqliteConnection)
     connection.row_factory = sqlite3.Row
     try:
         told = [row[0] for row in connection.execute("PRAGMA integrity_check(3)")]

@@ -20,7 +20,8 @@ from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.entries import versions_of
 from agentformer.records.entry_json import TIMES, entry_to_json
-from agentformer.records.schema import MIGRATIONS
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import MIGRATIONS
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, Query, Scope
 
 _ID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[57][0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -76,7 +77,7 @@ def _of_records(folder: Path) -> Held:
     path = folder / DATABASE_FILE
     if not path.exists():
         return Held([], {})
-    with closing(sqlite3.connect(path)) as connection:
+    with closing(sqlite3.connect(path, factory=SqliteConnection)) as connection:
         connection.row_factory = sqlite3.Row
         connection.execute("BEGIN")
         if connection.execute("PRAGMA user_version").fetchone()[0] < len(MIGRATIONS):
@@ -93,7 +94,7 @@ def _of_records(folder: Path) -> Held:
         return Held([(entry, versions_of(connection, entry.id)) for entry in entries], about)
 
 
-def _entries(connection: sqlite3.Connection) -> Iterator[MemoryEntry]:
+def _entries(connection: SqliteConnection) -> Iterator[MemoryEntry]:
     for namespace in records.namespaces(connection):
         after = ""
         while page := records.page(connection, Scope(namespace, include_archived=True), after, _PAGE):

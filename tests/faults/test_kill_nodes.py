@@ -172,7 +172,7 @@ def test_nodes_and_the_postmaster_are_killed_and_nothing_is_lost(server: Server,
     assert sum(repeated.values()) - len(repeated) <= deaths * _BATCH
     assert not [check for check in memory.verify() if check.found]
     with memory._database.statements() as connection:
-        connection.run("ANALYZE", [])  # a crash of the server resets what it counts for its own ANALYZE
+        connection.execute("ANALYZE", [])  # a crash of the server resets what it counts for its own ANALYZE
     others = [memory, *(_opened(server.url) for _ in range(NODES - 1))]
     run_in_threads(NODES, lambda number: _find_all(others[number], stored))
     for other in others:

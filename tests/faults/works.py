@@ -24,7 +24,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.rag.documents import Document
-from agentformer.records.schema import MIGRATIONS
+from agentformer.records.sqlite.schema import MIGRATIONS
 from agentformer.types import Matrix, MemoryEntry, Query, Scope, Use
 
 _LONG_AGO = datetime(2024, 5, 1, tzinfo=UTC)

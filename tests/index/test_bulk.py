@@ -15,10 +15,11 @@ from agentformer.errors import Conflict
 from agentformer.index import words
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import change_feed, scopes
+from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
+from agentformer.records.sqlite import scopes
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
 

@@ -109,7 +109,7 @@ def test_entries_of_users_and_of_other_programs_are_no_items(af: AgentFormer) ->
 
 def test_an_item_is_returned_until_its_time_to_live_ends(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [datetime.now(UTC)]
-    for module in ("records.codec", "records.scopes", "integrations.langgraph", "memory.memory_cleaner"):
+    for module in ("records.codec", "records.sqlite.scopes", "integrations.langgraph", "memory.memory_cleaner"):
         monkeypatch.setattr(f"agentformer.{module}.now", lambda: clock[0])
     store = AgentFormerStore(af)
     store.put(("codes",), "door", {"text": "the code of the door is 4711"}, ttl=60)

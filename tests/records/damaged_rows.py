@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 
 from agentformer.errors import StoreDamaged
@@ -15,9 +14,10 @@ from agentformer.records.integrity.verify import (
 )
 from agentformer.records.spaces import decode_space
 from agentformer.records.vectors import vector_damage, window_damage
+from agentformer.types import Connection
 
 
-def damaged_vectors(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+def damaged_vectors(connection: Connection) -> Iterator[DamagedRow]:
     """Yield vectors that differ from what was written, in order of number."""
     dimensions: dict[int, int] = {}
     for row in readable_rows(connection, "spaces", "id"):
@@ -34,7 +34,7 @@ def damaged_vectors(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
             yield DamagedRow("vectors", row["id"], row["id"], problem)
 
 
-def damaged_windows(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+def damaged_windows(connection: Connection) -> Iterator[DamagedRow]:
     """Yield windows that differ from what was written, in order of number."""
     for row in readable_rows(connection, "windows", "id"):
         if isinstance(row, DamagedRow):

@@ -14,6 +14,7 @@ from agentformer.errors import InvalidInput
 from agentformer.records import fields, meta
 from agentformer.records.codec import from_micros, to_micros
 from agentformer.records.entries import check_histories, history_problem
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.testing import make_entry
 
 
@@ -126,7 +127,7 @@ def test_former_versions_belong_to_a_stored_entry() -> None:
 
 
 def test_a_lease_ends_at_its_end_or_if_the_clock_was_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection = sqlite3.connect(":memory:")
+    connection = sqlite3.connect(":memory:", factory=SqliteConnection)
     connection.row_factory = sqlite3.Row
     connection.execute("CREATE TABLE leases (name TEXT PRIMARY KEY, holder TEXT, ends_at INTEGER, micros INTEGER)")
 

@@ -12,10 +12,11 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.records import duplicates, schema, supersession
+from agentformer.records import duplicates, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import open_read_only
+from agentformer.records.sqlite import schema
 from agentformer.testing import make_entry
 from agentformer.types import AbsentDocument, Query, Scope
 
@@ -80,7 +81,9 @@ def test_the_lookup_of_duplicates_uses_its_index(tmp_path: Path) -> None:
     """Every store runs it, so it must not read the whole namespace."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {duplicates._SAME_START}", ["default", "x", "x"]).fetchall()
+        plan = connection.execute(
+            f"EXPLAIN QUERY PLAN {duplicates._SAME_START.sqlite}", ["default", "x", "x"]
+        ).fetchall()
     database.close()
     assert "entries_by_beginning (namespace=? AND <expr>=?)" in plan[0][3]
 
@@ -89,7 +92,7 @@ def test_the_lookup_of_superseded_entries_uses_its_index(tmp_path: Path) -> None
     """Every removal runs it, so it must not read all entries."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS}", ['["x"]']).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS.sqlite}", ['["x"]']).fetchall()
     database.close()
     assert any("entries_by_successor (superseded_by=?)" in row[3] for row in plan)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,13 +14,15 @@ from agentformer.records import vectors as store
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.codec import now
 from agentformer.records.database import Database
-from agentformer.records.scopes import changed_between, expired, next_change, searchable_numbers
+from agentformer.records.scopes import changed_between, expired, next_change
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope
 
 
 @pytest.fixture
-def connection(tmp_path: Path) -> Iterator[sqlite3.Connection]:
+def connection(tmp_path: Path) -> Iterator[SqliteConnection]:
     database = Database(tmp_path / "memory.sqlite3")
     with database.writing() as opened:
         yield opened
@@ -32,19 +33,19 @@ def entry(content: str, **values: object) -> MemoryEntry:
     return make_entry(content, created_at=now(), updated_at=now(), **values)
 
 
-def statements(connection: sqlite3.Connection) -> list[str]:
+def statements(connection: SqliteConnection) -> list[str]:
     """Return a list that collects the statements of the connection, with their values."""
     seen: list[str] = []
     connection.set_trace_callback(lambda text: seen.append(text) if not text.startswith("--") else None)
     return seen
 
 
-def plan(connection: sqlite3.Connection, query: str) -> str:
+def plan(connection: SqliteConnection, query: str) -> str:
     return "\n".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}"))
 
 
 @pytest.mark.parametrize("key", ["sha256", "name"])
-def test_documents_are_found_by_hash_and_name_with_an_index(connection: sqlite3.Connection, key: str) -> None:
+def test_documents_are_found_by_hash_and_name_with_an_index(connection: SqliteConnection, key: str) -> None:
     scope = Scope("ours", kinds=("document",), metadata={key: "that one"})
     for namespace, metadata in (
         ("ours", {key: "that one"}),
@@ -61,7 +62,7 @@ def test_documents_are_found_by_hash_and_name_with_an_index(connection: sqlite3.
     assert f"entries_by_{key}" in plan(connection, seen[0])
 
 
-def test_namespaces_are_listed_without_a_full_scan(connection: sqlite3.Connection) -> None:
+def test_namespaces_are_listed_without_a_full_scan(connection: SqliteConnection) -> None:
     assert records.namespaces(connection) == []
     records.insert(connection, [entry("x", namespace=name) for name in ["b", "ä", "a", "b", "b c"]])
     seen = statements(connection)
@@ -72,7 +73,7 @@ def test_namespaces_are_listed_without_a_full_scan(connection: sqlite3.Connectio
 
 @pytest.mark.parametrize("queued", [0, 3, 1_100])
 def test_pending_entries_of_a_scope_are_counted_without_scanning_the_scope(
-    connection: sqlite3.Connection, queued: int
+    connection: SqliteConnection, queued: int
 ) -> None:
     nums = records.insert(connection, [entry("x", namespace="ours" if n % 2 else "theirs") for n in range(1_200)])
     store.put_pending(connection, nums[:queued], "the server is gone")
@@ -83,7 +84,7 @@ def test_pending_entries_of_a_scope_are_counted_without_scanning_the_scope(
         assert not [query for query in seen if "namespace=" in plan(connection, query)]
 
 
-def test_has_pending_knows_refused_entries(connection: sqlite3.Connection) -> None:
+def test_has_pending_knows_refused_entries(connection: SqliteConnection) -> None:
     assert not store.has_pending(connection, refused=True)
     nums = records.insert(connection, [entry("x"), entry("y")])
     store.put_pending(connection, nums[:1], "too long", refused=True)
@@ -93,7 +94,7 @@ def test_has_pending_knows_refused_entries(connection: sqlite3.Connection) -> No
     assert store.has_pending(connection, refused=False)
 
 
-def test_many_vectors_are_looked_up_in_few_statements(connection: sqlite3.Connection) -> None:
+def test_many_vectors_are_looked_up_in_few_statements(connection: SqliteConnection) -> None:
     connection.execute("INSERT INTO spaces (id, description, active) VALUES (1, '{}', 1)")
     hashes = [store.text_hash(str(n)) for n in range(1_200)]
     connection.executemany(
@@ -106,7 +107,7 @@ def test_many_vectors_are_looked_up_in_few_statements(connection: sqlite3.Connec
     assert "COVERING INDEX" in plan(connection, seen[0])
 
 
-def test_entries_of_one_call_share_one_token(connection: sqlite3.Connection) -> None:
+def test_entries_of_one_call_share_one_token(connection: SqliteConnection) -> None:
     seen = statements(connection)
     nums, fresh, standing = records.insert_unique(connection, [entry("one"), entry("two"), entry("one")], ())
     connection.set_trace_callback(None)
@@ -138,7 +139,7 @@ _INDEXES = [
 ]
 
 
-def test_each_scope_uses_its_most_selective_index(connection: sqlite3.Connection) -> None:
+def test_each_scope_uses_its_most_selective_index(connection: SqliteConnection) -> None:
     for scope, *indexes in _INDEXES:
         seen = statements(connection)
         records.page(connection, scope, "", 100)
@@ -150,7 +151,7 @@ def test_each_scope_uses_its_most_selective_index(connection: sqlite3.Connection
             assert ("TEMP B-TREE" in steps) == (index in ("parent", "document", "reference", "sha256")), scope
 
 
-def test_parts_are_found_with_an_index(connection: sqlite3.Connection) -> None:
+def test_parts_are_found_with_an_index(connection: SqliteConnection) -> None:
     nums = records.insert(connection, [entry("whole", id="w"), entry("part", parent_id="w"), entry("other")])
     elsewhere = entry("not ours", parent_id="w", namespace="theirs")
     records.insert(connection, [elsewhere])
@@ -160,7 +161,7 @@ def test_parts_are_found_with_an_index(connection: sqlite3.Connection) -> None:
     assert "USING INDEX entries_by_parent (" in plan(connection, seen[0])
 
 
-def test_neighbors_are_found_without_reading_their_session(connection: sqlite3.Connection) -> None:
+def test_neighbors_are_found_without_reading_their_session(connection: SqliteConnection) -> None:
     said = [entry(f"{n}", kind="message", session_id="s") for n in range(9)]
     records.insert(connection, said)
     seen = statements(connection)
@@ -170,7 +171,7 @@ def test_neighbors_are_found_without_reading_their_session(connection: sqlite3.C
         assert "entries_by_session_and_time" in (told := plan(connection, query)) and bound in told
 
 
-def test_expired_entries_and_the_next_change_are_found_with_indexes(connection: sqlite3.Connection) -> None:
+def test_expired_entries_and_the_next_change_are_found_with_indexes(connection: SqliteConnection) -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
     due = expired(Scope("ours"), moment)
     seen = statements(connection)
@@ -186,7 +187,7 @@ def test_expired_entries_and_the_next_change_are_found_with_indexes(connection: 
         assert all(f"COVERING INDEX entries_by_{name} (" in steps for name in ("start", "end", "expiry"))
 
 
-def test_the_first_search_of_a_scope_reads_only_an_index(connection: sqlite3.Connection) -> None:
+def test_the_first_search_of_a_scope_reads_only_an_index(connection: SqliteConnection) -> None:
     scopes = (Scope("ours"), Scope("ours", user_id="u", or_nobody=True), Scope("ours", project="p"))
     for scope in (*scopes, Scope("ours", agent_id="a"), Scope("ours", tiers=("semantic",))):
         seen = statements(connection)

@@ -11,7 +11,7 @@ import pytest
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.factory import connect, salvage
 from agentformer.jobs.store import JobStore
-from agentformer.records.schema import MIGRATIONS
+from agentformer.records.sqlite.schema import MIGRATIONS
 from tests.jobs.helpers import task
 
 NEWEST = len(MIGRATIONS)

@@ -8,13 +8,14 @@ from datetime import datetime
 
 import pytest
 
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.search.boosts import QueryDates, document_boost, identifier_boost, title_boost
 from agentformer.text.dates.expressions import Period
 
 
 @pytest.fixture
-def connection() -> Iterator[sqlite3.Connection]:
-    connection = sqlite3.connect(":memory:")
+def connection() -> Iterator[SqliteConnection]:
+    connection = sqlite3.connect(":memory:", factory=SqliteConnection)
     texts = ", ".join(f"{name} DEFAULT ''" for name in ("title", "context", "content"))
     columns = f"num INTEGER PRIMARY KEY, document_id, {texts}, span_start, page, occurred_at"
     connection.execute(f"CREATE TABLE entries ({columns})")
@@ -22,17 +23,17 @@ def connection() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def add_passages(connection: sqlite3.Connection, *documents: str | None) -> None:
+def add_passages(connection: SqliteConnection, *documents: str | None) -> None:
     """Add an entry for each document id, numbered from 1."""
     connection.executemany("INSERT INTO entries (document_id) VALUES (?)", [[document] for document in documents])
 
 
-def add_facts(connection: sqlite3.Connection, *facts: tuple[str, str]) -> None:
+def add_facts(connection: SqliteConnection, *facts: tuple[str, str]) -> None:
     """Add an entry for each title and content, numbered from 1."""
     connection.executemany("INSERT INTO entries (title, content) VALUES (?, ?)", facts)
 
 
-def test_a_document_scores_the_mean_of_its_best_three_passages(connection: sqlite3.Connection) -> None:
+def test_a_document_scores_the_mean_of_its_best_three_passages(connection: SqliteConnection) -> None:
     add_passages(connection, "a", "b", "a", "b", "b", "a", "b")
     hits = [(1, 1.0), (2, 0.9), (3, 0.5), (4, 0.8), (5, 0.7), (6, 0.3), (7, 0.1)]
     boost = document_boost(connection, sorted(hits, key=lambda hit: -hit[1]))
@@ -40,7 +41,7 @@ def test_a_document_scores_the_mean_of_its_best_three_passages(connection: sqlit
     assert boost.scores == pytest.approx([0.8] * 4 + [0.6] * 3)
 
 
-def test_every_hit_at_the_head_must_be_of_a_long_document(connection: sqlite3.Connection) -> None:
+def test_every_hit_at_the_head_must_be_of_a_long_document(connection: SqliteConnection) -> None:
     add_passages(connection, *["a", "b"] * 5, "c", None)
     hits = [(num, 1 - num / 100) for num in range(1, 13)]
     assert document_boost(connection, hits).items[0] == 1  # the short document stands behind the head
@@ -52,7 +53,7 @@ def test_every_hit_at_the_head_must_be_of_a_long_document(connection: sqlite3.Co
     assert document_boost(connection, [hits[0], hits[2], hits[4]]).items == []  # one document alone
 
 
-def test_entries_with_a_code_of_the_query_are_boosted_if_few_have_it(connection: sqlite3.Connection) -> None:
+def test_entries_with_a_code_of_the_query_are_boosted_if_few_have_it(connection: SqliteConnection) -> None:
     add_facts(
         connection,
         ("", "Ticket 9f3ac01b7e is open."),
@@ -67,7 +68,7 @@ def test_entries_with_a_code_of_the_query_are_boosted_if_few_have_it(connection:
     assert identifier_boost(connection, [1], []).items == []
 
 
-def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connection: sqlite3.Connection) -> None:
+def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connection: SqliteConnection) -> None:
     add_facts(
         connection,
         ("Log", "Met Jane Roe."),
@@ -85,7 +86,7 @@ def test_entries_that_the_first_three_hits_mention_are_boosted_in_order(connecti
 
 
 def test_entries_that_the_query_names_are_boosted_after_those_that_the_hits_mention(
-    connection: sqlite3.Connection,
+    connection: SqliteConnection,
 ) -> None:
     add_facts(
         connection,
@@ -101,14 +102,14 @@ def test_entries_that_the_query_names_are_boosted_after_those_that_the_hits_ment
     assert title_boost(connection, [2, 4, 5, 6], query=query).items == [2]  # a title of three entries names none
 
 
-def test_a_title_is_mentioned_only_as_complete_words(connection: sqlite3.Connection) -> None:
+def test_a_title_is_mentioned_only_as_complete_words(connection: SqliteConnection) -> None:
     texts = ["Jane Roe", "(Jane Roe)", "Jane Roes Jane Roe", "MaryJane Roe", "Jane Roes sail", "xJane Roe", "Jane Roe2"]
     add_facts(connection, ("Jane Roe", "A pilot."), *(("", text) for text in texts))
     mentioned = [title_boost(connection, [num, 1]).items == [1] for num in range(2, 2 + len(texts))]
     assert mentioned == [True, True, True, False, False, False, False]
 
 
-def test_a_short_first_line_before_other_lines_is_a_title(connection: sqlite3.Connection) -> None:
+def test_a_short_first_line_before_other_lines_is_a_title(connection: SqliteConnection) -> None:
     eight = "One Two Three Four Five Six Seven Eight"
     for line, content, titled in [
         ("Jane Roe", "Jane Roe\nA pilot.", True),
@@ -132,20 +133,20 @@ def test_dates_are_true_if_there_is_a_period_or_a_term() -> None:
 
 
 @pytest.mark.parametrize(("length", "boosted"), [(3, False), (4, True), (100, True), (101, False)])
-def test_only_a_title_of_4_to_100_characters_counts(connection: sqlite3.Connection, length: int, boosted: bool) -> None:
+def test_only_a_title_of_4_to_100_characters_counts(connection: SqliteConnection, length: int, boosted: bool) -> None:
     title = "Q" * length
     add_facts(connection, ("Log", f"Met {title} today."), (title, "A person."))
     assert title_boost(connection, [1, 2]).items == ([2] if boosted else [])
 
 
-def test_a_title_of_more_than_two_entries_names_none_of_them(connection: sqlite3.Connection) -> None:
+def test_a_title_of_more_than_two_entries_names_none_of_them(connection: SqliteConnection) -> None:
     add_facts(connection, ("Log", "Met Jane Roe."), ("Jane Roe", "A pilot."), ("Jane Roe (pilot)", "Of Oulu."))
     assert title_boost(connection, [1, 2, 3]).items == [2, 3]
     connection.execute("INSERT INTO entries (title) VALUES ('Jane Roe')")
     assert title_boost(connection, [1, 2, 3, 4]).items == []
 
 
-def test_the_first_four_thousand_characters_are_searched_for_titles(connection: sqlite3.Connection) -> None:
+def test_the_first_four_thousand_characters_are_searched_for_titles(connection: SqliteConnection) -> None:
     add_facts(
         connection, ("Log", "-" * 3_991 + " Jane Roe"), ("Far", "-" * 3_992 + " Jane Roe"), ("Jane Roe", "Pilot.")
     )

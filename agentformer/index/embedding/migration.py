@@ -8,7 +8,6 @@ stopped. During a migration, every process that changes an entry adds the entry 
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -28,7 +27,16 @@ from agentformer.records import spaces
 from agentformer.records import vectors as store
 from agentformer.records.vectors import Rows, Window
 from agentformer.settings.access import file_lock
-from agentformer.types import Embedder, EmbeddingSpace, MemoryEntry, RecordStore, Reembedding
+from agentformer.types import (
+    Connection,
+    Embedder,
+    EmbeddingSpace,
+    MemoryEntry,
+    RecordStore,
+    Reembedding,
+    Statement,
+    common,
+)
 
 LOCK_FILE = "reembed.lock"
 _ENTRIES = 64  # number of entries embedded in one batch; an interruption loses at most one batch
@@ -38,12 +46,21 @@ _SAMPLE = 200  # number of entries used as queries; their mean overlap is accura
 _ROWS = 4_096  # windows read at a time
 
 # The first window of each entry in each of the two spaces. Both windows begin with the same text.
-_FIRST_WINDOWS = """
+_FIRST_WINDOWS = common("""
     SELECT a.entry, a.id AS one, b.id AS other FROM
-        (SELECT entry, min(id) AS id FROM windows WHERE space = :one GROUP BY entry) AS a
-        JOIN (SELECT entry, min(id) AS id FROM windows WHERE space = :other GROUP BY entry) AS b USING (entry)
+        (SELECT entry, min(id) AS id FROM windows WHERE space = ? GROUP BY entry) AS a
+        JOIN (SELECT entry, min(id) AS id FROM windows WHERE space = ? GROUP BY entry) AS b USING (entry)
     ORDER BY a.entry
-"""
+""")
+_WITH_VECTORS = "FROM windows AS w JOIN vectors AS v ON v.id = w.vector"
+_VECTORS_OF_SPACE = Statement(
+    sqlite=f"SELECT w.entry, v.data {_WITH_VECTORS} WHERE w.space = ?",
+    postgres=f"SELECT w.entry, v.data {_WITH_VECTORS} AND v.entry_namespace = w.entry_namespace WHERE w.space = %s",
+)
+_VECTOR_OF_WINDOW = Statement(
+    sqlite=f"SELECT v.data {_WITH_VECTORS} WHERE w.id = ?",
+    postgres=f"SELECT v.data {_WITH_VECTORS} AND v.entry_namespace = w.entry_namespace WHERE w.id = %s",
+)
 
 Progress = Callable[[int, int], None]  # number of entries done in this run, and number of all entries of this run
 
@@ -190,12 +207,12 @@ class SpaceMigration:
             return _mean_overlap(nearest, _nearest(connection, number, np.stack(new), [])), len(queries)
 
 
-def entry_overlap(connection: sqlite3.Connection, one: int, other: int) -> tuple[float | None, int]:
+def entry_overlap(connection: Connection, one: int, other: int) -> tuple[float | None, int]:
     """Measure the overlap of the search results in the spaces `one` and `other`. The overlap is the mean share of
     nearest entries that are the same in both spaces. Some entries of the store are used as queries. The query vector of
     such an entry is the vector of its first window, and the entry itself is not counted as a result. Return the overlap
     and the number of queries. The overlap is None if fewer than two entries have vectors in both spaces."""
-    pairs = connection.execute(_FIRST_WINDOWS, {"one": one, "other": other}).fetchall()
+    pairs = connection.run(_FIRST_WINDOWS, [one, other]).fetchall()
     if len(pairs) < 2:
         return None, 0
     step = max(1, len(pairs) // _SAMPLE)
@@ -213,16 +230,12 @@ def _mean_overlap(one: Sequence[Sequence[int]], other: Sequence[Sequence[int]]) 
     return float(np.mean(shares)) if shares else 1.0
 
 
-def _nearest(
-    connection: sqlite3.Connection, space: int, queries: np.ndarray, excluded: Sequence[int]
-) -> list[list[int]]:
+def _nearest(connection: Connection, space: int, queries: np.ndarray, excluded: Sequence[int]) -> list[list[int]]:
     """Return the nearest entries for each query vector. Entries are compared by their nearest window. `excluded` is
     empty, or contains for each query one entry that must not be a result. Vectors are read in batches to save
     memory."""
     best: list[dict[int, float]] = [{} for _ in queries]
-    rows = connection.execute(
-        "SELECT w.entry, v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.space = ?", [space]
-    )
+    rows = connection.run(_VECTORS_OF_SPACE, [space])
     while batch := rows.fetchmany(_ROWS):
         matrix = np.frombuffer(b"".join(row[1] for row in batch), "<f4").reshape(len(batch), -1)
         scores = queries @ matrix.T
@@ -237,6 +250,6 @@ def _nearest(
     return [list(entries) for entries in best]
 
 
-def _read_vectors(connection: sqlite3.Connection, windows: Sequence[int]) -> np.ndarray:
-    query = "SELECT v.data FROM windows AS w JOIN vectors AS v ON v.id = w.vector WHERE w.id = ?"
-    return np.stack([np.frombuffer(connection.execute(query, [window]).fetchone()[0], "<f4") for window in windows])
+def _read_vectors(connection: Connection, windows: Sequence[int]) -> np.ndarray:
+    blobs = (connection.run(_VECTOR_OF_WINDOW, [window]).fetchone()[0] for window in windows)
+    return np.stack([np.frombuffer(blob, "<f4") for blob in blobs])

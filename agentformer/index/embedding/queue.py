@@ -7,7 +7,6 @@ Vectors of another store can be imported, so that entries with the same texts ar
 
 from __future__ import annotations
 
-import sqlite3
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -29,7 +28,15 @@ from agentformer.records.fields import STORED_BY_KEY
 from agentformer.records.spaces import active_space, add_to_move, claim_space, set_wanted_embedder
 from agentformer.records.vectors import Rows, Window
 from agentformer.settings.access import file_lock
-from agentformer.types import UNSEARCHED_KINDS, Embedder, EmbeddingSpace, MemoryEntry, RecordStore, StoredVector
+from agentformer.types import (
+    UNSEARCHED_KINDS,
+    Connection,
+    Embedder,
+    EmbeddingSpace,
+    MemoryEntry,
+    RecordStore,
+    StoredVector,
+)
 
 LOCK_FILE = "embedding.lock"
 _ENTRIES = 256  # maximum number of entries that are embedded, or written, together
@@ -41,7 +48,7 @@ _MOVED = (
 )
 
 
-Owned = Callable[[sqlite3.Connection, Sequence[int]], Iterable[int]]
+Owned = Callable[[Connection, Sequence[int]], Iterable[int]]
 
 
 class EmbeddedEntries(NamedTuple):
@@ -151,7 +158,7 @@ class EmbeddingQueue:
 
     def commit(
         self,
-        connection: sqlite3.Connection,
+        connection: Connection,
         nums: Sequence[int],
         entries: Sequence[MemoryEntry],
         outcome: EmbeddedEntries | NotEmbedded,
@@ -174,17 +181,10 @@ class EmbeddingQueue:
             store.put_pending(connection, searched, _MOVED)
             return
         space = claim_space(connection, outcome.space)
-        self.put_vectors(connection, space, entries, outcome.vectors)
+        store.put_vectors(connection, space, *outcome.vectors, {entry.namespace for entry in entries})
         for start in range(0, len(nums), _ENTRIES):
             batch = range(start, min(start + _ENTRIES, len(nums)))
             _commit_windows(connection, space, [(nums[i], outcome.windows[i]) for i in batch])
-
-    def put_vectors(
-        self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
-    ) -> None:
-        """Write vectors into the embedding space with the number `space`. `vectors` also contains the hash of each
-        embedded text. `entries` are the entries with these texts, for subclasses that need them."""
-        store.put_vectors(connection, space, *vectors)
 
     def follow_up(self, outcome: EmbeddedEntries | NotEmbedded) -> None:
         """Embed the entries that wait in the queue if the embedder is available again. `outcome` is the result of
@@ -293,7 +293,7 @@ class VectorImport:
         except EmbedderUnavailable:
             return None
 
-    def _put(self, connection: sqlite3.Connection, space: EmbeddingSpace, vectors: Sequence[StoredVector]) -> int:
+    def _put(self, connection: Connection, space: EmbeddingSpace, vectors: Sequence[StoredVector]) -> int:
         active = active_space(connection)
         if active and active[1].difference(space):
             return 0  # the store has moved in the meantime
@@ -316,9 +316,7 @@ def _check_vectors(vectors: Sequence[StoredVector]) -> None:
         store.check_rows(np.stack([vector.vector for vector in alike]), len(alike))
 
 
-def _commit_windows(
-    connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]
-) -> None:
+def _commit_windows(connection: Connection, space: int, entries: Sequence[tuple[int, list[Window] | Refused]]) -> None:
     """Write the windows of entries, and remove these entries from the queue. `entries` contains pairs of an entry
     number and its windows. An entry that the model refused, or that lacks a vector, is put into the queue instead."""
     complete: list[tuple[int, Sequence[Window]]] = []
@@ -334,7 +332,7 @@ def _commit_windows(
 
 
 def put_complete(
-    connection: sqlite3.Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
+    connection: Connection, space: int, entries: Sequence[tuple[int, Sequence[Window]]]
 ) -> tuple[list[int], list[int]]:
     """Write the windows of each entry whose vectors are all stored. `entries` contains pairs of an entry number and its
     windows. Return two lists: the numbers of the written entries, and the numbers of the entries that lack a vector."""

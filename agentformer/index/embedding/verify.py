@@ -7,7 +7,6 @@ into the queue, so that they are embedded again.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +20,20 @@ from agentformer.index.embedding.windows import SHARES, WindowCutter
 from agentformer.records import change_feed
 from agentformer.records import vectors as store
 from agentformer.records.integrity import Findings
-from agentformer.records.integrity.verify import DamagedRow, lenient_text, readable_rows
+from agentformer.records.integrity.verify import DamagedRow, readable_rows
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space
-from agentformer.types import UNSEARCHED_KINDS, Embedder, MemoryEntry, RecordStore, Span
+from agentformer.types import (
+    UNSEARCHED_KINDS,
+    Connection,
+    Embedder,
+    MemoryEntry,
+    RecordStore,
+    Row,
+    Span,
+    Statement,
+    common,
+)
 
 _ENTRIES = 500  # read at a time
 _ROWS = 4_096  # vectors verified at a time
@@ -33,6 +42,46 @@ _MIN_GAP = 16  # if tokens are unknown, this many letters outside all windows ar
 _REPAIRED = 256  # number of entries changed in one transaction, so that other writers do not wait long
 _REASON = "its vectors were damaged"
 _REQUEUED = "embedded again as soon as the embedder is available"
+_UNUSED = Statement(
+    sqlite="SELECT count(*) FROM vectors WHERE NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)",
+    postgres="SELECT count(DISTINCT id) FROM vectors AS v WHERE NOT EXISTS "
+    "(SELECT 1 FROM windows AS w WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id)",
+)
+_OWNERS_OF_VECTORS = Statement(
+    sqlite="SELECT DISTINCT entry FROM windows WHERE vector IN (SELECT value FROM json_each(?))",
+    postgres="SELECT DISTINCT entry FROM windows WHERE vector = ANY(%s)",
+)
+_DELETE_WINDOWS_OF_VECTORS = Statement(
+    sqlite="DELETE FROM windows WHERE vector IN (SELECT value FROM json_each(?))",
+    postgres="DELETE FROM windows WHERE vector = ANY(%s)",
+)
+_DELETE_VECTORS = Statement(
+    sqlite="DELETE FROM vectors WHERE id IN (SELECT value FROM json_each(?))",
+    postgres="DELETE FROM vectors WHERE id = ANY(%s)",
+)
+_DELETE_WINDOWS = common("DELETE FROM windows WHERE entry = ?")
+_DELETE_WINDOWS_WITHOUT_SPACE = common("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
+_KINDS = Statement(
+    sqlite="SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))",
+    postgres="SELECT num, kind FROM entries WHERE num = ANY(%s)",
+)
+_SPACES = common("SELECT * FROM spaces")
+_WITHOUT_OWNER = common(
+    "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
+    "OR space NOT IN (SELECT id FROM spaces)"
+)
+_TEXTS = "SELECT num, id, content, context FROM entries WHERE num >"
+_SEARCHED_TEXTS = Statement(
+    sqlite=f"{_TEXTS} ? AND +{SEARCHED} ORDER BY num LIMIT {_ENTRIES}",
+    postgres=f"{_TEXTS} %s AND {SEARCHED} ORDER BY num LIMIT {_ENTRIES}",
+)
+_WITH_HASHES = "SELECT w.*, v.hash FROM windows AS w LEFT JOIN vectors AS v ON v.id = w.vector AND v.space = w.space"
+_WINDOWS = Statement(
+    sqlite=f"{_WITH_HASHES} WHERE w.entry BETWEEN ? AND ? AND w.space = ?",
+    postgres=f"{_WITH_HASHES} AND v.entry_namespace = w.entry_namespace "
+    "WHERE w.entry BETWEEN %s AND %s AND w.space = %s",
+)
+_QUEUED, _MOVING = common("SELECT entry FROM pending"), common("SELECT entry FROM moving")
 
 
 class _Window(NamedTuple):
@@ -99,7 +148,7 @@ class _Space:
 
 
 def verify_windows(
-    connection: sqlite3.Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
+    connection: Connection, embedder: Embedder | None, problem: str, damaged: Collection[int]
 ) -> Findings:
     """Verify the windows of each searchable entry. The windows must cover the text of the entry, and each window must
     have the vector of its text. An entry in the queue needs no windows. The key of each finding is the number of the
@@ -107,26 +156,26 @@ def verify_windows(
     unavailable. Entries with a number in `damaged` are not verified."""
     findings = Findings("windows", "each searched text is embedded completely, or waits to be embedded")
     findings.advice = "run `agentformer doctor --repair` to embed the entry again"
-    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+    with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         _verify_owners(connection, findings)
         active, building = active_space(connection), building_space(connection)
         if active is None:
-            _verify_space(connection, findings, _Space(0, _Model(None, ""), _queue(connection, "pending")), damaged)
+            _verify_space(connection, findings, _Space(0, _Model(None, ""), _queue(connection, _QUEUED)), damaged)
             return findings
         model = _Model(embedder, problem)
-        _verify_space(connection, findings, _Space(active[0], model, _queue(connection, "pending")), damaged)
+        _verify_space(connection, findings, _Space(active[0], model, _queue(connection, _QUEUED)), damaged)
         if model.missed:
             findings.note(
                 f"the texts of entries with a context line were not compared with their vectors, because the embedder "
                 f"is unavailable: {model.problem}"
             )
         if building is not None:
-            target = _Space(building[0], _Model(None, ""), _queue(connection, "moving"), moving=True)
+            target = _Space(building[0], _Model(None, ""), _queue(connection, _MOVING), moving=True)
             _verify_space(connection, findings, target, damaged)
     return findings
 
 
-def verify_vectors(connection: sqlite3.Connection) -> Findings:
+def verify_vectors(connection: Connection) -> Findings:
     """Verify that each vector has a correct checksum, the dimension of its embedding space, and the length 1. The key
     of each finding is a `DamagedRow` that contains the number of the vector."""
     findings = Findings("vectors", "each vector has the correct checksum, dimension and length")
@@ -143,9 +192,7 @@ def verify_vectors(connection: sqlite3.Connection) -> Findings:
                     rows.append(row)
             findings.looked_at += len(rows)
             _verify_rows(findings, rows, dimensions)
-        unused = connection.execute(
-            "SELECT count(*) FROM vectors WHERE NOT EXISTS (SELECT 1 FROM windows WHERE vector = vectors.id)"
-        ).fetchone()[0]
+        unused = connection.run(_UNUSED).fetchone()[0]
         if unused:
             findings.note(
                 f"{unused} vectors belong to no entry; an interrupted import or embedding uses them when it is "
@@ -159,13 +206,11 @@ def repair_vectors(database: RecordStore, findings: Findings) -> None:
     Put the entries of these windows into the embedding queue, so that they are embedded again."""
     numbers = [damaged.num for damaged in findings.keys if damaged.last == damaged.num]
     for batch in _batches(numbers):
-        chosen = "(SELECT value FROM json_each(?))"
-        parameters = [json.dumps(batch)]
         with database.writing() as connection:
-            rows = connection.execute(f"SELECT DISTINCT entry FROM windows WHERE vector IN {chosen}", parameters)
+            rows = connection.run(_OWNERS_OF_VECTORS, [batch])
             _requeue(connection, [row[0] for row in rows])
-            connection.execute(f"DELETE FROM windows WHERE vector IN {chosen}", parameters)
-            connection.execute(f"DELETE FROM vectors WHERE id IN {chosen}", parameters)
+            connection.run(_DELETE_WINDOWS_OF_VECTORS, [batch])
+            connection.run(_DELETE_VECTORS, [batch])
     findings.mark_repaired(len(numbers), f"the damaged vectors were deleted, and their texts are {_REQUEUED}")
 
 
@@ -174,16 +219,14 @@ def repair_windows(database: RecordStore, findings: Findings) -> None:
     for batch in _batches(findings.keys):
         with database.writing() as connection:
             missing = sorted(set(batch) - set(_requeue(connection, batch)))
-            connection.executemany("DELETE FROM windows WHERE entry = ?", ((num,) for num in missing))
-            connection.execute("DELETE FROM windows WHERE space NOT IN (SELECT id FROM spaces)")
+            connection.run_many(_DELETE_WINDOWS, ((num,) for num in missing))
+            connection.run(_DELETE_WINDOWS_WITHOUT_SPACE)
     findings.mark_repaired(len(findings.keys), f"these entries are {_REQUEUED}")
 
 
-def _requeue(connection: sqlite3.Connection, nums: Sequence[int]) -> list[int]:
+def _requeue(connection: Connection, nums: Sequence[int]) -> list[int]:
     """Put the searchable entries among `nums` into the queue. Return the numbers of all entries that exist."""
-    rows = connection.execute(
-        "SELECT num, kind FROM entries WHERE num IN (SELECT value FROM json_each(?))", [json.dumps(list(nums))]
-    ).fetchall()
+    rows = connection.run(_KINDS, [list(nums)]).fetchall()
     searched = [row["num"] for row in rows if row["kind"] not in UNSEARCHED_KINDS]
     store.put_pending(connection, searched, _REASON)
     add_to_move(connection, searched)
@@ -196,7 +239,7 @@ def _batches(numbers: Sequence[int]) -> Iterator[list[int]]:
         yield list(numbers[start : start + _REPAIRED])
 
 
-def _verify_rows(findings: Findings, rows: Sequence[sqlite3.Row], dimensions: Mapping[int, int]) -> None:
+def _verify_rows(findings: Findings, rows: Sequence[Row], dimensions: Mapping[int, int]) -> None:
     intact = []
     for row in rows:
         if problem := store.vector_damage(row["data"], row["checksum"], dimensions.get(row["space"])):
@@ -217,9 +260,9 @@ def _damaged_vector(num: int) -> DamagedRow:
     return DamagedRow("vectors", num, num, "")
 
 
-def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
+def _dimensions(connection: Connection) -> dict[int, int]:
     dimensions = {}
-    for row in connection.execute("SELECT * FROM spaces"):
+    for row in connection.run(_SPACES):
         try:
             dimensions[row["id"]] = decode_space(row).dimension
         except StoreDamaged:
@@ -227,18 +270,15 @@ def _dimensions(connection: sqlite3.Connection) -> dict[int, int]:
     return dimensions
 
 
-def _verify_owners(connection: sqlite3.Connection, findings: Findings) -> None:
-    rows = connection.execute(
-        "SELECT DISTINCT entry FROM windows WHERE entry NOT IN (SELECT num FROM entries) "
-        "OR space NOT IN (SELECT id FROM spaces)"
-    )
+def _verify_owners(connection: Connection, findings: Findings) -> None:
+    rows = connection.run(_WITHOUT_OWNER)
     findings.add_all(
         (f"some windows with the entry number {row[0]} belong to no entry, or to no embedding space", row[0])
         for row in rows
     )
 
 
-def _verify_space(connection: sqlite3.Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
+def _verify_space(connection: Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
     for entries in _searched_entries(connection, damaged):
         windows = _read_windows(connection, space.number, entries[0][0], entries[-1][0])
         findings.looked_at += 0 if space.moving else len(entries)
@@ -285,13 +325,10 @@ def _has_gap(content: str, windows: Sequence[_Window], model: _Model) -> bool:
     return any(start <= token.start and token.end <= end for start, end in gaps for token in visible)
 
 
-def _searched_entries(
-    connection: sqlite3.Connection, damaged: Collection[int]
-) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
+def _searched_entries(connection: Connection, damaged: Collection[int]) -> Iterator[Sequence[tuple[int, MemoryEntry]]]:
     """Yield all searchable entries in batches, in order of their number, with id, content and context only."""
-    query = f"SELECT num, id, content, context FROM entries WHERE num > ? AND +{SEARCHED} ORDER BY num LIMIT {_ENTRIES}"
     after = -1
-    while rows := connection.execute(query, [after]).fetchall():
+    while rows := connection.run(_SEARCHED_TEXTS, [after]).fetchall():
         after = rows[-1][0]
         entries = [
             (row[0], MemoryEntry(row[1], row[2], context=row[3]))
@@ -303,13 +340,8 @@ def _searched_entries(
             yield entries
 
 
-def _read_windows(connection: sqlite3.Connection, space: int, first: int, last: int) -> dict[int, list[_Window]]:
-    rows = connection.execute(
-        "SELECT w.*, v.hash FROM windows AS w "
-        "LEFT JOIN vectors AS v ON v.id = w.vector AND v.space = w.space "
-        "WHERE w.entry BETWEEN ? AND ? AND w.space = ?",
-        [first, last, space],
-    )
+def _read_windows(connection: Connection, space: int, first: int, last: int) -> dict[int, list[_Window]]:
+    rows = connection.run(_WINDOWS, [first, last, space])
     windows: dict[int, list[_Window]] = {}
     for row in rows:
         window = _Window(Span(row["span_start"], row["span_end"]), row["hash"], bool(store.window_damage(row)))
@@ -317,5 +349,5 @@ def _read_windows(connection: sqlite3.Connection, space: int, first: int, last: 
     return windows
 
 
-def _queue(connection: sqlite3.Connection, table: str) -> set[int]:
-    return {row[0] for row in connection.execute(f"SELECT entry FROM {table}")}
+def _queue(connection: Connection, query: Statement) -> set[int]:
+    return {row[0] for row in connection.run(query)}

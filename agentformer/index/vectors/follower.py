@@ -5,7 +5,6 @@ that another process has saved."""
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -35,10 +34,11 @@ from agentformer.index.vectors.training import BackgroundTrainer, Stopped
 from agentformer.records import change_feed
 from agentformer.records.integrity.files import temporary_path
 from agentformer.records.spaces import active_space
-from agentformer.types import Matrix, RecordStore, Vector
+from agentformer.types import Connection, Matrix, RecordStore, Vector, common
 
 log = logging.getLogger("agentformer")
 
+_NEWER = common("SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?")  # entries with newer windows
 _BATCH = 512  # number of changed entries that are applied in one step
 _DISCARD_SECONDS = 3.0  # seconds to wait for another process that is writing a snapshot, before the snapshot is deleted
 # A snapshot is written if this share of the entries has changed since the last one, so that a single addition to a
@@ -78,7 +78,7 @@ class _SavedIndex:
         found = snapshots.version(self._folder)
         return bool(found) and found != self._seen
 
-    def load(self, connection: sqlite3.Connection, space: int, dimension: int) -> Snapshot | None:
+    def load(self, connection: Connection, space: int, dimension: int) -> Snapshot | None:
         """Return the content of the snapshot. Return None if it is missing or invalid, or if it was written before the
         records were restored from a backup."""
         self._seen = snapshots.version(self._folder)
@@ -225,13 +225,12 @@ class VectorFollower:
         """Stop the background training. A second call has no effect."""
         self._trainer.close()
 
-    def _apply(self, connection: sqlite3.Connection, newest: int, space: int, dimension: int) -> None:
+    def _apply(self, connection: Connection, newest: int, space: int, dimension: int) -> None:
         index, unlisted = self._index, []
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
             if self._applied:  # the store may have returned to a former space, whose new windows are not in the feed
-                newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"
-                unlisted = [row[0] for row in connection.execute(newer, [index.newest_window, space])]
+                unlisted = [row[0] for row in connection.run(_NEWER, [index.newest_window, space])]
         elif self._applied >= newest:
             return
         if self._applied == 0 and len(index) == 0:
@@ -244,7 +243,7 @@ class VectorFollower:
         self._index = index
         self._applied, self._point = newest, change_feed.token_at(connection, newest)
 
-    def _build(self, connection: sqlite3.Connection, index: VectorIndex, space: int, dimension: int) -> None:
+    def _build(self, connection: Connection, index: VectorIndex, space: int, dimension: int) -> None:
         """Fill an empty index with all windows of the embedding space."""
         if count_windows(connection, space, _BUILD_TRAINED) < _BUILD_TRAINED:
             for windows in read_space(connection, space, dimension):
@@ -256,13 +255,13 @@ class VectorFollower:
 
         index.build(read_numbers(connection, space), read_vectors)
 
-    def _apply_changes(self, connection: sqlite3.Connection, index: VectorIndex, changed: Sequence[int]) -> None:
+    def _apply_changes(self, connection: Connection, index: VectorIndex, changed: Sequence[int]) -> None:
         for start in range(0, len(changed), _BATCH):
             batch = changed[start : start + _BATCH]
             windows = read_entries(connection, index.space, batch, index.dimension)
             index.change(np.array(batch, np.int64), *windows)
 
-    def _load(self, connection: sqlite3.Connection, space: int, dimension: int) -> VectorIndex:
+    def _load(self, connection: Connection, space: int, dimension: int) -> VectorIndex:
         """Return the index from the snapshot, or an empty index if no valid snapshot exists."""
         snapshot = self._saved.load(connection, space, dimension)
         self._applied = snapshot.seq if snapshot else 0
@@ -355,8 +354,8 @@ class VectorFollower:
             if self._index is not former:
                 return
             newest = max(change_feed.last_seq(connection), self._applied)
-            newer = "SELECT DISTINCT entry FROM windows WHERE id > ? AND space = ?"  # also windows without a change
-            unlisted = [row[0] for row in connection.execute(newer, [index.newest_window, index.space])]
+            # also windows without a change
+            unlisted = [row[0] for row in connection.run(_NEWER, [index.newest_window, index.space])]
             changed = list(dict.fromkeys([*unlisted, *change_feed.entries_since(connection, applied)]))
             self._apply_changes(connection, index, changed)
             index.queries = former.queries

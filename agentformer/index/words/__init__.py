@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -51,7 +50,7 @@ from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.integrity.files import delete
 from agentformer.settings.access import file_lock, make_folder
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import UNSEARCHED_KINDS, RecordStore
+from agentformer.types import UNSEARCHED_KINDS, Connection, RecordStore
 
 log = logging.getLogger("agentformer")
 
@@ -360,7 +359,7 @@ class WordIndex:
             if reached >= newest:
                 return
 
-    def _write_batch(self, connection: sqlite3.Connection, writer: Any, changes: Sequence[Change]) -> None:
+    def _write_batch(self, connection: Connection, writer: Any, changes: Sequence[Change]) -> None:
         """Write the entries of these changes. An entry with a number above `_highest` is not in the index, so it need
         not be deleted first."""
         view = self._view
@@ -374,7 +373,7 @@ class WordIndex:
                 writer.add_document(analyzed.document())
 
 
-def _analyze(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
+def _analyze(connection: Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
     """Return the terms of the entries with these numbers, without entries that are missing or never searched."""
     return {
         num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))

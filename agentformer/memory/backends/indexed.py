@@ -4,7 +4,6 @@ transaction of the records. A subclass opens the database and the indexes."""
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -22,6 +21,7 @@ from agentformer.rerankers import Reranking
 from agentformer.types import (
     AbsentDocument,
     Check,
+    Connection,
     Embedder,
     EmbeddingSpace,
     Hits,
@@ -32,16 +32,25 @@ from agentformer.types import (
     Reembedding,
     Scope,
     SpaceState,
+    Statement,
     StoreCheck,
     StoredVector,
     Use,
     Waiting,
+    common,
 )
 
 if TYPE_CHECKING:
     from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
     from agentformer.index.embedding.windows import Progress
 
+# The numbers of rows that a status shows.
+_COUNTS = {
+    "entries": common("SELECT count(*) FROM entries"),
+    "windows": common("SELECT count(*) FROM windows"),
+    "vectors": Statement("SELECT count(*) FROM vectors", "SELECT count(DISTINCT id) FROM vectors"),
+    "pending": common("SELECT count(*) FROM pending"),
+}
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -131,7 +140,7 @@ class StoredRecords:
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
         return self._read(records.latest, scope, limit)
 
-    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         with self._database.reading() as connection:
             return query(connection, *args, **options)
 
@@ -273,7 +282,7 @@ class IndexedBackend(StoredRecords):
         search, reranking = self._indexes.search.search, self._reranking
         return reranking.search(search, query) if reranking else search(query)
 
-    def _note_removal(self, connection: sqlite3.Connection) -> None:
+    def _note_removal(self, connection: Connection) -> None:
         """Record that the files of the indexes may contain the text of removed entries. These files must then be
         deleted, even if the process crashes before it has deleted them. `connection` is in the transaction that removes
         all entries of a scope."""
@@ -281,7 +290,7 @@ class IndexedBackend(StoredRecords):
     def _after_removal(self, removed: int) -> None:
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""
 
-    def _changing(self) -> AbstractContextManager[sqlite3.Connection]:
+    def _changing(self) -> AbstractContextManager[Connection]:
         """Return a context manager that yields a connection in a transaction, which may change the records. The search
         must be open before the first change of the records (see `Indexes.search`), so it is opened here."""
         _ = self._indexes.search
@@ -292,11 +301,10 @@ class IndexedBackend(StoredRecords):
         return self._indexes.embedding.try_embed(entries, progress)
 
 
-def record_status(connection: sqlite3.Connection, space: tuple[int, EmbeddingSpace] | None) -> dict[str, Any]:
+def record_status(connection: Connection, space: tuple[int, EmbeddingSpace] | None) -> dict[str, Any]:
     """Return JSON values: the numbers of records, and the description of `space`, the active embedding space."""
-    tables = ("entries", "windows", "vectors", "pending")
     return {
-        **{table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables},
+        **{table: connection.run(query).fetchone()[0] for table, query in _COUNTS.items()},
         "kinds": records.count_by_kind(connection),
         "changes": change_feed.last_seq(connection),
         "space": dataclasses.asdict(dataclasses.replace(space[1], fingerprint="")) if space else None,

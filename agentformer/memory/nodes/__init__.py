@@ -126,10 +126,10 @@ class Node(PeriodicThread):
         self._register()
         if held:
             with self._database.statements() as connection:
-                connection.run(_EXTEND, [held, self.micros, held])
+                connection.execute(_EXTEND, [held, self.micros, held])
         with self._database.statements() as connection:
             query = "DELETE FROM nodes WHERE ends_at < server_micros() - %s"
-            connection.run(query, [self.micros * _FORGOTTEN])
+            connection.execute(query, [self.micros * _FORGOTTEN])
 
     def close(self, seconds: float = 5.0) -> None:
         """Stop the thread, and remove the row of this node. Idempotent."""
@@ -138,22 +138,22 @@ class Node(PeriodicThread):
             joined, self._joined = self._joined, False
         if joined:
             with suppress(StoreError), self._database.statements() as connection:
-                connection.run("DELETE FROM nodes WHERE id = %s", [self.id])
+                connection.execute("DELETE FROM nodes WHERE id = %s", [self.id])
 
     def _register(self) -> None:
         host = f"{socket.gethostname()}:{os.getpid()}"
         with self._database.statements() as connection:
-            connection.run(_REGISTER, [self.id, host, self._role, self.micros])
+            connection.execute(_REGISTER, [self.id, host, self._role, self.micros])
 
 
 def take_lease(database: PostgresDatabase, name: str, holder: str, micros: int) -> bool:
     """Take or extend a lease for `micros` microseconds by the server's clock. Return False if another holder has it."""
     with database.statements() as connection:
-        rows = connection.run(_TAKE, [name, holder, micros, micros])
+        rows = connection.execute(_TAKE, [name, holder, micros, micros])
         return rows.fetchone() is not None
 
 
 def release_lease(database: PostgresDatabase, name: str, holder: str) -> None:
     """End the lease `name` if `holder` has it."""
     with database.statements() as connection:
-        connection.run("DELETE FROM leases WHERE name = %s AND holder = %s", [name, holder])
+        connection.execute("DELETE FROM leases WHERE name = %s AND holder = %s", [name, holder])

@@ -46,19 +46,19 @@ class DatabaseFiles:
         """Store a file, and replace a file with the same name."""
         parts = [data[start : start + _PART] for start in range(0, max(len(data), 1), _PART)]
         with self._database.statements() as connection:
-            connection.run(_PUT, [name, len(parts), name, parts])
+            connection.execute(_PUT, [name, len(parts), name, parts])
 
     def get(self, name: str) -> bytes | None:
         """Return the bytes of a file, or None if there is no such file."""
         with self._database.statements() as connection:
-            rows = connection.run("SELECT data FROM files WHERE name = %s ORDER BY part", [name]).fetchall()
+            rows = connection.execute("SELECT data FROM files WHERE name = %s ORDER BY part", [name]).fetchall()
         return b"".join(bytes(row[0]) for row in rows) if rows else None
 
     def sha256(self, name: str) -> str:
         """Return the SHA-256 of a file, or "" if there is no such file. The server computes it."""
         query = "SELECT encode(sha256(string_agg(data, ''::bytea ORDER BY part)), 'hex') FROM files WHERE name = %s"
         with self._database.statements() as connection:
-            return str(connection.run(query, [name]).fetchone()[0] or "")
+            return str(connection.execute(query, [name]).fetchone()[0] or "")
 
     def sizes(self, prefix: str) -> dict[str, int]:
         """Return the size in bytes of each file whose name begins with `prefix`, by name."""
@@ -66,12 +66,12 @@ class DatabaseFiles:
             "SELECT name, sum(octet_length(data)) FROM files WHERE starts_with(name, %s) GROUP BY name ORDER BY name"
         )
         with self._database.statements() as connection:
-            return {row[0]: int(row[1]) for row in connection.run(query, [prefix])}
+            return {row[0]: int(row[1]) for row in connection.execute(query, [prefix])}
 
     def delete(self, *names: str) -> None:
         """Delete files. Missing files are ignored."""
         with self._database.statements() as connection:
-            connection.run("DELETE FROM files WHERE name = ANY(%s)", [list(names)])
+            connection.execute("DELETE FROM files WHERE name = ANY(%s)", [list(names)])
 
 
 class DatabaseKeys:
@@ -146,13 +146,13 @@ class NodeLocks:
         """Return the locks whose name begins with `prefix`: a dictionary of name -> whether the lock is held."""
         query = "SELECT substr(name, %s), ends_at > server_micros() FROM leases WHERE starts_with(name, %s) ORDER BY 1"
         with self._database.statements() as connection:
-            return {row[0]: bool(row[1]) for row in connection.run(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
+            return {row[0]: bool(row[1]) for row in connection.execute(query, [len(_PREFIX) + 1, _PREFIX + prefix])}
 
     def forget(self, name: str) -> None:
         """Delete a lock that is not held, so that `states` no longer lists it."""
         with self._database.statements() as connection:
             query = "DELETE FROM leases WHERE name = %s AND ends_at <= server_micros()"
-            connection.run(query, [_PREFIX + name])
+            connection.execute(query, [_PREFIX + name])
 
     def exclusive(self, name: str) -> AbstractContextManager[object]:
         """Return a context manager that waits until a lock is free, and then holds it until the end of the context. The
@@ -174,7 +174,7 @@ class NodeLock:
         self.node.end(self.holder)
         query = "UPDATE leases SET ends_at = 0 WHERE name = %s AND holder = %s"
         with suppress(StoreError), self.database.statements() as connection:
-            connection.run(query, [self.name, self.holder])
+            connection.execute(query, [self.name, self.holder])
 
 
 class Listener:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import create_empty
 
 if sys.platform != "win32":
@@ -51,7 +52,7 @@ _LOCKS_AT, _LOCKS = 0x40000000, 512
 FileIdentity = tuple[int, int]  # device and inode; another file at the same path has another identity
 
 
-class GuardedConnection(sqlite3.Connection):
+class GuardedConnection(SqliteConnection):
     """A connection that can detect whether its open file was removed, replaced or moved."""
 
     path: Path
@@ -249,7 +250,7 @@ def exclusive(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[sqlite3.Connection]:
+def transaction(connection: GuardedConnection, begin: str = "BEGIN IMMEDIATE") -> Iterator[GuardedConnection]:
     """Run a transaction that begins with the SQL statement `begin`. The default statement acquires the write lock. The
     transaction is committed at the end of the block, or rolled back after any error, including Ctrl-C. Raises
     `StoreError` if the database file or its write-ahead log was removed or replaced."""

@@ -25,6 +25,7 @@ from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
 from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import opener
 
 
@@ -101,7 +102,7 @@ class _Replacement:
         Database(self._new).close()  # creates the tables
         with (
             closing(Pages(self._copy, wal_path(self._copy))) as pages,
-            closing(sqlite3.connect(self._new, isolation_level=None)) as target,
+            closing(sqlite3.connect(self._new, isolation_level=None, factory=SqliteConnection)) as target,
         ):
             target.row_factory = sqlite3.Row
             rescue = Rescue(pages, target, quarantine)

@@ -23,14 +23,22 @@ from agentformer.records.codec import CHECKED, from_state
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.files import sync_folder
-from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact, lenient_text
+from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import opener
-from agentformer.types import RecordStore
+from agentformer.types import RecordStore, common
 
 _MAX_ROWS = 1_000  # deleted in one transaction
 # SQLite cannot remove damaged metadata from these indexes.
 _JSON_INDEXES = ("entries_by_sha256", "entries_by_name", "entries_by_origin")
 DAMAGED = "its checksum differs, or it cannot be decoded"
+_SUMMARY = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
+_MEND_LINK = common(
+    f"UPDATE entries SET archived_at = coalesce(archived_at, ({_SUMMARY})), "
+    f"archived_by = CASE WHEN EXISTS ({_SUMMARY}) THEN archived_by END WHERE num = ?"
+)
+_MAKE_LIVE = common("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL")
+_END_LEASE = common("DELETE FROM leases WHERE name = ?")
 PARTS = ("chunk", "page")  # not lost, because a document that lacks parts is ingested again from its file
 
 
@@ -100,7 +108,7 @@ def metadata(database: Database, findings: Findings, quarantine: Quarantine) -> 
     description of a space is damaged, the vectors of this space are deleted. A damaged metadata value may have been a
     request to erase deleted text from the index files. To be safe, a new request is recorded."""
     for damaged in findings.keys:
-        with database.writing() as connection, lenient_text(connection):
+        with database.writing() as connection, connection.lenient_text():
             column, key = ("key", damaged.key) if damaged.table == "meta" else ("id", damaged.num)
             for row in connection.execute(f"SELECT * FROM {damaged.table} WHERE {column} = ?", [key]).fetchall():
                 quarantine.add(damaged.table, dict(row), damaged.why)
@@ -130,10 +138,10 @@ def entries(database: Database, findings: Findings, quarantine: Quarantine) -> N
         findings.mark_repaired(1, f"{from_pages}{findings.mended + 1 - restored} moved to {quarantine.path.name}")
 
 
-def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quarantine) -> tuple[bool, int]:
+def _repair_entry(connection: SqliteConnection, num: int, quarantine: Quarantine) -> tuple[bool, int]:
     """Restore an entry, or move it to the quarantine file. Return whether it was restored, and the number of lost
     rows."""
-    with lenient_text(connection):
+    with connection.lenient_text():
         row = connection.execute("SELECT * FROM entries WHERE num = ?", [num]).fetchone()
         if row is None or is_intact(row):
             return True, 0
@@ -152,7 +160,7 @@ def _repair_entry(connection: sqlite3.Connection, num: int, quarantine: Quaranti
     return False, len(versions) + (row["kind"] not in PARTS)
 
 
-def content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str | None:
+def content_from_page(connection: SqliteConnection, row: sqlite3.Row) -> str | None:
     """Return the text of a damaged chunk, read from the page to which the chunk belongs. Return None if the text on the
     page does not match the checksum of the chunk."""
     if row["kind"] != "chunk" or row["checksum"] is None:
@@ -168,7 +176,7 @@ def content_from_page(connection: sqlite3.Connection, row: sqlite3.Row) -> str |
     return content if checksums.of_values([values[name] for name in CHECKED]) == row["checksum"] else None
 
 
-def _remove(connection: sqlite3.Connection, num: int) -> None:
+def _remove(connection: SqliteConnection, num: int) -> None:
     """Delete a damaged entry. If its metadata are not valid JSON, SQLite cannot remove them from the metadata indexes,
     so these indexes are dropped and created again."""
     indexes: list[sqlite3.Row] = []
@@ -188,7 +196,7 @@ def history(database: Database, findings: Findings, quarantine: Quarantine) -> N
     for damaged in findings.keys:
         if damaged.is_range:
             continue
-        with database.writing() as connection, lenient_text(connection):
+        with database.writing() as connection, connection.lenient_text():
             entry = connection.execute("SELECT id FROM entries WHERE num = ?", [damaged.num]).fetchone()
             for row in connection.execute("SELECT * FROM history WHERE entry = ?", [damaged.num]).fetchall():
                 try:
@@ -206,13 +214,8 @@ def links(database: RecordStore, findings: Findings, quarantine: Quarantine | No
     archive the original. If the summary is archived or missing, make the original live (not archived) again."""
     for num in findings.keys:
         with database.writing() as connection:
-            summary = "SELECT created_at FROM entries AS s WHERE s.id = entries.archived_by AND s.archived_at IS NULL"
-            connection.execute(
-                f"UPDATE entries SET archived_at = coalesce(archived_at, ({summary})), "
-                f"archived_by = CASE WHEN EXISTS ({summary}) THEN archived_by END WHERE num = ?",
-                [num],
-            )
-            connection.execute("UPDATE entries SET archived_at = NULL WHERE num = ? AND archived_by IS NULL", [num])
+            connection.run(_MEND_LINK, [num])
+            connection.run(_MAKE_LIVE, [num])
             change_feed.append(connection, [num])
     how = "entries whose summary is missing or archived were made live again, and the other entries were archived"
     findings.mark_repaired(len(findings.keys), how)
@@ -223,7 +226,7 @@ def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine
     (see `supersession.is_lost`). In a cycle of entries that supersede each other, only the newest entry is made
     current, because the chains of the other entries then end at this entry."""
     for entry_id in findings.keys:
-        with database.writing() as connection, lenient_text(connection):
+        with database.writing() as connection, connection.lenient_text():
             find = supersession.finder(connection)
             entry = find(entry_id)
             if entry is not None and supersession.is_lost(entry, find, set()):
@@ -251,7 +254,7 @@ def changes(database: Database, findings: Findings, quarantine: Quarantine) -> N
 def leases(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
     """End the leases that a process with a wrong clock took, because they would last too long."""
     with database.writing() as connection:
-        connection.executemany("DELETE FROM leases WHERE name = ?", ((name,) for name in findings.keys))
+        connection.run_many(_END_LEASE, ((name,) for name in findings.keys))
     findings.mark_repaired(findings.found, "the lease was ended")
 
 

@@ -22,6 +22,7 @@ from agentformer.records.integrity.repair import DAMAGED, PARTS, Quarantine, con
 from agentformer.records.integrity.verify import is_intact
 from agentformer.records.integrity.write_ahead_log import store_former_wal
 from agentformer.records.spaces import decode_space
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.vectors import vector_damage, window_damage
 
 _GROUP = 2_000  # rows written in one transaction
@@ -59,7 +60,7 @@ _UNUSED = (
 class Rescue:
     """Copies the readable rows of a damaged file into a new database."""
 
-    def __init__(self, pages: Pages, target: sqlite3.Connection, quarantine: Quarantine) -> None:
+    def __init__(self, pages: Pages, target: SqliteConnection, quarantine: Quarantine) -> None:
         self._pages, self._target, self._quarantine = pages, target, quarantine
         self.entries = 0
         self._found = False  # a row of this package

@@ -11,7 +11,7 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreDamaged
@@ -22,6 +22,8 @@ from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_
 from agentformer.records.integrity.file_guard import is_damage
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.types import Connection, Row, Statement, common
 
 # SQLite's messages about a damaged index, which a repair rebuilds from the rows
 _INDEX_WORDS = ("index", "non-unique entry")
@@ -38,6 +40,20 @@ _MISSING = (
     "SELECT id FROM entries INDEXED BY entries_by_id INTERSECT SELECT id FROM entries INDEXED BY entries_by_tier "
     "EXCEPT SELECT id FROM entries NOT INDEXED"
 )
+_BAD_LINKS = "e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
+_LINKS = Statement(
+    sqlite="SELECT e.num, e.id, e.archived_by, e.archived_at, s.num, s.archived_at FROM entries AS e "
+    f"LEFT JOIN entries AS s ON s.id = e.archived_by AND +s.namespace = e.namespace WHERE {_BAD_LINKS}",
+    postgres="SELECT e.num, e.id, e.archived_by, e.archived_at, s.num, s.archived_at FROM entries AS e "
+    f"LEFT JOIN entries AS s ON s.id = e.archived_by AND s.namespace = e.namespace WHERE {_BAD_LINKS}",
+)
+_UNLISTED = common(
+    "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
+)
+_ENDS = common("SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)")
+_LONG_LEASES = common("SELECT name FROM leases WHERE ends_at - ? > micros + ?")
+_ID = common("SELECT id FROM entries WHERE num = ?")
+_META = common("SELECT * FROM meta")
 
 
 class DamagedRow(NamedTuple):
@@ -54,7 +70,7 @@ class DamagedRow(NamedTuple):
         return self.last > self.num
 
 
-def database(connection: sqlite3.Connection) -> Findings:
+def database(connection: SqliteConnection) -> Findings:
     """Run SQLite's own check of the database file, and check that rows do not refer to missing rows. The key of a
     finding is "index" for a damaged index, "pages" for other damage of the file, and "unread" if another error stopped
     the check. For a row that refers to a missing row, the key is the name of its table."""
@@ -84,7 +100,7 @@ def _key_of(problem: str) -> str:
     return "index" if any(word in problem for word in _INDEX_WORDS) else "pages"
 
 
-def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list[str]:
+def _sqlite_problems(connection: SqliteConnection, findings: Findings) -> list[str]:
     """Return the messages of SQLite's own check. If the metadata of an entry are damaged, SQLite cannot check the table
     `entries`, so only the other tables are checked. A separate check reports the damaged metadata."""
     try:
@@ -99,19 +115,19 @@ def _sqlite_problems(connection: sqlite3.Connection, findings: Findings) -> list
     return [str(row[0]) for row in rows if row[0] != "ok"]
 
 
-def entries(connection: sqlite3.Connection) -> Findings:
+def entries(connection: Connection) -> Findings:
     """Check the checksums of all entries. The keys of the findings are `DamagedRow` objects."""
     findings = Findings("entries", "each entry has the correct checksum")
     return _check_rows(connection, findings, damaged_entries, "entries")
 
 
-def history(connection: sqlite3.Connection) -> Findings:
+def history(connection: Connection) -> Findings:
     """Check the checksums of all former versions of entries. The keys of the findings are `DamagedRow` objects."""
     findings = Findings("history", "each former version of an entry has the correct checksum")
     return _check_rows(connection, findings, damaged_history, "history")
 
 
-def metadata(connection: sqlite3.Connection) -> Findings:
+def metadata(connection: Connection) -> Findings:
     """Check the checksums of the store's metadata and of the descriptions of its embedding spaces. The keys of the
     findings are `DamagedRow` objects."""
     findings = Findings("facts", "each value that describes the memory itself has the correct checksum")
@@ -119,9 +135,9 @@ def metadata(connection: sqlite3.Connection) -> Findings:
 
 
 def _check_rows(
-    connection: sqlite3.Connection,
+    connection: Connection,
     findings: Findings,
-    damaged: Callable[[sqlite3.Connection], Iterator[DamagedRow]],
+    damaged: Callable[[Connection], Iterator[DamagedRow]],
     *tables: str,
 ) -> Findings:
     with findings.reading(sqlite3.DatabaseError):
@@ -130,19 +146,14 @@ def _check_rows(
     return findings
 
 
-def links(connection: sqlite3.Connection) -> Findings:
+def links(connection: Connection) -> Findings:
     """Check the originals of summaries, which are the entries with a value in `archived_by`. The original must be
     archived, and the summary must exist in the same namespace and must not be archived. The keys of the findings are
     the row numbers of the originals that fail this check."""
     findings = Findings("links", "each entry that a summary replaces is archived")
-    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+    with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE archived_by IS NOT NULL")
-        rows = connection.execute(
-            "SELECT e.num, e.id, e.archived_by, e.archived_at, s.num, s.archived_at FROM entries AS e "
-            "LEFT JOIN entries AS s ON s.id = e.archived_by AND +s.namespace = e.namespace "
-            "WHERE e.archived_by IS NOT NULL AND (s.num IS NULL OR s.archived_at IS NOT NULL OR e.archived_at IS NULL)"
-        )
-        for num, entry, summary, archived, summary_num, _ in rows:
+        for num, entry, summary, archived, summary_num, _ in connection.run(_LINKS):
             problem = "the summary is archived" if archived else "the entry is not archived"
             if summary_num is None:
                 problem = "the summary is missing"
@@ -150,13 +161,13 @@ def links(connection: sqlite3.Connection) -> Findings:
     return findings
 
 
-def superseded(connection: sqlite3.Connection) -> Findings:
+def superseded(connection: Connection) -> Findings:
     """Check that no superseded entry is lost. An entry is lost if searches find none of its successors (see
     `supersession.is_lost`). The keys of the findings are the ids of the lost entries."""
     findings = Findings(
         "superseded", "each superseded entry leads to an entry that searches find, or that a summary replaces"
     )
-    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+    with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
         for entry in supersession.lost_entries(connection):
             successor = f"{entry.superseded_by}, which is missing or archived, or leads back to it"
@@ -164,50 +175,47 @@ def superseded(connection: sqlite3.Connection) -> Findings:
     return findings
 
 
-def changes(connection: sqlite3.Connection) -> Findings:
+def changes(connection: Connection) -> Findings:
     """Check that the change feed, which indexes read, lists every entry. The keys of the findings are the row numbers
     of the missing entries. The key 0 means that the newest change and the newest token do not belong together."""
     findings = Findings("changes", "each entry is in the list of changes, which the indexes follow")
-    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+    with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "changes")
-        query = "SELECT num, id FROM entries WHERE NOT EXISTS (SELECT 1 FROM changes WHERE changes.entry = entries.num)"
-        rows = connection.execute(query)
         findings.add_all(
-            (f"entry {row[1]} is not in the change feed, so searches may not find the entry", row[0]) for row in rows
+            (f"entry {row[1]} is not in the change feed, so searches may not find the entry", row[0])
+            for row in connection.run(_UNLISTED)
         )
-        last_change, last_token = connection.execute(
-            "SELECT coalesce((SELECT max(seq) FROM changes), 0), coalesce((SELECT max(seq) FROM points), 0)"
-        ).fetchone()
+        last_change, last_token = connection.run(_ENDS).fetchone()
         if last_change != last_token:
             findings.add(f"the newest change is {last_change}, but the newest token belongs to change {last_token}", 0)
     return findings
 
 
-def leases(connection: sqlite3.Connection) -> Findings:
+def leases(connection: Connection) -> Findings:
     """Check that no lease has more time left than its full duration. Such a lease was taken by a process with a wrong
     clock. The keys of the findings are the names of leases."""
     findings = Findings("leases", "each lease (the lock of a running task) ends in time")
-    with lenient_text(connection), findings.reading(sqlite3.DatabaseError):
+    with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "leases")
         moment = time.time_ns() // 1_000
-        rows = connection.execute("SELECT name FROM leases WHERE ends_at - ? > micros + ?", [moment, _CLOCK_TOLERANCE])
         findings.add_all(
-            (f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0]) for row in rows
+            (f"the lease {row[0]} was taken by a process with a clock that was ahead", row[0])
+            for row in connection.run(_LONG_LEASES, [moment, _CLOCK_TOLERANCE])
         )
     return findings
 
 
-def damaged_entries(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+def damaged_entries(connection: Connection) -> Iterator[DamagedRow]:
     """Yield the damaged entries in order of their row numbers."""
     return _damaged_rows(connection, _check_entry, "entries", "num")
 
 
-def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+def damaged_history(connection: Connection) -> Iterator[DamagedRow]:
     """Yield the damaged former versions of entries, in order of the row numbers of these entries."""
 
-    def check(row: sqlite3.Row) -> None:
+    def check(row: Row) -> None:
         with suppress(sqlite3.DatabaseError):  # `damaged_entries` reports an unreadable entry
-            entry = connection.execute("SELECT id FROM entries WHERE num = ?", [row["entry"]]).fetchone()
+            entry = connection.run(_ID, [row["entry"]]).fetchone()
             try:
                 from_state(row, str(entry[0]) if entry else "")
             except StoreDamaged as error:
@@ -216,10 +224,10 @@ def damaged_history(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
     return _damaged_rows(connection, check, "history", "entry", "version")
 
 
-def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
+def damaged_metadata(connection: Connection) -> Iterator[DamagedRow]:
     """Yield the damaged descriptions of embedding spaces and the damaged values of the table `meta`."""
     yield from _damaged_rows(connection, decode_space, "spaces", "id")
-    for row in read_page(connection, "SELECT * FROM meta", [])[0]:
+    for row in read_page(connection, _META, [])[0]:
         try:
             check_value(row)
         except StoreDamaged as error:
@@ -227,7 +235,7 @@ def damaged_metadata(connection: sqlite3.Connection) -> Iterator[DamagedRow]:
 
 
 def _damaged_rows(
-    connection: sqlite3.Connection, check: Callable[[sqlite3.Row], object], table: str, *key: str
+    connection: Connection, check: Callable[[Row], object], table: str, *key: str
 ) -> Iterator[DamagedRow]:
     """Yield each row for which `check` raises `StoreDamaged`. Where rows cannot be read at all, yield the range of
     their row numbers."""
@@ -241,10 +249,13 @@ def _damaged_rows(
             yield DamagedRow(table, row[key[0]], row[key[0]], str(error))
 
 
-def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iterator[sqlite3.Row | DamagedRow]:
+def readable_rows(connection: Connection, table: str, *key: str) -> Iterator[Row | DamagedRow]:
     """Yield all readable rows in order of their key, and a `DamagedRow` for each range with unreadable rows."""
     order = ", ".join(key)
-    query = f"SELECT * FROM {table} WHERE ({order}) >= ({', '.join('?' * len(key))}) ORDER BY {order} LIMIT {_PAGE}"
+    marks = ", ".join("?" * len(key))
+    from_start = common(f"FROM {table} WHERE ({order}) >= ({marks}) ORDER BY {order} LIMIT {_PAGE}")
+    # in PostgreSQL, several namespaces may have a copy of a vector, all with the same id
+    query = Statement(f"SELECT * {from_start.sqlite}", f"SELECT DISTINCT ON ({order}) * {from_start.postgres}")
     start: list[Any] = [-_MAX_NUM] * len(key)
     while True:
         rows, problem = read_page(connection, query, start)
@@ -266,9 +277,9 @@ def readable_rows(connection: sqlite3.Connection, table: str, *key: str) -> Iter
         start = [following, *[-_MAX_NUM] * (len(key) - 1)]
 
 
-def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: int) -> int:
+def _readable_from(connection: Connection, table: str, key: str, start: int) -> int:
     """Return a row number above `start` from which rows can be read again, or `_MAX_NUM` if there is no such number."""
-    query = f"SELECT * FROM {table} WHERE {key} >= ? ORDER BY {key} LIMIT 1"
+    query = common(f"SELECT * FROM {table} WHERE {key} >= ? ORDER BY {key} LIMIT 1")
 
     def is_readable(num: int) -> bool:
         rows, problem = read_page(connection, query, [num])
@@ -286,13 +297,13 @@ def _readable_from(connection: sqlite3.Connection, table: str, key: str, start: 
     return high
 
 
-def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> tuple[list[sqlite3.Row], str]:
+def read_page(connection: Connection, query: Statement, values: list[Any]) -> tuple[list[Row], str]:
     """Return the rows of a query before the first damaged row, and the message of the error, or "". Raises
     `sqlite3.DatabaseError` for an error that is no damage, such as a read that failed."""
-    rows: list[sqlite3.Row] = []
-    with lenient_text(connection):
+    rows: list[Row] = []
+    with connection.lenient_text():
         try:
-            cursor = connection.execute(query, values)
+            cursor = connection.run(query, values)
             while (row := cursor.fetchone()) is not None:
                 rows.append(row)
         except UnicodeDecodeError as error:  # of a damaged name in the schema
@@ -304,26 +315,7 @@ def read_page(connection: sqlite3.Connection, query: str, values: list[Any]) -> 
     return rows, ""
 
 
-@contextmanager
-def lenient_text(connection: sqlite3.Connection) -> Iterator[None]:
-    """Make the connection return bytes for a text that is not UTF-8, until the end of the context. Such bytes never
-    match a checksum, so the damage is detected."""
-    former: Any = connection.text_factory
-    connection.text_factory = _decode_or_keep
-    try:
-        yield
-    finally:
-        connection.text_factory = former
-
-
-def _decode_or_keep(data: bytes) -> str | bytes:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return data
-
-
-def is_intact(entry: sqlite3.Row) -> bool:
+def is_intact(entry: Row) -> bool:
     """Return whether a row of `entries` is undamaged. The caller must have read the row inside the context
     `lenient_text`."""
     try:
@@ -333,7 +325,7 @@ def is_intact(entry: sqlite3.Row) -> bool:
     return True
 
 
-def _check_entry(entry: sqlite3.Row) -> None:
+def _check_entry(entry: Row) -> None:
     from_row(entry)
     if any(isinstance(value, bytes) for value in entry):  # `lenient_text` could not decode it
         raise damage_error(entry_name(entry["id"]), "one of its texts is not UTF-8")
@@ -344,5 +336,5 @@ def _text(row: DamagedRow) -> str:
     return f"{rows} from number {row.num} on: {row.why}" if row.is_range else row.why.partition(f"; {ADVICE}")[0]
 
 
-def _count(connection: sqlite3.Connection, rows: str) -> int:
-    return int(connection.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
+def _count(connection: Connection, rows: str) -> int:
+    return int(connection.run(common(f"SELECT count(*) FROM {rows}")).fetchone()[0])

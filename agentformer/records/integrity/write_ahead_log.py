@@ -27,6 +27,7 @@ from agentformer.records import meta
 from agentformer.records.integrity.file_guard import exclusive, file_size, wal_path
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.integrity.frames import Log, read_log
+from agentformer.records.sqlite.connection import SqliteConnection
 
 log = logging.getLogger("agentformer")
 
@@ -102,7 +103,7 @@ def wal_header(wal: Path) -> str:
         return ""
 
 
-def store_former_wal(connection: sqlite3.Connection, header: str) -> None:
+def store_former_wal(connection: SqliteConnection, header: str) -> None:
     """Record the header of the damaged database's log in the new database, because this log may still be in the
     folder."""
     meta.set_value(connection, _FORMER_WAL, header)

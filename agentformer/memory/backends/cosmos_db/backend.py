@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -32,12 +31,15 @@ from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
 from agentformer.records import entries as records
 from agentformer.records.database import Database
-from agentformer.records.scopes import SEARCHED, searchable_numbers, where
+from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.scopes import searchable_numbers, where
 from agentformer.settings import Settings
 from agentformer.types import (
     UNSEARCHED_KINDS,
     Check,
+    Connection,
     Embedder,
     Hit,
     Hits,
@@ -206,7 +208,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             self._database.erasures = False
             self._secure_delete.run()
 
-    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         self._refresh()
         return super()._read(query, *args, **options)
 
@@ -260,7 +262,7 @@ def search_query(
     return ServerQuery(text, parameters)
 
 
-def select_scope(connection: sqlite3.Connection, scope: Scope) -> ServerQuery | None:
+def select_scope(connection: SqliteConnection, scope: Scope) -> ServerQuery | None:
     """Return the SQL condition for the items of a scope, and its parameters, or None if the scope is empty. The local
     copy decides which entries are in the scope, and the query names them by number, or names the other entries of the
     namespace if these are fewer. If both lists are too long, the condition selects the whole namespace, and the caller
@@ -285,7 +287,7 @@ def select_scope(connection: sqlite3.Connection, scope: Scope) -> ServerQuery | 
     return ServerQuery(" AND ".join(parts), values) if inside else None
 
 
-def _some_numbers(connection: sqlite3.Connection, scope: Scope) -> list[int]:
+def _some_numbers(connection: SqliteConnection, scope: Scope) -> list[int]:
     """Return the numbers of the entries of a scope that a search may return, or only more than `_MAX_READ` of them."""
     condition, values = where(scope)
     query = f"SELECT num FROM entries WHERE {condition} AND {SEARCHED} LIMIT ?"

@@ -12,12 +12,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import sqlite3
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from agentformer.errors import TooLarge
+from agentformer.records.sqlite.connection import SqliteConnection
 
 Item = dict[str, Any]
 
@@ -67,7 +67,7 @@ class RowKey(NamedTuple):
 
 
 def read_item(
-    connection: sqlite3.Connection, key: RowKey, seq: int, change: int, *, searched: bool = False
+    connection: SqliteConnection, key: RowKey, seq: int, change: int, *, searched: bool = False
 ) -> Item | None:
     """Return the item that stores a row in the container, or None if the row does not exist. `seq` is the number of the
     transaction that writes the item. `change` is the number of the last transaction that changed indexed data of the
@@ -104,7 +104,7 @@ def read_item(
     return item
 
 
-def _searched(connection: sqlite3.Connection, key: RowKey, row: Mapping[str, Any]) -> Item:
+def _searched(connection: SqliteConnection, key: RowKey, row: Mapping[str, Any]) -> Item:
     """Return the fields that searches in the mode `server` need, for a window or for an entry without windows. Return
     {} for other rows."""
     if key.type == "history":
@@ -158,7 +158,7 @@ def _encode(value: Any) -> Any:
     return value
 
 
-def _queued(connection: sqlite3.Connection, queue: str, num: int) -> Item | None:
+def _queued(connection: SqliteConnection, queue: str, num: int) -> Item | None:
     row = connection.execute(f"SELECT * FROM {queue} WHERE entry = ?", [num]).fetchone()
     return {name: _encode(row[name]) for name in row.keys() if name != "entry"} if row else None  # noqa: SIM118
 

@@ -32,6 +32,7 @@ from agentformer.records import change_feed
 from agentformer.records.database import Database
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import GuardedConnection
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.vectors import delete_unused_vectors
 from agentformer.types import Check
 
@@ -106,7 +107,7 @@ class ReplicaDatabase(Database):
                 self._follow(head)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[SqliteConnection]:
         """Yield a connection in a transaction. No other node writes at the same time. At the end of the context, the
         transaction is committed in the container, and then in the local copy. After an error, nothing has changed."""
         with self._mutex:
@@ -193,7 +194,7 @@ class ReplicaDatabase(Database):
             self.erasures |= following.erasures
         self._known = _known(head)
 
-    def _commit(self, connection: sqlite3.Connection, writer: Writer) -> None:
+    def _commit(self, connection: SqliteConnection, writer: Writer) -> None:
         changes = list(_changes(connection, writer.head.last + 1, searched=self._searched))
         connection.execute("DELETE FROM dirty")
         if not changes:
@@ -204,7 +205,7 @@ class ReplicaDatabase(Database):
         _write_state(connection, _known(writer.head))
 
 
-def _watch(connection: sqlite3.Connection) -> None:
+def _watch(connection: SqliteConnection) -> None:
     """Make the connection record the keys of all rows that it changes (see `_triggers`). Do nothing if the database has
     no tables yet."""
     query = "SELECT count(*) FROM sqlite_master WHERE name = 'absent_documents'"
@@ -226,7 +227,7 @@ def _finish(writer: Writer) -> None:
         log.warning("Items of a committed write are missing; the next write to Cosmos DB writes them: %s", error)
 
 
-def _changes(connection: sqlite3.Connection, seq: int, *, searched: bool) -> Iterator[Change]:
+def _changes(connection: SqliteConnection, seq: int, *, searched: bool) -> Iterator[Change]:
     """Yield the items of all rows that the transaction has changed. If `searched` is True, the items of the windows of
     a changed entry are included, because they contain fields of the entry."""
     keys: dict[RowKey, None] = {}
@@ -256,7 +257,7 @@ def _changes(connection: sqlite3.Connection, seq: int, *, searched: bool) -> Ite
         yield Change(item, fresh=item["pk"] != partition)
 
 
-def _clear(connection: sqlite3.Connection) -> None:
+def _clear(connection: SqliteConnection) -> None:
     """Delete all rows of the local copy, because the container was replaced by another one or by an older one."""
     change_feed.append(connection, [row[0] for row in connection.execute("SELECT num FROM entries").fetchall()])
     for table in ("windows", "vectors", "entries", "spaces", "leases", "absent_documents", "replica_items"):
@@ -265,12 +266,12 @@ def _clear(connection: sqlite3.Connection) -> None:
     connection.execute(f"DELETE FROM meta WHERE key NOT IN ({marks})", LOCAL_META)
 
 
-def _read_state(connection: sqlite3.Connection) -> _Known:
+def _read_state(connection: SqliteConnection) -> _Known:
     rows: Mapping[str, str] = dict(connection.execute("SELECT key, value FROM replica_state").fetchall())
     return _Known(rows["store"], int(rows["last"]), rows["commit"]) if rows else _Known()
 
 
-def _write_state(connection: sqlite3.Connection, known: _Known) -> None:
+def _write_state(connection: SqliteConnection, known: _Known) -> None:
     rows = [(name, str(value)) for name, value in known._asdict().items()]
     connection.executemany("INSERT OR REPLACE INTO replica_state VALUES (?, ?)", rows)
 
@@ -280,7 +281,7 @@ class Following:
     other nodes may write at the same time. The caller must call `finish` after the last item. `since` is the number of
     the last transaction in the copy."""
 
-    def __init__(self, connection: sqlite3.Connection, since: int) -> None:
+    def __init__(self, connection: SqliteConnection, since: int) -> None:
         self._connection = connection
         self._since = since
         self._present: dict[str, int] = {}  # item id -> the newest transaction in which the item exists

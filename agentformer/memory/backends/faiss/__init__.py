@@ -3,7 +3,6 @@ the backend."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from agentformer.records.database import Database
 from agentformer.rerankers import Reranking
 from agentformer.search.fusion import FusionOptions
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import EmbeddingSpace
+from agentformer.types import Connection, EmbeddingSpace
 
 T = TypeVar("T")
 
@@ -59,7 +58,7 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     return active[1] if active else None
 
 
-def _read(folder: Path, read: Callable[[sqlite3.Connection], T]) -> T | None:
+def _read(folder: Path, read: Callable[[Connection], T]) -> T | None:
     if not present(folder):
         return None
     database = Database(folder / DATABASE_FILE)

@@ -5,7 +5,6 @@ computed from the records: before each search, both indexes apply the newest cha
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +22,7 @@ from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
 from agentformer.text.analyzers import choose_analyzers
-from agentformer.types import Embedder, Hits, Query
+from agentformer.types import Connection, Embedder, Hits, Query
 
 if TYPE_CHECKING:
     from agentformer.index.embedding.windows import Progress
@@ -120,7 +119,7 @@ class FaissMemoryBackend(IndexedBackend):
             if self._opened is not None:
                 self._opened.discard_scratch()
 
-    def _note_removal(self, connection: sqlite3.Connection) -> None:
+    def _note_removal(self, connection: Connection) -> None:
         self._secure_delete.note(connection)
 
     def _after_removal(self, removed: int) -> None:

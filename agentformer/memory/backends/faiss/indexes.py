@@ -5,7 +5,6 @@ function only when an index is needed."""
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -27,6 +26,7 @@ from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.search.local import HybridSearch
 from agentformer.types import Check, Embedder, Reembedding
 
@@ -165,7 +165,7 @@ class StoreVerifier:
         index_files = self._check_index_files({*damaged, *windows.keys}, {row.num for row in vectors.keys})
         return [findings.to_check() for findings in (*results, vectors, windows, *index_files)]
 
-    def _check(self, check: Callable[[sqlite3.Connection], Findings], repair: repairs.Repair | None) -> Findings:
+    def _check(self, check: Callable[[SqliteConnection], Findings], repair: repairs.Repair | None) -> Findings:
         with self._database.reading() as connection:
             findings = check(connection)
         if self._repair and repair and findings.keys:

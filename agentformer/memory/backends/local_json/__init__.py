@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -20,7 +19,8 @@ from agentformer.records import meta
 from agentformer.records.entries import Histories
 from agentformer.records.integrity import Findings, repair, verify
 from agentformer.records.integrity.files import write_atomically
-from agentformer.records.scopes import searchable_numbers
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.search.fusion import merge
 from agentformer.settings import Settings
 from agentformer.types import (
@@ -230,7 +230,7 @@ class LocalJsonMemoryBackend(IndexedBackend):
             for one in needed:
                 self._database.check(one)
 
-    def _read(self, query: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+    def _read(self, query: Callable[Concatenate[SqliteConnection, P], T], *args: P.args, **options: P.kwargs) -> T:
         with self._database.reading() as connection:
             for needed in args[:1]:  # a scope, an id or several ids
                 self._database.check(needed)

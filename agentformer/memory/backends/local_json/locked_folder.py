@@ -32,9 +32,10 @@ from agentformer.records import meta
 from agentformer.records.codec import from_micros
 from agentformer.records.database import RecordsSnapshot, prepare
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
-from agentformer.records.schema import migrate
+from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.schema import migrate
 from agentformer.settings.access import file_lock, make_folder
-from agentformer.types import AbsentDocument, MemoryEntry, Scope
+from agentformer.types import AbsentDocument, Connection, MemoryEntry, Scope
 
 log = logging.getLogger("agentformer")
 
@@ -85,7 +86,9 @@ class FolderRecords:
         self._file_lock = file_lock(path / LOCK_FILE)
         self._closed = False
         self.read_only = False  # as of the last call
-        self._memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._memory = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False, factory=SqliteConnection
+        )
         self._memory.row_factory = sqlite3.Row
         prepare(self._memory)
         migrate(self._memory)
@@ -108,7 +111,7 @@ class FolderRecords:
         return {name: file.damage for name, file in self._files.items() if file.damage}
 
     @contextlib.contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[SqliteConnection]:
         """Yield the records in memory, as they are in the files now. A read-only folder is read without the lock,
         because locking writes to the folder."""
         with self._thread_lock:
@@ -121,7 +124,7 @@ class FolderRecords:
             yield self._memory
 
     @contextlib.contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[SqliteConnection]:
         """Run a transaction, which is written to the files at the end. After an error, nothing is changed."""
         with self._locked():
             self._refresh()
@@ -136,7 +139,7 @@ class FolderRecords:
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[RecordsSnapshot]:
         """Yield a copy of the records. Methods raise `StoreDamaged` if they need a file that cannot be used."""
-        with contextlib.closing(sqlite3.connect(":memory:", check_same_thread=False)) as copy:
+        with contextlib.closing(sqlite3.connect(":memory:", check_same_thread=False, factory=SqliteConnection)) as copy:
             with self.reading() as connection:
                 connection.backup(copy)
                 damaged = self.damaged
@@ -149,7 +152,7 @@ class FolderRecords:
         entry, or several ids. With None, the call needs all files. The caller is inside `reading` or `writing`."""
         _check(self._memory, self.damaged, needed)
 
-    def announce(self, connection: sqlite3.Connection, documents: Iterable[MemoryEntry], upload: str) -> None:
+    def announce(self, connection: SqliteConnection, documents: Iterable[MemoryEntry], upload: str) -> None:
         """Record that these documents are absent, in the file that will contain them. The transaction that stores the
         document replaces this file, and so it also deletes the record."""
         documents = list(documents)
@@ -434,7 +437,7 @@ class FolderRecords:
 class _Snapshot(RecordsSnapshot):
     """A copy of the records. Methods raise `StoreDamaged` if they need a file that could not be used."""
 
-    def __init__(self, connection: sqlite3.Connection, damaged: Mapping[str, str]) -> None:
+    def __init__(self, connection: SqliteConnection, damaged: Mapping[str, str]) -> None:
         super().__init__(connection)
         self._damaged = damaged
 
@@ -447,7 +450,7 @@ class _Snapshot(RecordsSnapshot):
         return super().list(scope, after=after, limit=limit)
 
 
-def _check(connection: sqlite3.Connection, damaged: Mapping[str, str], needed: object) -> None:
+def _check(connection: Connection, damaged: Mapping[str, str], needed: object) -> None:
     reasons = list(damaged.values())
     if isinstance(needed, Scope):
         reasons = [reason for name, reason in damaged.items() if name == file_name(needed.namespace)]
@@ -459,7 +462,7 @@ def _check(connection: sqlite3.Connection, damaged: Mapping[str, str], needed: o
 
 
 @contextlib.contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _transaction(connection: SqliteConnection) -> Iterator[None]:
     """Undo all changes of the `with` block after an error. Blocks can be nested."""
     connection.execute("SAVEPOINT block")
     try:
@@ -480,11 +483,11 @@ def _with_times(record: Record, moment: datetime | None) -> Record:
     return Record(replace(entry, created_at=created, updated_at=entry.updated_at or created), record.former)
 
 
-def _leases(connection: sqlite3.Connection) -> list[sqlite3.Row]:
+def _leases(connection: SqliteConnection) -> list[sqlite3.Row]:
     return connection.execute("SELECT * FROM leases ORDER BY name").fetchall()
 
 
-def _put_leases(connection: sqlite3.Connection, path: Path) -> None:
+def _put_leases(connection: SqliteConnection, path: Path) -> None:
     """Read the leases of all processes. A file that cannot be read has none, because every lease ends soon anyway."""
     connection.execute("DELETE FROM leases")
     try:

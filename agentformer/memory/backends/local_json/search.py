@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from agentformer.index.words.fields import (
 )
 from agentformer.records import change_feed
 from agentformer.records import entries as records
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.text.analysis import QueryTerms
 from agentformer.types import UNSEARCHED_KINDS
 
@@ -37,7 +37,7 @@ class Words:
         self._seq = 0  # the last change that was applied
         self._terms: dict[int, _Terms] = {}  # by number of the entry
 
-    def scores(self, connection: sqlite3.Connection, namespace: str, text: str) -> dict[int, float]:
+    def scores(self, connection: SqliteConnection, namespace: str, text: str) -> dict[int, float]:
         """Return entry number -> BM25 score for the entries of a namespace that contain a word of `text`. All entries
         of the namespace are counted, so that a score does not depend on the scope of a search."""
         self._follow(connection)
@@ -62,7 +62,7 @@ class Words:
                 scores[num] += weight * rare * saturation(times, length, means[name])
         return scores
 
-    def _follow(self, connection: sqlite3.Connection) -> None:
+    def _follow(self, connection: SqliteConnection) -> None:
         """Apply the changes since the last search."""
         changes = change_feed.since(connection, self._seq)
         entries = records.by_num(connection, [num for _, num in changes])

@@ -9,22 +9,19 @@ writers, as with SQLite. Readers never wait: a read transaction sees the state o
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import Timeout
 
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.postgres import schema
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.pool import Connections
 from agentformer.memory.backends.postgres.server import (
-    Connection,
-    Ready,
     TransactionLost,
-    as_connection,
     import_psycopg,
     open_connection,
     translated_errors,
@@ -66,17 +63,15 @@ _PLACE = """
 """
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
-_NOTHING: Ready = {}
 T = TypeVar("T")
-_Hook = Callable[[sqlite3.Connection, int], object]
+_Hook = Callable[[PostgresConnection, int], object]
 
 
 class PostgresDatabase:
     """A store in one schema of a database. Any number of threads, processes and machines may open it. The methods
-    `reading`, `writing` and `snapshot` do the same as those of `records.database.Database`. The yielded connections are
-    connections to PostgreSQL, in spite of their type `sqlite3.Connection`: they have those methods of this type that
-    the modules of `records/` call. `before_commit(connection, since)` is called at the end of each transaction that
-    writes; `since` is the number of the last change before this transaction."""
+    `reading`, `writing` and `snapshot` do the same as those of `records.database.Database`.
+    `before_commit(connection, since)` is called at the end of each transaction that writes; `since` is the number of
+    the last change before this transaction."""
 
     def __init__(self, url: str, schema_name: str = "agentformer", connections: int = 16) -> None:
         self._schema = schema_name
@@ -104,34 +99,34 @@ class PostgresDatabase:
 
     @contextmanager
     def reading(
-        self, ready: Ready = _NOTHING, setting: str = "", *, beyond: bool = False
-    ) -> Iterator[sqlite3.Connection]:
+        self, ready: Sequence[str] = (), setting: str = "", *, beyond: bool = False
+    ) -> Iterator[PostgresConnection]:
         """Yield a connection in a read transaction. All statements see the data as of the first statement. `setting` is
-        a statement that sets an option of the transaction, and `ready` are queries whose results the connection will
-        need. The statement and the queries are sent together with the beginning of the transaction, which saves round
-        trips. If `beyond` is true, the connection does not count for the limit of connections."""
-        with self._connections.borrow(setting, *ready.values(), begin=_READ, beyond=beyond) as raw:
+        a statement that sets an option of the transaction, and `ready` are queries without values whose results the
+        connection will need. The statement and the queries are sent together with the beginning of the transaction,
+        which saves round trips. If `beyond` is true, the connection does not count for the limit of connections."""
+        with self._connections.borrow(setting, *ready, begin=_READ, beyond=beyond) as raw:
             try:
                 with _lost_transactions(raw):
-                    yield cast(sqlite3.Connection, Connection(raw, self._connections.results(raw, ready)))
+                    yield PostgresConnection(raw, self._connections.results(raw, ready))
             finally:
                 self._connections.end_reading(raw)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> Iterator[PostgresConnection]:
         """Yield a connection in a transaction that has the write lock of the store. It is committed at the end of the
         context, or rolled back after an error. If the connection is lost during the commit, the server is asked whether
         the transaction was committed. Raises `TransactionLost` if the connection was lost and nothing was changed."""
         token = new_id()
         with self._transaction(_LIMIT, f"SELECT pg_advisory_xact_lock({self._lock_number})") as raw:
             name = self._connections.name(raw)
-            connection = Connection(raw)
+            connection = PostgresConnection(raw)
             with _lost_transactions(raw):
-                since, version = connection.run(_STARTED, [name, token]).fetchone()
+                since, version = connection.execute(_STARTED, [name, token]).fetchone()
                 schema.check_version(version)
-                yield as_connection(raw)
+                yield connection
                 if self.before_commit is not None:
-                    self.before_commit(as_connection(raw), since)
+                    self.before_commit(connection, since)
             self._commit(raw, name, token)
 
     @contextmanager
@@ -153,24 +148,24 @@ class PostgresDatabase:
             yield
 
     @contextmanager
-    def statements(self) -> Iterator[Connection]:
+    def statements(self) -> Iterator[PostgresConnection]:
         """Yield a connection in a transaction without the write lock of the store. Used for the tables of the nodes,
         because their statements must not wait for writers."""
         with self._transaction("SELECT version FROM schema_version") as raw:
             schema.check_version(self._connections.value(raw))
-            yield Connection(raw)
+            yield PostgresConnection(raw)
             self._end(raw)
 
-    def create_index(self, build: Callable[[Connection, str], object]) -> None:
+    def create_index(self, build: Callable[[PostgresConnection, str], object]) -> None:
         """Call `build(connection, schema)` with a connection without a transaction, in which an index can be created
         while others write. Its statements must name their schema."""
         with self._connections.borrow(begin="") as raw:
-            build(Connection(raw), self._schema)
+            build(PostgresConnection(raw), self._schema)
 
     def owner(self) -> str:
         """Return a text that differs between this store and each copy of it, on this or another server."""
         with self.statements() as connection:
-            return self.store_id + "/" + str(connection.run(_PLACE, [f'"{self._schema}"']).fetchone()[0])
+            return self.store_id + "/" + str(connection.execute(_PLACE, [f'"{self._schema}"']).fetchone()[0])
 
     def close(self) -> None:
         """Close the unused connections. A connection in use is closed when it is returned."""
@@ -268,7 +263,7 @@ def drop_schema(url: str, schema_name: str) -> None:
         raw.execute(f'DROP SCHEMA IF EXISTS "{schema_name}" CASCADE'.encode())
 
 
-def _read(settings: Settings, read: Callable[[sqlite3.Connection], T]) -> T | None:
+def _read(settings: Settings, read: Callable[[PostgresConnection], T]) -> T | None:
     if not present(settings):
         return None
     database = PostgresDatabase(settings.postgres_url, schema_of(settings))

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +15,13 @@ from agentformer.memory.backends import with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.indexes import ServerIndexes
 from agentformer.memory.backends.postgres.server import TransactionLost
 from agentformer.records import spaces
 from agentformer.records.codec import check_texts
 from agentformer.records.database import Database
+from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
@@ -176,13 +177,13 @@ def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
     target.close()
 
 
-def _copy(rows: sqlite3.Connection, copy: sqlite3.Connection, table: str, key: tuple[str, ...]) -> None:
+def _copy(rows: PostgresConnection, copy: SqliteConnection, table: str, key: tuple[str, ...]) -> None:
     names = [row[1] for row in copy.execute(f"PRAGMA table_info({table})")]
     columns, marks, order = ", ".join(names), ", ".join("?" * len(names)), ", ".join(key)
     query = f"SELECT DISTINCT ON ({order}) {columns} FROM {table}"  # several namespaces may store the same vector
     last: list[object] = []
     while True:
-        after = f" WHERE ({order}) > ({', '.join('?' * len(key))})" if last else ""
+        after = f" WHERE ({order}) > ({', '.join(['%s'] * len(key))})" if last else ""
         batch = rows.execute(f"{query}{after} ORDER BY {order} LIMIT {_ROWS}", last).fetchall()
         copy.executemany(f"INSERT INTO {table} ({columns}) VALUES ({marks})", (tuple(row) for row in batch))
         if len(batch) < _ROWS:

@@ -3,7 +3,6 @@ itself checks its files. Rows with a wrong checksum are only reported; they are 
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -17,19 +16,18 @@ from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
-from agentformer.memory.backends.postgres.server import native
 from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
 from agentformer.records import change_feed
 from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.scopes import SEARCHED
-from agentformer.records.vectors import Rows
 from agentformer.search.fusion import FusionOptions
 from agentformer.search.hybrid import RankedSearch, SearchIndexes
 from agentformer.text.analyzers import PLAIN, Analyzers
-from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding
+from agentformer.types import Check, Connection, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding
 
 _MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 _PAGE = 500  # entries analyzed at a time
@@ -41,24 +39,8 @@ _INCOMPLETE = """
     LEFT JOIN words AS w ON w.namespace = e.namespace AND w.term = t.term AND w.num = e.num
     WHERE e.num = ANY(%s) GROUP BY e.num HAVING count(w.num) <> count(*)
 """
-_CheckRecords = Callable[[sqlite3.Connection], Findings]
+_CheckRecords = Callable[[Connection], Findings]
 _Mend = Callable[[RecordStore, Findings], None]
-
-
-class ServerQueue(EmbeddingQueue):
-    """An `EmbeddingQueue` for tables in which each namespace has its own copy of a vector."""
-
-    def put_vectors(
-        self, connection: sqlite3.Connection, space: int, entries: Sequence[MemoryEntry], vectors: Rows
-    ) -> None:
-        """Write the vectors of these entries into the namespace of the entries. If the entries have several namespaces,
-        each namespace gets its copies later, when the windows are written."""
-        namespaces = {entry.namespace for entry in entries}
-        native(connection).namespace = namespaces.pop() if len(namespaces) == 1 else None
-        try:
-            super().put_vectors(connection, space, entries, vectors)
-        finally:
-            native(connection).namespace = None
 
 
 class ServerSearch(RankedSearch):
@@ -104,7 +86,7 @@ class ServerIndexes:
             one_transaction=reads.joined,
         )
         self.search.reads = reads
-        self.embedding: EmbeddingQueue = ServerQueue(
+        self.embedding: EmbeddingQueue = EmbeddingQueue(
             lambda wait: database.lock("embedding", wait=wait), database, embedder, window_tokens=window_tokens
         )
         self.imported = VectorImport(database, embedder)
@@ -122,7 +104,7 @@ class ServerIndexes:
         finally:
             self._prepared.terms = {}
 
-    def _update_words(self, connection: sqlite3.Connection, since: int) -> None:
+    def _update_words(self, connection: PostgresConnection, since: int) -> None:
         changed = change_feed.entries_since(connection, since)
         update_words(connection, changed, self._analyzers, getattr(self._prepared, "terms", {}))
 
@@ -193,7 +175,7 @@ class ServerIndexes:
 
 
 def _reported(check: _CheckRecords) -> _CheckRecords:
-    def run(connection: sqlite3.Connection) -> Findings:
+    def run(connection: Connection) -> Findings:
         findings = check(connection)
         findings.advice = _RESTORE
         return findings
@@ -213,42 +195,40 @@ _CHECKS: tuple[tuple[_CheckRecords, _Mend | None], ...] = (
 )
 
 
-def _check_copies(connection: sqlite3.Connection, findings: Findings) -> None:
+def _check_copies(connection: PostgresConnection, findings: Findings) -> None:
     """Add a finding to `findings` for each vector whose copies in several namespaces differ."""
     query = (
         "SELECT id FROM vectors GROUP BY id HAVING count(DISTINCT (space, hash)) > 1 OR count(DISTINCT data) > 1 "
         "OR count(DISTINCT checksum) > 1 OR count(checksum) NOT IN (0, count(*)) ORDER BY id"
     )
-    for (num,) in native(connection).run(query, []):
+    for (num,) in connection.execute(query, []):
         findings.add(
             f"vector {num} is damaged: its copies in several namespaces differ",
             verify.DamagedRow("vectors", num, num, ""),
         )
 
 
-def _check_words(connection: sqlite3.Connection, analyzers: Analyzers) -> Findings:
+def _check_words(connection: PostgresConnection, analyzers: Analyzers) -> Findings:
     """Check that the stored terms of each searchable entry are the terms of its text. The keys of the findings are the
     numbers of the entries whose terms differ."""
     findings = Findings("words", "each searched entry has the terms of its text")
-    raw = native(connection)
-    nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
+    nums = [row[0] for row in connection.execute(_SEARCHED_OR_STORED, []).fetchall()]
     findings.looked_at = len(nums)
     for start in range(0, len(nums), _PAGE):
         page = nums[start : start + _PAGE]
         with findings.reading():
-            incomplete = {row[0] for row in raw.run(_INCOMPLETE, [page]).fetchall()}
+            incomplete = {row[0] for row in connection.execute(_INCOMPLETE, [page]).fetchall()}
             for num in sorted(incomplete.union(differing(connection, page, analyzers))):
                 findings.add(f"the terms of the entry with the number {num} differ from its text", num)
     return findings
 
 
-def _repair_words(database: RecordStore, findings: Findings, analyzers: Analyzers) -> None:
+def _repair_words(database: PostgresDatabase, findings: Findings, analyzers: Analyzers) -> None:
     """Write the terms of all entries again, and mark all `findings` as repaired. Writing only the terms of the damaged
     entries is not enough, because the counts over all entries may be wrong, too."""
     with database.writing() as connection:
-        raw = native(connection)
-        nums = [row[0] for row in raw.run(_SEARCHED_OR_STORED, []).fetchall()]
+        nums = [row[0] for row in connection.execute(_SEARCHED_OR_STORED, []).fetchall()]
         for table in ("words", "word_entries", "word_counts", "word_totals"):
-            raw.run(f"DELETE FROM {table}", [])
+            connection.execute(f"DELETE FROM {table}", [])
         update_words(connection, nums, analyzers)
     findings.mark_repaired(len(findings.keys), "the terms of all entries are written again")

@@ -14,15 +14,13 @@ from __future__ import annotations
 import selectors
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, WeakSet
 
 from agentformer.errors import StoreBusy, StoreError
 from agentformer.memory.backends.postgres.server import (
-    Ready,
-    ReadyKey,
     ServerUnreachable,
     import_psycopg,
     open_connection,
@@ -103,7 +101,7 @@ class Connections:
                 register_vector(raw)
         return raw
 
-    def results(self, raw: psycopg.Connection[Any], ready: Ready) -> dict[ReadyKey, list[Any]]:
+    def results(self, raw: psycopg.Connection[Any], ready: Sequence[str]) -> dict[str, list[Any]]:
         """Return the results of the statements `ready`, which `borrow` has executed."""
         return dict(zip(ready, self._results.pop(raw), strict=True)) if ready else {}
 

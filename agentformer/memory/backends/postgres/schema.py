@@ -1,5 +1,5 @@
 """The schema of the tables in PostgreSQL as a list of numbered migrations. A new migration is appended to the list; a
-released migration never changes. The columns of the records are those of `records.schema`.
+released migration never changes. The columns of the records are those of `records.sqlite.schema`.
 
 Several nodes may start at the same time, because all migrations run in one transaction that holds an advisory lock.
 """
@@ -53,11 +53,11 @@ CREATE FUNCTION randomblob(length integer) RETURNS bytea VOLATILE LANGUAGE sql
 # All keys of rows that belong to an entry begin with the namespace. `entry_places` contains the namespace of each
 # entry, for calls with only an id or a number. If several namespaces have the same text, each has a copy of its vector,
 # all with the same id. A vector that no namespace uses yet has `NO_NAMESPACE`, which no entry can have: it contains
-# `dialect.ESCAPE` at a position where `dialect.escape` never writes it.
+# `server.ESCAPE` at a position where `server.escape` never writes it.
 NO_NAMESPACE = r"U&'\F8F0none'"
 _OF_ENTRY = """entry_namespace text COLLATE "C" NOT NULL,
     FOREIGN KEY (entry_namespace, entry) REFERENCES entries (namespace, num) ON DELETE CASCADE"""
-# The records, as in `records.schema`; texts are compared and sorted by their bytes.
+# The records, as in `records.sqlite.schema`; texts are compared and sorted by their bytes.
 _RECORDS = f"""
 CREATE TABLE meta (key text COLLATE "C" PRIMARY KEY, value text NOT NULL, checksum bigint);
 CREATE TABLE entry_places (

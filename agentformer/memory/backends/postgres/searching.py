@@ -5,10 +5,9 @@ a search share one transaction."""
 from __future__ import annotations
 
 import math
-import sqlite3
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,33 +15,30 @@ from typing import Any
 import numpy as np
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.memory.backends.postgres import PostgresDatabase, dialect
-from agentformer.memory.backends.postgres.server import Ready, ReadyKey
+from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.connection import PostgresConnection, native
+from agentformer.memory.backends.postgres.scopes import where
+from agentformer.records.change_feed import LAST_SEQ
 from agentformer.records.codec import now_micros
 from agentformer.records.database import RecordsSnapshot
-from agentformer.records.scopes import NEXT_CHANGE, SEARCHED, where
-from agentformer.types import RecordStore, Scope
+from agentformer.records.scopes import NEXT_CHANGE, SEARCHED
+from agentformer.records.spaces import ACTIVE_SPACE
+from agentformer.records.vectors import HAS_PENDING
+from agentformer.types import Connection, RecordStore, Scope
 
-_LAST_SEQ = "SELECT max(seq), (SELECT max(seq) FROM changes) FROM points"
-_ACTIVE_SPACE = "SELECT id, description, checksum FROM spaces WHERE active = 1"
 # The last change, its random token, and a number that changes when the store moves to another embedding space.
-STATE: ReadyKey = (
-    "SELECT seq, token, (SELECT xmin::text FROM spaces WHERE active = 1) FROM points ORDER BY seq DESC LIMIT 1",
-    (),
-)
-# Statements of `records/` without parameters, or with constant parameters -> the same statements for PostgreSQL. If a
-# statement in `records/` changes, it needs an additional round trip; a test counts the round trips.
-_STATE: Ready = {(_LAST_SEQ, ()): _LAST_SEQ, (_ACTIVE_SPACE, ()): _ACTIVE_SPACE}
-_QUEUE: Ready = {
-    (_LAST_SEQ, ()): _LAST_SEQ,
-    STATE: STATE[0],
-    ("SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= ?)", (1,)): (
-        "SELECT EXISTS (SELECT 1 FROM pending WHERE refused <= 1)"
-    ),
-}
+STATE = "SELECT seq, token, (SELECT xmin::text FROM spaces WHERE active = 1) FROM points ORDER BY seq DESC LIMIT 1"
+# The queries without values that each search needs, and those that its last steps need. A test counts the round trips.
+_STATE = (LAST_SEQ.postgres, ACTIVE_SPACE.postgres)
+_QUEUE = (LAST_SEQ.postgres, STATE, HAS_PENDING.postgres)
 # Without this option, the planner may sort all vectors and not use their index, or read all windows for a small scope.
 _NO_SCAN = "SET LOCAL enable_seqscan = off"
 FEW = 5_000  # in a scope with at most this many entries, vectors are compared one by one
+# The number of searchable entries of a scope, or `FEW` + 1 if there are more, and the time of the next change.
+_COUNT = f"""
+    SELECT (SELECT count(*) FROM (SELECT 1 FROM entries WHERE {{condition}} AND {SEARCHED} LIMIT {FEW + 1}) AS few),
+        ({NEXT_CHANGE.postgres})
+"""
 _MAX_CACHED = 256
 # The windows of the entries `e` with their vectors. The embedding space is a parameter.
 WINDOWS_OF_ENTRIES = (
@@ -54,7 +50,7 @@ WINDOWS_OF_ENTRIES = (
 class _Joined(threading.local):
     """The connection in the read transaction that all reads of this thread share at present. None if there is none."""
 
-    connection: sqlite3.Connection | None = None
+    connection: PostgresConnection | None = None
 
 
 class SearchReads(RecordStore):
@@ -65,13 +61,13 @@ class SearchReads(RecordStore):
         self._joined = _Joined()
         self.read_only, self.store_id = database.read_only, database.store_id
 
-    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[PostgresConnection]:
         """Return a context manager that yields a connection in a read transaction. Inside the context `joined` or
         `whole` of this thread, this is the transaction of the context."""
         joined = self._joined.connection
         return nullcontext(joined) if joined is not None else self._database.reading(_STATE)
 
-    def reading_in_helper(self) -> AbstractContextManager[sqlite3.Connection]:
+    def reading_in_helper(self) -> AbstractContextManager[PostgresConnection]:
         """Return a context manager that yields a connection in a read transaction for the helper thread of a search.
         The connection does not count for the limit of connections, because the search may hold the last connection
         while it waits for the thread."""
@@ -88,10 +84,10 @@ class SearchReads(RecordStore):
         """Return a context manager for a whole search. Inside its context, all calls of `reading` in this thread use
         one transaction. The caller must not embed a text inside the context, because a connection must not wait for an
         embedder."""
-        return self._join({**_STATE, **_QUEUE})
+        return self._join([*dict.fromkeys(_STATE + _QUEUE)])
 
     @contextmanager
-    def _join(self, ready: Ready) -> Iterator[None]:
+    def _join(self, ready: Sequence[str]) -> Iterator[None]:
         with self._database.reading(ready, _NO_SCAN) as connection:
             self._joined.connection = connection
             try:
@@ -99,7 +95,7 @@ class SearchReads(RecordStore):
             finally:
                 self._joined.connection = None
 
-    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[PostgresConnection]:
         return self._database.writing()
 
     def snapshot(self) -> AbstractContextManager[RecordsSnapshot]:
@@ -121,7 +117,7 @@ class ServerScopes:
         self._lock = threading.Lock()
         self._cached: OrderedDict[str, tuple[int, int, float, ScopeRows]] = OrderedDict()
 
-    def allowed(self, connection: sqlite3.Connection, scope: Scope, seq: int) -> ScopeRows:
+    def allowed(self, connection: Connection, scope: Scope, seq: int) -> ScopeRows:
         """Return the scope with the number of its entries. `seq` is the newest change that `connection` can read."""
         key, at = repr(scope), now_micros()
         with self._lock:
@@ -129,9 +125,8 @@ class ServerScopes:
         if cached and cached[0] == seq and cached[1] <= at < cached[2] and scope.min_salience <= 0:
             return cached[3]
         condition, values = where(scope)
-        few = f"SELECT 1 FROM entries WHERE {condition} AND {SEARCHED} LIMIT {FEW + 1}"
-        query = f"SELECT (SELECT count(*) FROM ({few}) AS few), ({NEXT_CHANGE})"
-        count, until = connection.execute(query, [*values, *[scope.namespace, at] * 3]).fetchone()
+        query = _COUNT.format(condition=condition)
+        count, until = native(connection).execute(query, [*values, *[scope.namespace, at] * 3]).fetchone()
         found = ScopeRows(np.zeros(0, np.bool_), int(count), scope)
         with self._lock:
             self._cached[key] = seq, at, until or math.inf, found
@@ -144,5 +139,4 @@ class ServerScopes:
 def scope_condition(scope: Scope) -> tuple[str, list[Any]]:
     """Return an SQL condition for the searchable entries of a scope, and its parameters."""
     condition, values = where(scope)
-    statement = dialect.translate(f"{condition} AND {SEARCHED}")
-    return statement.text, statement.bind(values)
+    return f"{condition} AND {SEARCHED}", values

@@ -1,18 +1,13 @@
-"""One connection to a PostgreSQL server: it executes the statements of `records/`, and its errors contain no
-credentials."""
+"""Opening a connection to a PostgreSQL server: its rows, its texts, and its errors, which contain no credentials."""
 
 from __future__ import annotations
 
-import re
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.postgres import dialect
-from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 
 if TYPE_CHECKING:
     import psycopg
@@ -25,39 +20,8 @@ _PARAMETERS = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
+ESCAPE = "\uf8f0"  # a character of the private use area; if a text contains it, it is escaped, too
 _ADDRESS = "must be the address of a PostgreSQL database, such as postgresql://user:password@host:5432/name"
-_VECTORS, _WINDOWS = "INSERT OR IGNORE INTO vectors ", "INSERT INTO windows "
-_OVERWRITE = re.compile(r"UPDATE entries SET .*\bnamespace = :namespace")
-_ADD_VECTOR = f"""
-    INSERT INTO vectors (entry_namespace, space, hash, data, checksum, half)
-    SELECT coalesce(%s, {NO_NAMESPACE}), v.* FROM (VALUES (%s::bigint, %s::bytea, %s::bytea, %s::bigint, %b::halfvec))
-        AS v (space, hash, data, checksum, half)
-    WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.space = v.space AND o.hash = v.hash) ON CONFLICT DO NOTHING
-"""
-# The new windows with the namespaces of their entries. If one of these namespaces lacks a vector, the vector is copied
-# from another namespace.
-_NEW_WINDOWS = """
-    WITH new AS MATERIALIZED (
-        SELECT p.namespace, w.* FROM unnest(%s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[], %s::bigint[],
-            %s::bigint[]) WITH ORDINALITY AS w (space, entry, span_start, span_end, vector, checksum, place)
-        JOIN entry_places AS p ON p.num = w.entry
-    )
-"""
-_CLAIM_VECTORS = f"""
-    {_NEW_WINDOWS}
-    INSERT INTO vectors (entry_namespace, id, space, hash, data, checksum, half)
-    SELECT n.namespace, v.id, v.space, v.hash, v.data, v.checksum, v.half
-    FROM (SELECT DISTINCT namespace, vector FROM new) AS n
-    CROSS JOIN LATERAL (SELECT * FROM vectors WHERE vectors.id = n.vector LIMIT 1) AS v
-    WHERE NOT EXISTS (SELECT 1 FROM vectors AS o WHERE o.entry_namespace = n.namespace AND o.id = n.vector)
-    ON CONFLICT DO NOTHING RETURNING id
-"""
-_ADD_WINDOWS = f"""
-    {_NEW_WINDOWS}
-    INSERT INTO windows (entry_namespace, space, entry, span_start, span_end, vector, checksum)
-    SELECT namespace, space, entry, span_start, span_end, vector, checksum FROM new ORDER BY place
-"""
-_DROP_CLAIMED = f"DELETE FROM vectors WHERE entry_namespace = {NO_NAMESPACE} AND id = ANY(%s)"
 
 
 class ServerUnreachable(StoreBusy):
@@ -66,11 +30,6 @@ class ServerUnreachable(StoreBusy):
 
 class TransactionLost(StoreError):
     """Raised if the connection was lost and the server has undone the transaction, which can be repeated."""
-
-
-# A statement of `records/` and its parameters -> the same statement for PostgreSQL, without parameters.
-ReadyKey = tuple[str, tuple[Any, ...]]
-Ready = Mapping[ReadyKey, str]
 
 
 class Row(tuple[Any, ...]):
@@ -95,122 +54,6 @@ def row_type(names: tuple[str, ...]) -> type[Row]:
     return type("Row", (Row,), {"names": names})
 
 
-class KnownRows(NamedTuple):
-    """Rows that a connection need not read, because they are known to be current in its transaction. They are rows of
-    vectors (id, data, checksum) and rows of windows, each by id."""
-
-    vectors: Mapping[int, tuple[Any, ...]]
-    windows: Mapping[int, Row]
-
-    def answer(self, sql: str, ids: Sequence[Any]) -> list[Any] | None:
-        """Return the rows for a statement of `records/` that reads vectors or windows by id. Return None for another
-        statement, or if one of the rows is missing here."""
-        known: Mapping[int, Any]
-        if sql.startswith("SELECT id, data, checksum FROM vectors WHERE id IN ("):
-            known = self.vectors
-        elif sql.startswith("SELECT * FROM windows WHERE id IN ("):
-            known = self.windows
-        else:
-            return None
-        return [known[number] for number in ids] if all(number in known for number in ids) else None
-
-
-class Connection:
-    """A connection that executes the statements of `records/`, which are written for SQLite. It has the methods of
-    `sqlite3.Connection` that these statements need. Methods raise `StoreError` if a statement fails."""
-
-    row_factory: Any = None
-    text_factory: Any = str
-
-    def __init__(self, raw: psycopg.Connection[Any], ready: dict[ReadyKey, list[Any]] | None = None) -> None:
-        self.raw = raw
-        self.known = KnownRows({}, {})
-        self.namespace: str | None = None  # namespace of the entries whose vectors are inserted, or None
-        self._ready = ready or {}  # results of statements that were executed in advance
-
-    def execute(self, sql: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> Any:
-        """Execute a statement that is written for SQLite, and return a cursor."""
-        if self._ready and (rows := self._ready.pop((sql, tuple(values)), None)) is not None:
-            return _Result(rows)
-        if self.known.vectors and (rows := self.known.answer(sql, [*values])) is not None:
-            return _Result(rows)
-        statement = dialect.translate(sql)
-        with translated_errors():
-            cursor = self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
-            if not cursor.rowcount and _OVERWRITE.match(sql) and isinstance(values, Mapping):
-                self.run("SELECT move_entry(%s, %s)", [values["id"], values["namespace"]])
-                cursor = self.raw.execute(statement.text.encode(), statement.bind(values), binary=True)
-        return cursor
-
-    def run(self, query: str, values: Sequence[Any]) -> Any:
-        """Execute a statement that is written for PostgreSQL, and return a cursor."""
-        with translated_errors():
-            return self.raw.execute(query.encode(), values, binary=True)
-
-    def executemany(self, sql: str, rows: Iterable[Any]) -> None:
-        """Execute a statement that is written for SQLite once for each item of `rows`."""
-        if sql.startswith(_VECTORS):
-            self._insert_vectors(rows)
-            return
-        if sql.startswith(_WINDOWS):
-            self._insert_windows(rows)
-            return
-        statement = dialect.translate(sql)
-        bound = [statement.bind(row) for row in rows]
-        if bound:
-            with translated_errors(), self.raw.cursor() as cursor:
-                cursor.executemany(statement.text.encode(), bound)
-
-    def cursor(self) -> Connection:
-        return self
-
-    def _insert_vectors(self, rows: Iterable[Any]) -> None:
-        """Insert the vectors that are not stored yet. Each vector is also stored in half precision, for the search for
-        candidates."""
-        import numpy as np
-        from pgvector import HalfVector
-
-        bound = [
-            (
-                self.namespace,
-                space,
-                key,
-                bytes(data),
-                checksum,
-                HalfVector(np.frombuffer(data, "<f4").astype(np.float16)),
-            )
-            for space, key, data, checksum in rows
-        ]
-        with translated_errors(), self.raw.cursor() as cursor:
-            cursor.executemany(_ADD_VECTOR.encode(), bound)
-
-    def _insert_windows(self, rows: Iterable[Any]) -> None:
-        """Insert windows (embedded passages). If the namespace of a window lacks its vector, copy the vector from
-        another namespace."""
-        columns = [list(column) for column in zip(*rows, strict=True)]
-        if columns:
-            claimed = [row[0] for row in self.run(_CLAIM_VECTORS, columns)]
-            if claimed:
-                self.run(_DROP_CLAIMED, [claimed])
-            self.run(_ADD_WINDOWS, columns)
-
-
-class _Result:
-    """A cursor over rows that are already in memory, so that a statement whose result is known needs no round trip."""
-
-    def __init__(self, rows: list[Any]) -> None:
-        self._rows = iter(rows)
-
-    def __iter__(self) -> Iterator[Any]:
-        return self._rows
-
-    def fetchone(self) -> Any:
-        return next(self._rows, None)
-
-    def fetchall(self) -> list[Any]:
-        return list(self._rows)
-
-
 def open_connection(url: str) -> psycopg.Connection[Any]:
     """Return a new connection in autocommit mode. Raises `InvalidInput` if the address is invalid, `MissingExtra`
     if the driver is not installed, and `StoreError` if the server cannot be used. No message contains the
@@ -229,16 +72,6 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
     except module.Error as error:
         raise store_error(error) from None
     return cast("psycopg.Connection[Any]", raw)
-
-
-def as_connection(raw: psycopg.Connection[Any]) -> sqlite3.Connection:
-    """Return the connection as a `sqlite3.Connection`. It has those methods of this type that `records/` calls."""
-    return cast(sqlite3.Connection, Connection(raw))
-
-
-def native(connection: sqlite3.Connection) -> Connection:
-    """Return the connection as a `Connection`, which can also execute statements written for PostgreSQL."""
-    return cast(Connection, connection)
 
 
 def import_psycopg() -> Any:
@@ -286,19 +119,34 @@ def store_error(error: Any) -> StoreError:
     return StoreError(f"the PostgreSQL server refused a statement: {text}")
 
 
+def escape(text: str) -> str:
+    """Return the text in the form in which PostgreSQL stores it, without NUL. In a stored text, NUL is replaced by two
+    characters."""
+    if "\0" not in text and ESCAPE not in text:
+        return text
+    return text.replace(ESCAPE, ESCAPE + "1").replace("\0", ESCAPE + "0")
+
+
+def unescape(text: str) -> str:
+    """Return the original of a text that `escape` returned."""
+    if ESCAPE not in text:
+        return text
+    return text.replace(ESCAPE + "0", "\0").replace(ESCAPE + "1", ESCAPE)
+
+
 def register_text(raw: Any) -> None:
-    """Make the connection store and return texts with NUL; see `dialect`."""
+    """Make the connection store and return texts with NUL; see `escape`."""
     from psycopg.adapt import Loader
     from psycopg.pq import Format
     from psycopg.types.string import StrDumperUnknown
 
     class TextDumper(StrDumperUnknown):
         def dump(self, obj: str) -> Any:
-            return super().dump(dialect.escape(obj))
+            return super().dump(escape(obj))
 
     class TextLoader(Loader):
         def load(self, data: Any) -> str:
-            return dialect.unescape(str(data, "utf-8"))
+            return unescape(str(data, "utf-8"))
 
     raw.adapters.register_dumper(str, TextDumper)
 

@@ -13,7 +13,6 @@ have changed are read again. A search therefore sees the acknowledged writes of 
 from __future__ import annotations
 
 import logging
-import sqlite3
 import threading
 from collections import OrderedDict
 from contextlib import suppress
@@ -27,7 +26,9 @@ from agentformer.errors import AgentFormerError
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits
+from agentformer.index.vectors.stored_vectors import VECTORS
 from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.searching import (
     FEW,
@@ -37,8 +38,9 @@ from agentformer.memory.backends.postgres.searching import (
     SearchReads,
     scope_condition,
 )
-from agentformer.memory.backends.postgres.server import Connection, KnownRows, native, row_type
-from agentformer.types import Matrix, RecordStore, Scope, Vector
+from agentformer.memory.backends.postgres.server import row_type
+from agentformer.records.vectors import WINDOWS
+from agentformer.types import Matrix, RecordStore, Scope, Statement, Vector
 
 log = logging.getLogger("agentformer")
 
@@ -90,8 +92,7 @@ class ServerVectors:
         from pgvector import HalfVector
 
         assert isinstance(allowed, ScopeRows)
-        with self._reads.reading() as connection:
-            raw = native(connection)
+        with self._reads.reading() as raw:
             windows = self._scopes.windows(raw, space, allowed.scope, len(query)) if allowed.count <= FEW else None
             if windows is not None:
                 hits, best = nearest(windows, query, limit, _SPARE)
@@ -104,10 +105,10 @@ class ServerVectors:
                 rows = _exact(raw, space, half, limit, allowed)
         return _hits(query, limit, rows)
 
-    def status(self, connection: sqlite3.Connection, space: int) -> dict[str, Any]:
+    def status(self, connection: PostgresConnection, space: int) -> dict[str, Any]:
         """Return the state of the index of an embedding space as JSON values."""
         training = self._builder is not None and self._builder.is_alive()
-        kind = "hnsw" if _is_valid(native(connection), space) else "exact"
+        kind = "hnsw" if _is_valid(connection, space) else "exact"
         return {"kind": kind, "training": training, "problem": self.problem or None}
 
     def build(self, *, wait: bool) -> None:
@@ -126,7 +127,7 @@ class ServerVectors:
         if self._builder is not None:
             self._builder.join()
 
-    def _has_index(self, raw: Connection, space: int) -> bool:
+    def _has_index(self, raw: PostgresConnection, space: int) -> bool:
         if space in self._indexed:
             return True
         valid = _is_valid(raw, space)
@@ -151,28 +152,28 @@ def index_name(space: int) -> str:
     return f"vectors_of_space_{space}"
 
 
-def _is_valid(raw: Connection, space: int, schema: str = "") -> bool | None:
+def _is_valid(raw: PostgresConnection, space: int, schema: str = "") -> bool | None:
     """Return whether the index of an embedding space is valid, or None if it does not exist."""
     query = "SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(%s)"
-    row = raw.run(query, [f'"{schema}".{index_name(space)}' if schema else index_name(space)]).fetchone()
+    row = raw.execute(query, [f'"{schema}".{index_name(space)}' if schema else index_name(space)]).fetchone()
     return bool(row[0]) if row else None
 
 
-def create_index(raw: Connection, schema: str) -> None:
+def create_index(raw: PostgresConnection, schema: str) -> None:
     """Create the HNSW index of each space that has many vectors and no valid index. Writers do not wait. The statements
     name their schemas, because they cannot be in a transaction."""
     query = "SELECT quote_ident(nspname) FROM pg_extension JOIN pg_namespace AS n ON n.oid = extnamespace"
-    types = raw.run(f"{query} WHERE extname = 'vector'", []).fetchone()[0]
+    types = raw.execute(f"{query} WHERE extname = 'vector'", []).fetchone()[0]
     table = f'"{schema}".vectors'
     spaces = f"SELECT space, max({types}.vector_dims(half)), count(*) FROM {table} GROUP BY 1"
-    for space, dimension, count in raw.run(spaces, []).fetchall():
+    for space, dimension, count in raw.execute(spaces, []).fetchall():
         name, valid = index_name(space), _is_valid(raw, space, schema)
         if count < INDEXED_FROM or valid:
             continue
         if valid is False:  # an interrupted creation
-            raw.run(f'DROP INDEX CONCURRENTLY IF EXISTS "{schema}".{name}', [])
+            raw.execute(f'DROP INDEX CONCURRENTLY IF EXISTS "{schema}".{name}', [])
         options = ", ".join(f"{key} = {value}" for key, value in _BUILD.items())
-        raw.run(
+        raw.execute(
             f"CREATE INDEX CONCURRENTLY {name} ON {table} "
             f"USING hnsw ((half::{types}.halfvec({dimension})) {types}.halfvec_ip_ops) WITH ({options}) "
             f"WHERE space = {space} AND entry_namespace <> {NO_NAMESPACE}",
@@ -180,7 +181,7 @@ def create_index(raw: Connection, schema: str) -> None:
         )
 
 
-def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any]:
+def _exact(raw: PostgresConnection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any]:
     """Compare all windows of the scope with the query `half`, a vector of half precision. Return the best windows,
     which belong to at least `limit` entries if there are enough."""
     condition, values = scope_condition(allowed.scope)
@@ -190,13 +191,13 @@ def _exact(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRow
             f"SELECT {_COLUMNS} FROM (SELECT namespace, num FROM entries WHERE {condition}) AS e "
             f"{WINDOWS_OF_ENTRIES} ORDER BY cosine DESC, w.id LIMIT %s"
         )
-        rows = raw.run(query, [half, *values, space, count]).fetchall()
+        rows = raw.execute(query, [half, *values, space, count]).fetchall()
         if len(rows) < count or len({row[1] for row in rows}) >= limit:
             return list(rows)
         count *= 4
 
 
-def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
+def _from_index(raw: PostgresConnection, space: int, half: Any, limit: int, allowed: ScopeRows) -> list[Any] | None:
     """Search the HNSW index for the vectors that are nearest to the query `half`, a vector of half precision. Return
     the windows (embedded passages) of the scope that have one of these vectors, best first. Return None if few of these
     vectors are in the namespace or scope; `_exact` is then faster."""
@@ -205,7 +206,7 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
     count = (limit + _SPARE) * 2
     while count <= _MAX_CANDIDATES:
         effort = min(max(count, _EFFORT[0]), _EFFORT[1])
-        raw.run(_SEARCH_OPTIONS, [str(effort)])
+        raw.execute(_SEARCH_OPTIONS, [str(effort)])
         # without OFFSET 0, the planner may find the vectors of the namespace by another index, and sort them
         nearest = (
             f"SELECT * FROM (SELECT entry_namespace, id, half FROM vectors WHERE space = {space} "
@@ -219,7 +220,7 @@ def _from_index(raw: Connection, space: int, half: Any, limit: int, allowed: Sco
             f"JOIN LATERAL (SELECT num FROM entries WHERE num = w.entry AND {condition}) AS e ON true "
             "ORDER BY cosine DESC, w.id"
         )
-        rows = raw.run(query, [half, allowed.scope.namespace, half, *values]).fetchall()
+        rows = raw.execute(query, [half, allowed.scope.namespace, half, *values]).fetchall()
         if len({row[1] for row in rows}) >= limit:
             return [row[:4] for row in rows]
         if not rows or rows[0][4] < count:
@@ -263,12 +264,13 @@ class Windows(NamedTuple):
         """The estimated size in bytes."""
         return self.rows.nbytes + len(self.rows) * _ROW_BYTES
 
-    def known(self) -> KnownRows:
-        """Return the stored rows of the vectors and windows, so that a connection need not read them again."""
+    def known(self) -> dict[Statement, dict[int, Any]]:
+        """Return the stored rows of the vectors and windows, each by its id, so that a connection need not read them
+        again; see `PostgresConnection`."""
         ids, blobs = self.vectors.tolist(), (row.tobytes() for row in self.rows.astype("<f4", copy=False))
         vectors = zip(ids, blobs, (checksum for _, checksum in self.stored), strict=True)
         windows = zip(self.windows.tolist(), (row for row, _ in self.stored), strict=True)
-        return KnownRows({row[0]: row for row in vectors}, dict(windows))
+        return {VECTORS: {row[0]: row for row in vectors}, WINDOWS: dict(windows)}
 
 
 class ScopeVectors:
@@ -279,7 +281,7 @@ class ScopeVectors:
         self._known: OrderedDict[tuple[int, str], tuple[_State, Windows] | None] = OrderedDict()
         self._bytes = 0
 
-    def windows(self, connection: Connection, space: int, scope: Scope, dimension: int) -> Windows | None:
+    def windows(self, connection: PostgresConnection, space: int, scope: Scope, dimension: int) -> Windows | None:
         """Return the windows of a scope as the transaction of `connection` sees them. Return None if the caller must
         search without this cache. This is the case in the first search of a scope, because the scope may never be
         searched again. It is also the case if the entries of the scope depend on the time, or if a vector has another
@@ -292,7 +294,7 @@ class ScopeVectors:
             self._put(key, known)
         if not seen:
             return None
-        row = connection.execute(*STATE).fetchone()
+        row = connection.execute(STATE).fetchone()
         if row is None or row[2] is None:
             return None
         state = _State(row[0], bytes(row[1]), row[2])
@@ -331,13 +333,18 @@ def _size(value: tuple[_State, Windows] | None) -> int:
 
 
 def _followed(
-    connection: Connection, space: int, scope: Scope, known: tuple[_State, Windows], state: _State, dimension: int
+    connection: PostgresConnection,
+    space: int,
+    scope: Scope,
+    known: tuple[_State, Windows],
+    state: _State,
+    dimension: int,
 ) -> Windows | None:
     """Apply the changes between the states of `known` and `state` to the windows in `known`, and return the result.
     Return None if the scope must be read again: there are many changes, a backup of the database was restored, or the
     store has moved to another embedding space."""
     former, windows = known
-    token, changed = connection.run(_CHANGES, [former.seq, former.seq, _MAX_CHANGES + 1]).fetchone()
+    token, changed = connection.execute(_CHANGES, [former.seq, former.seq, _MAX_CHANGES + 1]).fetchone()
     if former.space != state.space or bytes(token or b"") != former.token or len(changed) > _MAX_CHANGES:
         return None
     new = _read_windows(connection, space, scope, dimension, changed)
@@ -353,7 +360,7 @@ def _followed(
 
 
 def _read_windows(
-    connection: Connection, space: int, scope: Scope, dimension: int, among: list[int] | None = None
+    connection: PostgresConnection, space: int, scope: Scope, dimension: int, among: list[int] | None = None
 ) -> Windows | None:
     """Read the windows of a scope. If `among` is given, read only the windows of the entries with these numbers. Return
     None if a vector has another dimension."""
@@ -364,7 +371,7 @@ def _read_windows(
         f"SELECT {', '.join(f'w.{column}' for column in _WINDOW_COLUMNS)}, v.checksum, v.data "
         f"FROM (SELECT namespace, num FROM entries WHERE {condition}) AS e {WINDOWS_OF_ENTRIES}"
     )
-    rows: list[Any] = connection.run(query, [*values, space]).fetchall()
+    rows: list[Any] = connection.execute(query, [*values, space]).fetchall()
     if any(len(row[-1]) != 4 * dimension for row in rows):
         return None
     columns = [

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -30,8 +29,8 @@ from agentformer.index.words.fields import (
     without_common_terms,
 )
 from agentformer.index.words.query import Scored, WordHits, covered_share, stem_rarities
+from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.searching import SearchReads, scope_condition
-from agentformer.memory.backends.postgres.server import Connection, native
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.text.analysis import QueryTerms
@@ -101,7 +100,7 @@ def term_hash(field: str, term: str) -> int:
 
 
 def update_words(
-    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
+    connection: PostgresConnection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
 ) -> None:
     """Write the terms of these entries again, and remove those of missing entries. `prepared` contains the terms that
     `prepare` has computed before the transaction."""
@@ -119,7 +118,7 @@ def prepare(entries: Sequence[MemoryEntry], analyzers: Analyzers) -> Prepared:
     }
 
 
-def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers) -> list[int]:
+def differing(connection: PostgresConnection, nums: Sequence[int], analyzers: Analyzers) -> list[int]:
     """Return the numbers of those entries whose stored terms are not the terms of their texts."""
     new = {terms.num: terms.digest for terms in _analyze(connection, nums, analyzers)}
     old = {
@@ -130,7 +129,7 @@ def differing(connection: sqlite3.Connection, nums: Sequence[int], analyzers: An
 
 
 def _update_batch(
-    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared
+    connection: PostgresConnection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared
 ) -> None:
     query = "SELECT num, namespace, language, lengths, terms, digest FROM word_entries WHERE num = ANY(%s)"
     old = {row[0]: row for row in _raw(connection, query, nums)}
@@ -147,29 +146,28 @@ def _update_batch(
     for entry in new:
         counts.update(posting[0] for posting in entry.postings)
         _add(totals, entry.language, 1, entry.lengths)
-    raw = native(connection)
     if gone:
-        raw.run(_REMOVE, [gone])
-        raw.run("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
+        connection.execute(_REMOVE, [gone])
+        connection.execute("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
     if new:
-        _insert(raw, new)
+        _insert(connection, new)
     changed_counts = sorted((term, count) for term, count in counts.items() if count)
     if changed_counts:
-        raw.run(_COUNT, [*map(_array, zip(*changed_counts, strict=True))])
+        connection.execute(_COUNT, [*map(_array, zip(*changed_counts, strict=True))])
     for language, (entries, *lengths) in sorted(totals.items()):
         if entries or any(lengths):
-            raw.run(_TOTAL, [language, entries, lengths])
+            connection.execute(_TOTAL, [language, entries, lengths])
 
 
-def _insert(raw: Connection, new: Sequence[_Terms]) -> None:
+def _insert(connection: PostgresConnection, new: Sequence[_Terms]) -> None:
     namespaces = list({entry.namespace for entry in new})
     places = {name: number for number, name in enumerate(namespaces, 1)}
     rows = [(places[e.namespace], term, e.num, times, length) for e in new for term, times, length in e.postings]
     if rows:
-        raw.run(_ADD, [namespaces, *map(_array, zip(*rows, strict=True))])
+        connection.execute(_ADD, [namespaces, *map(_array, zip(*rows, strict=True))])
     arrays = [(_array(e.lengths), _array(posting[0] for posting in e.postings)) for e in new]
     entries = [(e.num, e.namespace, e.language, *array, e.digest) for e, array in zip(new, arrays, strict=True)]
-    raw.run(_ADD_ENTRIES, [list(column) for column in zip(*entries, strict=True)])
+    connection.execute(_ADD_ENTRIES, [list(column) for column in zip(*entries, strict=True)])
 
 
 def _array(numbers: Iterable[int]) -> str:
@@ -184,7 +182,7 @@ def _add(totals: dict[str, list[int]], language: str, sign: int, lengths: Sequen
 
 
 def _analyze(
-    connection: sqlite3.Connection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
+    connection: PostgresConnection, nums: Sequence[int], analyzers: Analyzers, prepared: Prepared = _NOTHING
 ) -> list[_Terms]:
     """Return the terms of these entries. Entries that do not exist or are never searched are left out."""
     result = []
@@ -263,12 +261,12 @@ class ServerWords:
             # For each of the first entries with a stem, the sum of the rarities; see `CommittedIndex.held`.
             stems = [term_hash("stems", term) for term in rarities]
             values = [stems, [*rarities.values()], scope.namespace, entries[:_HEAD]]
-            held = [row[0] for row in native(connection).run(_HELD, values)]
+            held = [row[0] for row in connection.execute(_HELD, values)]
         return hits._replace(covered=covered_share(held, rarities, statistics.languages))
 
 
-def _statistics(connection: sqlite3.Connection) -> _Statistics:
-    rows = native(connection).run("SELECT language, entries, lengths FROM word_totals WHERE entries > 0", []).fetchall()
+def _statistics(connection: PostgresConnection) -> _Statistics:
+    rows = connection.execute("SELECT language, entries, lengths FROM word_totals WHERE entries > 0", []).fetchall()
     languages = {row[0]: int(row[1]) for row in rows}
     entries = sum(languages.values())
     sums = [sum(row[2][n] for row in rows) for n in range(len(_FIELDS))]
@@ -276,10 +274,10 @@ def _statistics(connection: sqlite3.Connection) -> _Statistics:
     return _Statistics(entries, languages, means)
 
 
-def _frequencies(connection: sqlite3.Connection, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
+def _frequencies(connection: PostgresConnection, terms: Sequence[WeightedTerm]) -> dict[tuple[str, str], int]:
     hashes = {term_hash(field, term): (field, term) for field, term, _ in terms}
     query = "SELECT term, entries FROM word_counts WHERE term = ANY(%s::bigint[])"
-    found = dict(native(connection).run(query, [list(hashes)]).fetchall())
+    found = dict(connection.execute(query, [list(hashes)]).fetchall())
     return {key: int(found.get(number, 0)) for number, key in hashes.items()}
 
 
@@ -294,23 +292,22 @@ def _query_values(
     return [K1, B, B, hashes, weights, means, namespace]
 
 
-def _best(connection: sqlite3.Connection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
+def _best(connection: PostgresConnection, values: list[Any], scope: Scope, limit: int, *, small: bool) -> Scored:
     """Return the best entries of the scope with their scores. All entries with the same score as the last of them are
     included. If `small` is True, only entries of the scope get a score, which is faster if they are few."""
-    raw = native(connection)
     condition, more = scope_condition(scope)
     if small:
         inside = f"WITH inside AS MATERIALIZED (SELECT num FROM entries WHERE {condition})"
         # IS TRUE prevents a join, which would compare each score with each entry while the server has no statistics
         query = f"{inside} {_SCORES} WHERE (p.num IN (SELECT num FROM inside)) IS TRUE GROUP BY p.num"
-        return _scored(raw.run(query, [*more, *values]).fetchall())
+        return _scored(connection.execute(query, [*more, *values]).fetchall())
     count = (limit + _MORE) * 2
     ranked = f"SELECT * FROM ({_SCORES} GROUP BY p.num) AS s ORDER BY score DESC, num LIMIT %s"
     # a separate statement: in a join, entries would be read once for each score if statistics are missing
     inside = f"SELECT num FROM entries WHERE num = ANY(%s::bigint[]) AND {condition}"
     while True:
-        rows = raw.run(ranked, [*values, count]).fetchall()
-        allowed = {row[0] for row in raw.run(inside, [[row[0] for row in rows], *more]).fetchall()}
+        rows = connection.execute(ranked, [*values, count]).fetchall()
+        allowed = {row[0] for row in connection.execute(inside, [[row[0] for row in rows], *more]).fetchall()}
         scored = _scored([row for row in rows if row[0] in allowed])
         least = min((row[1] for row in rows), default=0.0)
         ordered = sorted(scored.scores.tolist(), reverse=True)
@@ -324,5 +321,5 @@ def _scored(rows: Iterable[Any]) -> Scored:
     return Scored.of([row[0] for row in rows], [row[1] for row in rows])
 
 
-def _raw(connection: sqlite3.Connection, query: str, nums: Sequence[int]) -> list[Any]:
-    return list(native(connection).run(query, [list(nums)]).fetchall())
+def _raw(connection: PostgresConnection, query: str, nums: Sequence[int]) -> list[Any]:
+    return list(connection.execute(query, [list(nums)]).fetchall())

@@ -1,48 +1,24 @@
-"""The statements of the records are translated to PostgreSQL without a change of their meaning."""
+"""Texts, errors and addresses of a PostgreSQL server."""
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends.postgres import dialect, schema
+from agentformer.memory.backends.postgres import schema, server
 from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection, store_error
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
 from agentformer.servers.problems import problem_of
 from agentformer.settings import Settings
 
 
-@pytest.mark.parametrize(
-    ("sqlite", "postgres"),
-    [
-        ("SELECT 1 FROM a WHERE b = ? AND c LIKE '%?' ", "SELECT 1 FROM a WHERE b = %s AND c LIKE '%%?' "),
-        ("+kind NOT IN (?,?) ORDER BY +id", "kind <> ALL(%s) ORDER BY id"),
-        ("a + 1 WHERE user_id IS :user_id OR b IS NULL", "a + 1 WHERE user_id IS NOT DISTINCT FROM %s OR b IS NULL"),
-        ("INSERT OR IGNORE INTO t VALUES (?)", "INSERT INTO t VALUES (%s) ON CONFLICT DO NOTHING"),
-        (
-            "INSERT OR REPLACE INTO points VALUES (?, ?)",
-            "INSERT INTO points VALUES (%s, %s) ON CONFLICT (seq) DO UPDATE SET token = excluded.token",
-        ),
-    ],
-)  # fmt: skip
-def test_a_statement_is_translated(sqlite: str, postgres: str) -> None:
-    assert dialect.translate(sqlite).text == postgres
-
-
-def test_parameters_follow_the_order_of_the_translated_statement() -> None:
-    statement = dialect.translate("SELECT ?2 FROM entries WHERE num IN (SELECT value FROM json_each(?1)) AND ok = ?2")
-    assert statement.text == "SELECT %s FROM entries WHERE num = ANY(%s) AND ok = %s"
-    assert statement.bind([json.dumps([3, 4]), True]) == [1, [3, 4], 1]
-
-
 @pytest.mark.parametrize("text", ["", "plain", "a\0b", "\uf8f00", "\uf8f0\0\uf8f01\0\0", "ä\uf8f0"])
 def test_a_text_with_nul_is_stored_without_loss(text: str) -> None:
-    stored = dialect.escape(text)
-    assert "\0" not in stored and dialect.unescape(stored) == text
+    stored = server.escape(text)
+    assert "\0" not in stored and server.unescape(stored) == text
 
 
 @pytest.mark.parametrize(
