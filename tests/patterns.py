@@ -96,13 +96,13 @@ def written(source: str) -> Iterator[tuple[Any, str]]:
 def from_data() -> Iterator[re.Pattern[str]]:
     """Yield the patterns that functions make from data files and names."""
     from agentformer.agent.cited_pages import _BRACKETED, _NAMED, _WITH_WORD
-    from agentformer.text import data_lines, questions
+    from agentformer.text import questions
     from agentformer.text.dates.relative import _pattern
     from agentformer.text.facts.numbers import _numbers
+    from agentformer.text.languages.files import sections
 
-    for language, kind in {tuple(line.split()[:2]) for line in data_lines(questions._FILE)}:
-        if pattern := questions.pattern_of(kind, language):
-            yield pattern
+    for language, kinds in sections("questions").items():
+        yield from (pattern for kind in kinds if (pattern := questions.pattern_of(kind, language)))
     yield from map(_numbers, questions.question_words("numbers"))
     yield _pattern()[0]
     yield from (pattern for pairs in questions._ratios().values() for pattern, _ in pairs)

@@ -10,9 +10,9 @@ import re
 
 HIDDEN = "[secret]"
 _TOKENS = re.compile(
-    r"\b(?:sk-[\w-]{16,}|(?:ghp|gho|ghu|ghs|ghr)_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{16,}|xox[abeoprs]-[\w-]{10,}"
+    r"(?<![\w-])(?:sk-[\w-]{16,}|(?:ghp|gho|ghu|ghs|ghr)_\w{30,}|github_pat_\w{30,}|glpat-[\w-]{16,}|xox[abeoprs]-[\w-]{10,}"
     r"|(?:AKIA|ASIA)[A-Z0-9]{16}|AIza[\w-]{30,}|ya29\.[\w-]{20,}|npm_\w{30,}|pypi-[\w-]{30,}|hf_\w{30,}"
-    r"|(?:rk|pk|sk)_(?:live|test)_\w{16,}|SG\.[\w-]{16,}\.[\w-]{16,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})"
+    r"|(?:rk|pk|sk)_(?:live|test)_\w{16,}|SG\.[\w-]{16,}\.[\w-]{16,}|eyJ[\w-]{8,}+\.[\w-]{8,}+\.[\w-]{8,})"
 )
 _PRIVATE = re.compile(r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----[\s\S]{0,20000}?(?:-----END [A-Z ]{0,40}-----|\Z)")
 # NAME_KEY=value, "password": "value", the password is value
