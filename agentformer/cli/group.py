@@ -318,6 +318,19 @@ def common(command: Command) -> Command:
 
 def without_namespace(command: Command) -> Command:
     """Add the options that every command has, except --namespace, and print an error of the command as one line."""
+    return with_options(
+        reported(command),
+        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
+        click.option("--embedder", metavar="SPEC", help=_EMBEDDER),
+        click.option("--index-dir", type=_FOLDER, help="Folder of the stored data and its indexes [default: indexes]."),
+        click.option(
+            "--upload-dir", type=_FOLDER, help="Folder of the original files of documents [default: uploads]."
+        ),
+    )
+
+
+def reported(command: Command) -> Command:
+    """Print an error of the command as one line, and exit with its code."""
 
     @functools.wraps(command)
     def run(**options: Any) -> None:
@@ -330,15 +343,7 @@ def without_namespace(command: Command) -> Command:
         except AgentFormerError as error:
             fail(str(error), 3)
 
-    return with_options(
-        run,
-        click.option("--json", "as_json", is_flag=True, help="Print the result as JSON."),
-        click.option("--embedder", metavar="SPEC", help=_EMBEDDER),
-        click.option("--index-dir", type=_FOLDER, help="Folder of the stored data and its indexes [default: indexes]."),
-        click.option(
-            "--upload-dir", type=_FOLDER, help="Folder of the original files of documents [default: uploads]."
-        ),
-    )
+    return run
 
 
 def _as_typed(error: InvalidInput) -> str:

@@ -139,10 +139,9 @@ def _cold(event: Event, options: Options) -> str:
     if not options.index_dir.is_dir():
         return ""
     os.chdir(options.index_dir)  # a file .env of the agent's working folder must not change the settings
-    from agentformer.factory import connect
-    from agentformer.hooks.recall import at_start, recalled
+    from agentformer.hooks.recall import at_start, opened, recalled
 
-    with connect(index_dir=options.index_dir, upload_dir=options.upload_dir) as af:
+    with opened(options.index_dir, options.upload_dir) as af:
         if event.kind == "start":
             return at_start(af, event._asdict(), budget=options.budget)
         return recalled(af, event._asdict(), budget=options.budget, mode="lexical")

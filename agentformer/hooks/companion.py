@@ -22,8 +22,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from agentformer.errors import AgentFormerError, InvalidInput
-from agentformer.factory import AgentFormer, connect
-from agentformer.hooks.recall import at_start, recalled
+from agentformer.factory import AgentFormer
+from agentformer.hooks.recall import at_start, opened, recalled
 from agentformer.hooks.spool import Captured, Spool
 
 log = logging.getLogger("agentformer.hooks")
@@ -57,7 +57,7 @@ def _serve(spool: Spool, upload_dir: Path, idle: float) -> None:
     with contextlib.ExitStack() as closing:
         spool.alive.touch()
         closing.callback(spool.alive.unlink, missing_ok=True)
-        af = closing.enter_context(connect(index_dir=spool.folder.parent, upload_dir=upload_dir))
+        af = closing.enter_context(opened(spool.folder.parent, upload_dir))
         recalled(af, {"text": "first", "project": "", "session": ""})  # loads the model; until then, hooks use words
         answering = _Answers(spool.socket, af)
         closing.callback(answering.close)
@@ -144,9 +144,12 @@ class _Answers:
         with contextlib.suppress(OSError):  # closed
             while True:
                 connection, _ = listening.accept()
-                with connection, contextlib.suppress(OSError, ValueError, AgentFormerError):
-                    connection.settimeout(2)
-                    self._answer(connection)
+                try:
+                    with connection:
+                        connection.settimeout(2)
+                        self._answer(connection)
+                except Exception as error:  # noqa: BLE001 - one bad request must not end the others
+                    log.warning("a hook was not answered: %s", error)
 
     def _answer(self, connection: socket.socket) -> None:
         self.used = time.monotonic()

@@ -6,6 +6,7 @@ Gemini CLI 0.26 or later, and Cursor 2 (`hooks.json`, version 1). Unknown events
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -61,8 +62,8 @@ class Event(NamedTuple):
     project: str
     text: str = ""
     tool: str = ""
-    given: str = ""  # the input of the tool, as JSON
-    output: str = ""  # the output of the tool
+    given: Any = None  # the input of the tool, as a JSON value
+    output: Any = None  # the output of the tool
 
 
 def event_of(agent: Agent, name: str, data: bytes) -> Event | None:
@@ -86,8 +87,8 @@ def event_of(agent: Agent, name: str, data: bytes) -> Event | None:
         project=_project(values),
         text=text,
         tool=_text(values.get("tool_name"))[:_MAX_NAME],
-        given=_written(values.get("tool_input")),
-        output=next(filter(None, (_written(values.get(field)) for field in _OUTPUT)), ""),
+        given=values.get("tool_input"),
+        output=next(filter(None, (values.get(field) for field in _OUTPUT)), None),
     )
 
 
@@ -109,6 +110,9 @@ def _project(values: Mapping[str, Any]) -> str:
     written = _text(values.get("cwd")) or (_text(roots[0]) if isinstance(roots, list) and roots else "")
     if not written or "\0" in written:
         return ""
+    if len(written) > _MAX_NAME:
+        digest = hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:16]
+        return f"{digest} {written[-_MAX_NAME + 20 :]}"
     folder = Path(written)
     try:
         for parent in [folder, *folder.parents][:_PARENTS]:
@@ -121,7 +125,3 @@ def _project(values: Mapping[str, Any]) -> str:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
-
-
-def _written(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, ensure_ascii=False)

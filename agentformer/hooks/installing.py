@@ -6,10 +6,13 @@ a file stays. A file that is no JSON object (some agents allow comments) is not 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import os
 import shlex
-import shutil
+import stat
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +21,7 @@ from agentformer.errors import InvalidInput
 from agentformer.hooks.events import EVENTS, Agent
 
 SERVER = "agentformer"  # the name of the MCP server
+_OPTIONS = {"--agent", "--index-dir", "--upload-dir", "--budget", "--deadline", "--idle"}
 BACKUP = ".before-agentformer"  # ending of the copy of a file
 _SECONDS = 5  # an agent ends a hook after this time; a hook ends itself much earlier
 
@@ -60,19 +64,24 @@ def uninstalled(agent: Agent, home: Path, *, project: bool) -> list[Change]:
 
 
 def write(changes: Sequence[Change], *, backup: bool = True) -> None:
-    """Write changes. With `backup`, a copy of each present file is kept beside it, as NAME.before-agentformer."""
+    """Write changes. With `backup`, a copy of each file as it was before the first change is kept beside it, as
+    NAME.before-agentformer."""
     for file, former, content in changes:
         file.parent.mkdir(parents=True, exist_ok=True)
         if former and backup:
-            shutil.copy2(file, file.with_name(file.name + BACKUP))
+            with (
+                contextlib.suppress(FileExistsError),
+                file.with_name(file.name + BACKUP).open("x", encoding="utf-8") as kept,
+            ):
+                kept.write(former)
         if not content:
             file.unlink(missing_ok=True)
             continue
-        partial = file.with_name(file.name + ".part")
-        partial.write_text(content, "utf-8")
-        if former:
-            shutil.copymode(file, partial)
-        partial.replace(file)
+        number, partial = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # follows no link
+        with os.fdopen(number, "w", encoding="utf-8") as written:
+            written.write(content)
+        Path(partial).chmod(stat.S_IMODE(file.stat().st_mode) if former else 0o600)
+        Path(partial).replace(file)
 
 
 def _changes(agent: Agent, home: Path, program: Sequence[str], place: Sequence[str], *, project: bool) -> list[Change]:
@@ -80,13 +89,28 @@ def _changes(agent: Agent, home: Path, program: Sequence[str], place: Sequence[s
     if project and agent == "claude-code":
         hooks, servers = ".claude/settings.local.json", ".mcp.json"  # the first is not shared with others
     contents: dict[str, dict[str, Any]] = {}
-    former = {name: _read(home / name) for name in dict.fromkeys((hooks, servers)) if name}
+    places = {name: _place(home, name, project=project) for name in dict.fromkeys((hooks, servers)) if name}
+    former = {name: _read(place) for name, place in places.items()}
     for name, text in former.items():
-        contents[name] = _parsed(home / name, text)
+        contents[name] = _parsed(places[name], text)
     _set_hooks(contents[hooks], agent, program, place)
     if servers:
-        _set_server(contents[servers], program, place)
-    return [Change(home / name, former[name], _dumped(contents[name], former[name])) for name in former]
+        _set_server(contents[servers], places[servers], program, place)
+    return [Change(places[name], text, _dumped(contents[name], text)) for name, text in former.items()]
+
+
+def _place(home: Path, name: str, *, project: bool) -> Path:
+    """Return the path of a file. A link of the user is followed, so that it stays a link. In a project, a link could
+    lead to any file of the user, so it is refused."""
+    place = home / name
+    if not project:
+        return place.resolve()
+    for part in (place, *place.parents):
+        if part == home:
+            break
+        if part.is_symlink():
+            raise InvalidInput("AGENT", f"{part} is a link; remove it, or install without --project")
+    return place
 
 
 def _set_hooks(content: dict[str, Any], agent: Agent, program: Sequence[str], place: Sequence[str]) -> None:
@@ -118,20 +142,46 @@ def _hook(agent: Agent, event: str, command: str) -> dict[str, Any]:
 
 def _is_own(entry: Any, agent: Agent) -> bool:
     """Return whether an entry only calls `agentformer hook` for this agent."""
-    if not isinstance(entry, dict):
+    hooks = entry.get("hooks", [entry]) if isinstance(entry, dict) else None
+    if not isinstance(hooks, list) or not hooks:
         return False
-    commands = [each.get("command") for each in entry.get("hooks", [entry]) if isinstance(each, dict)]
-    return bool(commands) and all(
-        isinstance(each, str) and "agentformer" in each and f" --agent {agent} " in f"{each} " and " hook " in each
-        for each in commands
-    )
+    commands = [each.get("command") if isinstance(each, dict) else None for each in hooks]
+    return all(isinstance(each, str) and _calls_us(each, agent) for each in commands)
 
 
-def _set_server(content: dict[str, Any], program: Sequence[str], place: Sequence[str]) -> None:
+def _calls_us(command: str, agent: Agent) -> bool:
+    """Return whether a command is `agentformer hook EVENT --agent AGENT` with our options, and nothing else."""
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return False
+    at = words.index("hook") if "hook" in words else 0
+    options = words[at + 2 :]
+    named = dict(zip(options[::2], options[1::2], strict=False))
+    known = len(options) % 2 == 0 and named.keys() <= _OPTIONS
+    return known and named.get("--agent") == agent and _is_program(words[:at])
+
+
+def _is_program(words: Sequence[str]) -> bool:
+    """Return whether words are a command that runs AgentFormer."""
+    if len(words) == 1:
+        return Path(words[0]).name in ("agentformer", "agentformer.exe")
+    return [*words[1:]] == ["-P", "-m", "agentformer.cli"]
+
+
+def _set_server(content: dict[str, Any], file: Path, program: Sequence[str], place: Sequence[str]) -> None:
     servers = content.get("mcpServers", {})
-    servers.pop(SERVER, None)
+    present = servers.get(SERVER)
+    words = [present.get("command"), *(present.get("args") or [])] if isinstance(present, dict) else [present]
+    own = "mcp" in words and all(isinstance(word, str) for word in words) and _is_program(words[: words.index("mcp")])
+    if present is not None and own:
+        del servers[SERVER]
+    elif present is not None and program:
+        raise InvalidInput("AGENT", f"{file} has another server named {SERVER}; rename or remove it")
     if program:
-        servers[SERVER] = {"command": program[0], "args": [*program[1:], "mcp", *place]}
+        # A server that an agent starts in a repository must not read the settings of that repository.
+        isolated = {"AGENTFORMER_ENV_FILE": "none"}
+        servers[SERVER] = {"command": program[0], "args": [*program[1:], "mcp", *place], "env": isolated}
     if servers:
         content["mcpServers"] = servers
     else:
@@ -152,6 +202,9 @@ def _parsed(file: Path, text: str) -> dict[str, Any]:
         content = json.loads(text) if text.strip() else {}
     except ValueError as error:
         raise InvalidInput("AGENT", f"{file} is not JSON ({error}); add the hooks by hand (docs/HOOKS.md)") from None
+    hooks = content.get("hooks") if isinstance(content, dict) else None
+    if isinstance(hooks, dict) and (event := next((n for n, each in hooks.items() if not isinstance(each, list)), "")):
+        raise InvalidInput("AGENT", f"{file} has no list of hooks for {event} as expected; correct the file")
     wrong = [
         name
         for name in ("hooks", "mcpServers")

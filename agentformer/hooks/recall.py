@@ -4,9 +4,11 @@ memories that bear on it."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from agentformer.factory import AgentFormer
+from agentformer.factory import AgentFormer, connect
+from agentformer.memory.backends import has_local_json
 from agentformer.text.prompt_quoting import escape_line, wrap_in_tag
 from agentformer.types import MemoryEntry
 
@@ -18,6 +20,12 @@ _INSTRUCTIONS = 50
 _LATEST = 6  # messages of the last session that are shown at a start
 _MAX_PROMPT = 4_000  # characters of a prompt that are searched
 _LONGEST = 400  # characters of one memory
+
+
+def opened(index_dir: Path, upload_dir: Path) -> AgentFormer:
+    """Open the memory of a folder, with the backend that the folder has."""
+    backend = {"backend": "local_json"} if has_local_json(index_dir) else {}
+    return connect(index_dir=index_dir, upload_dir=upload_dir, **backend)
 
 
 def recalled(af: AgentFormer, event: Mapping[str, str], *, budget: int = BUDGET, mode: str = "hybrid") -> str:

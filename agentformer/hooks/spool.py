@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.hooks.events import Event
-from agentformer.hooks.secrets import reads_secrets, without_secrets
+from agentformer.hooks.secrets import reads_secrets, shortened, without_secrets
 
 _MAX_TEXT = 20_000  # characters of a prompt or an answer that are kept
 _MAX_TOOL = 2_000  # characters of the input and of the output of a tool that are kept
@@ -58,8 +58,8 @@ class Spool:
         values: dict[str, Any] = event._asdict()
         if event.kind == "tool":
             hidden = reads_secrets(event.given)
-            values["given"] = without_secrets(event.given)[:_MAX_TOOL]
-            values["output"] = "" if hidden else without_secrets(event.output[: 2 * _MAX_TOOL])[:_MAX_TOOL]
+            values["given"] = _written(event.given)
+            values["output"] = "" if hidden else _written(event.output)
         else:
             values["text"] = without_secrets(event.text[: 2 * _MAX_TEXT])[:_MAX_TEXT].strip()
             if not values["text"]:
@@ -73,6 +73,10 @@ class Spool:
         partial.write_text(json.dumps(values, ensure_ascii=False), "utf-8", errors="replace")
         partial.rename(self.folder / f"{name}.json")
         return True
+
+    def set_aside(self) -> list[Path]:
+        """Return the files of events that could not be stored."""
+        return sorted(self.folder.glob("*.bad"))
 
     def waiting(self) -> Iterator[Captured]:
         """Yield the events that wait, oldest first. A file that is no event is set aside as `NAME.bad`."""
@@ -88,3 +92,10 @@ class Spool:
                 continue
             except (ValueError, KeyError, TypeError):
                 file.rename(file.with_suffix(".bad"))
+
+
+def _written(value: Any) -> str:
+    """Return the input or the output of a tool as text, without secrets, with at most `_MAX_TOOL` characters."""
+    short = shortened(value, _MAX_TOOL)
+    text = short if isinstance(short, str) else "" if short is None else json.dumps(short, ensure_ascii=False)
+    return text[:_MAX_TOOL]

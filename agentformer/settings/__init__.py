@@ -30,6 +30,7 @@ log = logging.getLogger("agentformer")
 
 ENV_PREFIX = "AGENTFORMER_"
 ENV_FILE = ".env"
+_NAMED_FILE = f"{ENV_PREFIX}ENV_FILE"
 _KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -76,16 +77,16 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
     `None` in `given` and an empty variable count as missing. A variable that begins with `AGENTFORMER_` but is not a
     setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
     variable and its file, but not the value, which may be a key in the wrong variable."""
-    file = _env_file(Path(ENV_FILE)) if environ is None else {}
+    file = _env_file(env_path()) if environ is None else {}
     environ = _combine(file, os.environ) if environ is None else environ
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, variable in _VARIABLES.items():
         if raw := environ.get(variable):
             values[name] = raw
-            origins[name] = f"{variable} in {Path(ENV_FILE).resolve()}" if raw == file.get(variable) else variable
+            origins[name] = f"{variable} in {env_path().resolve()}" if raw == file.get(variable) else variable
     for variable in environ:
-        if variable.startswith(ENV_PREFIX) and variable not in _VARIABLES.values():
+        if variable.startswith(ENV_PREFIX) and variable not in (_NAMED_FILE, *_VARIABLES.values()):
             _warn_unknown(variable)
     for name, value in (given or {}).items():
         if name not in _BY_NAME:
@@ -109,7 +110,7 @@ def unused_values() -> list[str]:
     """Return one sentence for each variable in `.env` or in the environment that is not used, because another source
     comes first (see `load_settings`). The sentences do not contain the values. Raises `InvalidInput` if `.env` cannot
     be read."""
-    file, path = _env_file(Path(ENV_FILE)), Path(ENV_FILE).resolve()
+    file, path = _env_file(env_path()), env_path().resolve()
     used = _combine(file, os.environ)
     sentences = []
     for variable in _VARIABLES.values():
@@ -166,6 +167,14 @@ def _env_file(path: Path) -> dict[str, str]:
 def _warn(message: str) -> None:
     """Log a warning. Log the same warning only once in a process."""
     log.warning("%s", message)
+
+
+def env_path() -> Path:
+    """Return the path of the file with variables: the value of `AGENTFORMER_ENV_FILE`, or `.env` in the working folder.
+    The value `none` stands for no file, for programs that run in folders of others, such as a server that a coding
+    agent starts in a repository."""
+    named = os.environ.get(_NAMED_FILE) or ENV_FILE
+    return Path(os.devnull if named == "none" else named)
 
 
 def _warn_unknown(variable: str) -> None:

@@ -257,8 +257,6 @@ def test_another_database_and_a_pickle_are_refused(af: agentformer.AgentFormer, 
 @pytest.mark.parametrize(
     "value",
     [
-        {"results": [{"id": "1", "memory": "x"}, 5]},
-        {"edges": [{"uuid": "1", "fact": "x"}, {"uuid": "2"}]},
         {"agents": [7], "blocks": []},
         {"agents": [{"messages": ["x"]}], "blocks": []},
         {"id": "", "memory": "without an id"},
@@ -268,6 +266,28 @@ def test_another_database_and_a_pickle_are_refused(af: agentformer.AgentFormer, 
 def test_a_wrong_field_is_told(af: agentformer.AgentFormer, tmp_path: Path, value: Any) -> None:
     done = af.import_conversations(whole(tmp_path / "wrong.json", [value]))
     assert (done.messages, done.failures) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"results": [{"id": "1", "memory": "good"}, {"memory": "no id"}, {"id": "2", "memory": 5}, 7]},
+        {"edges": [{"uuid": "1", "fact": "good"}, {"uuid": "2", "fact": "x", "valid_at": "soon"}, {"uuid": "3"}, 7]},
+    ],
+)
+def test_an_item_that_cannot_be_used_does_not_hide_the_others(
+    af: agentformer.AgentFormer, tmp_path: Path, value: Any
+) -> None:
+    done = af.import_conversations(whole(tmp_path / "some.json", value))
+    assert (done.messages, done.failures) == (1, 3)
+    assert "item 2" in done.failed[0].name
+    assert [entry.content for entry in entries(af)] == ["good"]
+
+
+def test_messages_of_zep_without_a_session_have_that_of_the_file(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    said = {"uuid": "q1", "role_type": "user", "content": "Only messages here."}
+    (entry,) = imported(af, whole(tmp_path / "z_m.json", [said]))
+    assert entry.session_id == "zep:z_m"
 
 
 @pytest.mark.slow

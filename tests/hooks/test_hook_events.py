@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,12 @@ def test_each_agent_is_read_into_one_form(
     assert (event.kind, event.text, event.session, event.project) == (kind, text, "s1", "/nowhere")
 
 
-def test_a_tool_has_its_input_and_output_as_text() -> None:
+def test_a_tool_has_its_input_and_output() -> None:
     event = read(
         "claude-code", "PostToolUse", tool_name="Bash", tool_input={"command": "ls"}, tool_response={"out": "a"}
     )
     assert event is not None
-    assert (event.tool, event.given, event.output) == ("Bash", '{"command": "ls"}', '{"out": "a"}')
+    assert (event.tool, event.given, event.output) == ("Bash", {"command": "ls"}, {"out": "a"})
 
 
 def test_the_project_is_the_repository_above_the_working_folder(tmp_path: Path) -> None:
@@ -98,6 +99,24 @@ def test_an_answer_has_the_form_of_the_agent(agent: Agent) -> None:
         ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abcdefghijk", "eyJzdWIi"),
         ("-----BEGIN RSA PRIVATE KEY-----\nMIIEabc\n-----END RSA PRIVATE KEY-----", "MIIEabc"),
         ("-----BEGIN PRIVATE KEY-----\nMIIEabc and the end is cut", "MIIEabc"),
+        ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQOYBabc\n-----END PGP PRIVATE KEY BLOCK-----", "lQOYBabc"),
+        ("DB_PASS=hunter2222", "hunter2222"),
+        ("password is: hunter2222", "hunter2222"),
+        ("password=$ecret12345", "ecret12345"),
+        ("run --password hunter2222 --yes", "hunter2222"),
+        ("curl -u anna:hunter2222 https://x.example", "hunter2222"),
+        ("mysql -u root -phunter2222", "hunter2222"),
+        ("sshpass -p hunter2222 ssh x", "hunter2222"),
+        ("ANTHROPIC_KEY=hunter2222", "hunter2222"),
+        ("AccountKey=hunter2222hunter==", "hunter2222"),
+        ("<password>hunter2222</password>", "hunter2222"),
+        ("password: |\n  hunter2222", "hunter2222"),
+        ("パスワード: hunter2222", "hunter2222"),
+        ("Passwort lautet hunter2222", "hunter2222"),
+        ("Cookie: session=hunter2222abc", "hunter2222"),
+        ("postgres://u:hunter@2222x@h/db", "2222x"),
+        ("https://hooks.slack.com/services/T000/B000/hunter2222", "hunter2222"),
+        (r"{\"password\": \"hunter2222\"}", "hunter2222"),
     ],
 )
 def test_secrets_are_hidden(text: str, secret: str) -> None:
@@ -116,6 +135,12 @@ def test_secrets_are_hidden(text: str, secret: str) -> None:
         "see https://example.org/a:b and user@example.org",
         "The secret of good soup is time.",
         "We rotate the token on Friday.",
+        "max_tokens=4096",
+        "secretary: Anna Virtanen",
+        "Tokenizer: bert-base-cased",
+        "The password is required",
+        "Basic principles of design",
+        "sk-learn-pipeline-classification",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
@@ -123,19 +148,58 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 
 def test_files_with_nothing_but_secrets_are_known() -> None:
-    assert all(map(reads_secrets, ['{"command": "cat .env"}', '{"path": "/a/.env.local"}', "cat ~/.netrc", "id_rsa"]))
-    assert not any(map(reads_secrets, ["cat .envoy.yaml", "environment.py", "src/env.py", "my.environment"]))
+    for text in (
+        *("cat .env", "cat .env\nls", 'cat "$(pwd)/.env"', "cat<.env", "cat .env*", "git show HEAD:.env", "prod.env"),
+        *(".envrc", "/a/.env.local", "~/.netrc", "~/.npmrc", "~/.git-credentials", "~/.kube/config", "id_rsa"),
+        *("config/credentials.yml", "printenv"),
+    ):
+        assert reads_secrets({"command": text}), text
+    assert not any(
+        map(reads_secrets, [".envoy.yaml", "environment.py", "src/env.py", "my.environment", "process.env.X"])
+    )
+
+
+def test_secrets_in_the_values_of_a_tool_are_hidden(tmp_path: Path) -> None:
+    spool = Spool(tmp_path)
+    given = {"content": '{"password": "hunter2222"}', "api_key": "hunter3333", "n": 1, "list": ["token=hunter4444"]}
+    spool.add(
+        Event("codex", "tool", "PostToolUse", "s", "p", tool="Write", given=given, output={"stdout": "x" * 9_000})
+    )
+    spool.add(Event("codex", "tool", "PostToolUse", "s", "p", tool="sh", given={"command": "cat .env"}, output="A=1"))
+    one, two = (event.values for event in spool.waiting())
+    assert "hunter" not in json.dumps(one)
+    assert one["given"].count(HIDDEN) == 3
+    assert len(one["output"]) <= 2_000
+    assert two["output"] == ""
+
+
+@pytest.mark.parametrize("part", ["-----BEGIN PRIVATE KEY-----\n", "a.", "password=", "x://a:", "eyJ-"])
+def test_a_large_tool_output_costs_no_time(tmp_path: Path, part: str) -> None:
+    """What is searched for secrets is cut first: the processor time does not grow with the size."""
+    begun = time.process_time()
+    Spool(tmp_path).add(
+        Event("codex", "tool", "PostToolUse", "s", "p", given=part * 50, output={"a": part * 1_000_000})
+    )
+    assert time.process_time() - begun < 5
+
+
+def test_a_long_working_folder_is_shortened_to_a_name() -> None:
+    event = read("claude-code", "Stop", cwd="/x" * 3_000)
+    assert event is not None
+    assert len(event.project) <= 200
 
 
 def test_the_spool_keeps_events_in_order_and_without_secrets(tmp_path: Path) -> None:
     spool = Spool(tmp_path)
     assert spool.add(Event("codex", "prompt", "UserPromptSubmit", "s", "p", text="first API_KEY=abcdef123456"))
-    assert spool.add(Event("codex", "tool", "PostToolUse", "s", "p", tool="sh", given="cat .env", output="A=1"))
+    assert spool.add(
+        Event("codex", "tool", "PostToolUse", "s", "p", tool="sh", given={"command": "cat .env"}, output="A=1")
+    )
     assert spool.add(Event("codex", "answer", "Stop", "s", "p", text="x" * 100_000))
     assert not spool.add(Event("codex", "answer", "Stop", "s", "p", text="  "))
     first, tool, answer = (event.values for event in spool.waiting())
     assert first["text"] == "first API_KEY=[secret]"
-    assert (tool["given"], tool["output"]) == ("cat .env", "")
+    assert (tool["given"], tool["output"]) == ('{"command": "cat .env"}', "")
     assert len(answer["text"]) == 20_000
     assert spool.folder.stat().st_mode & 0o77 == 0
 

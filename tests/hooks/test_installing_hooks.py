@@ -86,7 +86,75 @@ def test_what_others_have_written_stays(tmp_path: Path, agent: Agent) -> None:
     assert json.loads(first.read_text("utf-8")) == mine
 
 
-@pytest.mark.parametrize("text", ['{"hooks": []}', "[]", "{ // comment\n}", '{"mcpServers": 5}', "\ufeff{"])
+def test_the_first_copy_stays_and_a_link_stays_a_link(tmp_path: Path) -> None:
+    target = tmp_path / "dot" / "g.json"
+    target.parent.mkdir()
+    target.write_text('{"mine": 1}', "utf-8")
+    (tmp_path / ".gemini").mkdir()
+    (tmp_path / ".gemini" / "settings.json").symlink_to(target)
+    for place in (PLACE, ["--index-dir", "/other", "--upload-dir", "/other"]):
+        write(installed("gemini", tmp_path, PROGRAM, place, project=False))
+    assert (tmp_path / ".gemini" / "settings.json").is_symlink()
+    assert "hooks" in json.loads(target.read_text("utf-8"))
+    assert json.loads(target.with_name("g.json" + BACKUP).read_text("utf-8")) == {"mine": 1}
+
+
+@pytest.mark.parametrize("link", [".cursor", ".cursor/hooks.json", ".cursor/mcp.json"])
+def test_a_link_in_a_project_is_refused(tmp_path: Path, link: str) -> None:
+    project, precious = tmp_path / "repository", tmp_path / "precious"
+    (project / link).parent.mkdir(parents=True, exist_ok=True)
+    precious.mkdir() if link == ".cursor" else precious.write_text("{}", "utf-8")
+    (project / link).symlink_to(precious)
+    with pytest.raises(InvalidInput, match="is a link"):
+        installed("cursor", project, PROGRAM, PLACE, project=True)
+
+
+def test_files_that_a_repository_has_prepared_are_not_followed(tmp_path: Path) -> None:
+    precious = tmp_path / "precious"
+    precious.write_text("mine", "utf-8")
+    project = tmp_path / "repository"
+    (project / ".cursor").mkdir(parents=True)
+    (project / ".cursor" / "mcp.json").write_text('{"evil": 1}', "utf-8")
+    for name in (f"mcp.json{BACKUP}", "mcp.json.part", "hooks.json.part"):
+        (project / ".cursor" / name).symlink_to(precious)
+    write(installed("cursor", project, PROGRAM, PLACE, project=True))
+    assert precious.read_text("utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "/opt/log.sh agentformer hook Stop --agent gemini ; /opt/mine.sh",
+        "my-agentformer hook Stop --agent gemini --mine yes",
+        "agentformer hook Stop --agent gemini && rm -rf x",
+        "agentformer hook Stop",
+    ],
+)
+def test_only_our_own_commands_are_removed(tmp_path: Path, command: str) -> None:
+    mine = {
+        "hooks": {"AfterAgent": [{"hooks": [{"type": "command", "command": command}]}, {"hooks": []}]},
+        "mcpServers": {"agentformer": {"command": "my-own-server", "args": ["mcp"]}},
+    }
+    file = tmp_path / ".gemini" / "settings.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(mine), "utf-8")
+    assert uninstalled("gemini", tmp_path, project=False) == []
+    with pytest.raises(InvalidInput, match="another server named agentformer"):
+        installed("gemini", tmp_path, PROGRAM, PLACE, project=False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"hooks": {"AfterAgent": "x"}}',
+        '{"hooks": null}',
+        '{"hooks": []}',
+        "[]",
+        "{ // comment\n}",
+        '{"mcpServers": 5}',
+        "\ufeff{",
+    ],
+)
 def test_a_file_of_another_form_is_not_touched(tmp_path: Path, text: str) -> None:
     file = tmp_path / ".gemini" / "settings.json"
     file.parent.mkdir()
@@ -108,6 +176,15 @@ def test_the_command_shows_the_change_and_asks(tmp_path: Path, monkeypatch: pyte
     assert str(tmp_path / ".agentformer" / "indexes") in done.output
     assert CliRunner().invoke(main, ["uninstall", "cursor", "--yes"]).exit_code == 0
     assert files(tmp_path) == {}
+
+
+def test_an_error_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".cursor").mkdir()
+    (tmp_path / ".cursor" / "hooks.json").write_text("// comment", "utf-8")
+    done = CliRunner().invoke(main, ["install", "cursor", "--yes"])
+    assert done.exit_code == 2
+    assert "is not JSON" in done.output
 
 
 def test_what_is_captured_can_be_listed_switched_off_and_forgotten(tmp_path: Path) -> None:
@@ -142,7 +219,7 @@ def test_the_plugin_of_claude_code_has_the_documented_form() -> None:
         program, name, *options = shlex.split(command)
         assert (program, name, _options(options).event) == ("agentformer", "hook", event)
     (server,) = json.loads((plugin / ".mcp.json").read_text("utf-8"))["mcpServers"].values()
-    assert server["command"] == "agentformer"
+    assert (server["command"], server["env"]) == ("agentformer", {"AGENTFORMER_ENV_FILE": "none"})
     for file in [*plugin.glob("commands/*.md"), *plugin.glob("skills/*/SKILL.md")]:
         head = file.read_text("utf-8").split("---")[1]
         assert "description: " in head, file

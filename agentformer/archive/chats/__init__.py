@@ -17,7 +17,7 @@ from typing import Any, Unpack
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
 from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.items import Chat, ChatMessage
-from agentformer.archive.chats.memories import CODEX, LANGCHAIN
+from agentformer.archive.chats.memories import CODEX, LANGCHAIN, ZEP, parts_of
 from agentformer.errors import Conflict, InvalidInput, retried
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes
@@ -29,7 +29,7 @@ from agentformer.types import MemoryBackend, MemoryEntry, Scope
 _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
 _UNUSABLE = 10_000  # values that are no conversation; a file that begins with so many is no chat export
-_NAMELESS = (PLAIN, CODEX, LANGCHAIN)  # formats whose messages may name no session
+_NAMELESS = (PLAIN, CODEX, LANGCHAIN, ZEP)  # formats whose messages may name no session
 _TOOL = "tool"  # category of the uses of tools
 _LISTED = 1_000  # at most this many problems are in a report
 
@@ -123,18 +123,21 @@ class _Import:
             if isinstance(value, Unusable):
                 self._done.add_failure(name, str(value))
                 continue
-            try:
-                chat = chat_of(value)
-            except InvalidInput as error:
-                self._done.add_failure(name, str(error))
-                continue
-            if chat.opens:
-                opening = chat
-            if chat.source == CODEX and opening:
-                chat = replace(chat, id=opening.id, owner=opening.owner)
-            if chat.source in _NAMELESS and not chat.id:
-                chat = replace(chat, id=self._place["session_id"] or file.path.stem[: fields.MAX_NAME])
-            yield name, chat, position
+            parts = parts_of(value)
+            for place, part in enumerate(parts, 1):
+                named = f"{name}, item {place}" if len(parts) > 1 else name
+                try:
+                    chat = chat_of(part)
+                except InvalidInput as error:
+                    self._done.add_failure(named, str(error))
+                    continue
+                if chat.opens:
+                    opening = chat
+                if chat.source == CODEX and opening:
+                    chat = replace(chat, id=opening.id, owner=opening.owner)
+                if chat.source in _NAMELESS and not chat.id:
+                    chat = replace(chat, id=self._place["session_id"] or file.path.stem[: fields.MAX_NAME])
+                yield named, chat, position
 
     def _add(self, name: str, chat: Chat) -> None:
         """Add the messages of a conversation to the batch, and store the batch if it is full."""
@@ -159,13 +162,14 @@ class _Import:
         session = message.session or ("" if message.kind == "fact" else chat.id)
         if session and chat.source != PLAIN:
             session = f"{chat.source}:{session}"
+        record = ZEP if chat.source == ZEP else chat.id  # ids of Zep are unique without the session
         owner = {name: value for name, value in {**chat.owner, **message.owner}.items() if value}
         values = {
             **{**owner, **{name: value for name, value in self._place.items() if value is not None}},
             **({"session_id": _short(session, fields.MAX_NAME)} if session else {}),
             **{"content": message.text, "occurred_at": message.time, **message.values},
             "source_type": chat.source,
-            "source_id": _short(f"{chat.id}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
+            "source_id": _short(f"{record}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
             "metadata": {**message.metadata, **({"conversation": chat.title[:500]} if chat.title else {})},
         }
         if message.attachments:

@@ -50,6 +50,17 @@ def source_of(value: Any) -> str:
     return ""
 
 
+def parts_of(value: Any) -> list[Any]:
+    """Return the items of a list of memories (mem0, Zep), each with what the list says of all, or the value itself. So
+    an item that cannot be used does not hide the others."""
+    source = source_of(value)
+    names = {MEM0: ("results",), ZEP: ("facts", "edges", "messages")}.get(source, ())
+    lists = [value[name] for name in names if isinstance(value.get(name), list)]
+    session = {"session_id": id_of(value, "session_id", "thread_id")} if source == ZEP else {}
+    items = [each for items in lists for each in items]
+    return [{**session, **each} if isinstance(each, dict) else each for each in items] if lists else [value]
+
+
 def chat_from(value: Mapping[str, Any], source: str) -> Chat:
     """Convert a JSON value of the format `source`. Raises `InvalidInput` if a field is wrong."""
     return _READERS[source](value)
@@ -128,15 +139,11 @@ def _is_mem0(value: Mapping[str, Any]) -> bool:
 
 
 def _mem0(value: Mapping[str, Any]) -> Chat:
-    """Convert a memory, or the result of `Memory.get_all`."""
-    found = []
-    for each in value.get("results", [value]):
-        if not isinstance(each, dict) or not _is_mem0(each):
-            raise InvalidInput("results", "must contain objects with `id` and `memory`")
-        owner = {name: text_of(each, name) for name in ("user_id", "agent_id")}
-        fact = _fact(id_of(each, "id"), text_of(each, "memory"), each, owner, object_of(each, "metadata"))
-        found += [fact._replace(session=text_of(each, "run_id"))] if fact else []
-    return Chat(MEM0, MEM0, messages=found)
+    """Convert a memory of the result of `Memory.get_all`."""
+    owner = {name: id_of(value, name) for name in ("user_id", "agent_id")}
+    fact = _fact(id_of(value, "id"), text_of(value, "memory"), value, owner, object_of(value, "metadata"))
+    found = [fact._replace(session=id_of(value, "run_id"))] if fact else []
+    return Chat(MEM0, MEM0, messages=found, skipped=int(not found))
 
 
 def _is_zep(value: Mapping[str, Any]) -> bool:
@@ -145,24 +152,17 @@ def _is_zep(value: Mapping[str, Any]) -> bool:
 
 
 def _zep(value: Mapping[str, Any]) -> Chat:
-    """Convert facts (edges of the graph) and messages of Zep, alone or in lists."""
-    session = id_of(value, "session_id", "thread_id")
-    lists = [name for name in ("facts", "edges", "messages") if isinstance(value.get(name), list)]
-    found: list[ChatMessage] = []
-    for each in [each for name in lists for each in value[name]] if lists else [value]:
-        if not isinstance(each, dict) or not _is_zep(each):
-            raise InvalidInput("facts", "must contain objects with `uuid`, and `fact` or `role_type` and `content`")
-        key, own = id_of(each, "uuid", "uuid_"), id_of(each, "session_id", "thread_id") or session
-        if "fact" in each:
-            if fact := _fact(key, text_of(each, "fact"), each, {"user_id": text_of(each, "user_id")}, {}):
-                valid = {"valid_from": time_of(each.get("valid_at")), "valid_to": time_of(each.get("invalid_at"))}
-                found.append(fact._replace(values=valid))
-            continue
-        role = ROLES.get(text_of(each, "role_type").lower(), "")
-        text, at = text_of(each, "content"), time_of(each.get("created_at"))
-        if role in ("user", "assistant") and not fields.is_blank(text):
-            found.append(ChatMessage(key, role, text, at, text_of(each, "role"), session=own))
-    return Chat(ZEP, session, messages=found, skipped=int(not found))
+    """Convert a fact (an edge of the graph) or a message of Zep."""
+    key, session = id_of(value, "uuid", "uuid_"), id_of(value, "session_id", "thread_id")
+    if "fact" in value:
+        fact = _fact(key, text_of(value, "fact"), value, {"user_id": id_of(value, "user_id")}, {})
+        valid = {"valid_from": time_of(value.get("valid_at")), "valid_to": time_of(value.get("invalid_at"))}
+        return Chat(ZEP, "", messages=[fact._replace(values=valid)] if fact else [], skipped=int(not fact))
+    role, text = ROLES.get(text_of(value, "role_type").lower(), ""), text_of(value, "content")
+    if role not in ("user", "assistant") or fields.is_blank(text):
+        return Chat(ZEP, session, skipped=1)
+    at = time_of(value.get("created_at"))
+    return Chat(ZEP, session, messages=[ChatMessage(key, role, text, at, text_of(value, "role"))])
 
 
 def _letta(value: Mapping[str, Any]) -> Chat:

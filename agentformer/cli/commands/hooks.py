@@ -3,6 +3,8 @@ agent runs."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -10,17 +12,18 @@ from typing import Any
 
 import click
 
-from agentformer.cli.group import examples, main
+from agentformer.cli.group import examples, main, reported
 from agentformer.cli.inputs import confirm
 from agentformer.cli.output import plural, print_json, say
-from agentformer.factory import connect
 from agentformer.hooks.companion import SOURCE
 from agentformer.hooks.events import AGENTS, Agent
 from agentformer.hooks.installing import Change, installed, uninstalled, write
+from agentformer.hooks.recall import opened
 from agentformer.hooks.spool import Spool
 from agentformer.types import Scope
 
 _HOME = Path("~/.agentformer")
+_ISOLATED = "AGENTFORMER_ENV_FILE=none"  # settings of the repository in which an agent works do not count
 _FOLDER = click.Path(path_type=Path)
 _agent = click.argument("agent", type=click.Choice(AGENTS))
 _project = click.option("--project", is_flag=True, help="Write the files of this folder, and not those of the user.")
@@ -37,6 +40,7 @@ _upload_dir = click.option(
 @_yes
 @_index_dir
 @_upload_dir
+@reported
 def install(agent: Agent, project: bool, yes: bool, index_dir: Path, upload_dir: Path) -> None:
     """Give a coding agent this memory: hooks that recall and capture, and tools over MCP.
 
@@ -47,18 +51,18 @@ def install(agent: Agent, project: bool, yes: bool, index_dir: Path, upload_dir:
     place += ["--upload-dir", str(upload_dir.expanduser().absolute())]
     program = _program()
     _apply(installed(agent, _home(project), program, place, project=project), yes, backup=True)
+    served = shlex.join([*program, "mcp", *place])
     if agent == "claude-code" and not project:
-        say(
-            f"For the tools, also run: claude mcp add --scope user agentformer -- {' '.join([*program, 'mcp', *place])}"
-        )
+        say(f"For the tools, also run: claude mcp add --scope user -e {_ISOLATED} agentformer -- {served}")
     if agent == "codex":
-        say(f"For the tools, also run: codex mcp add agentformer -- {' '.join([*program, 'mcp', *place])}")
+        say(f"For the tools, also run: codex mcp add agentformer --env {_ISOLATED} -- {served}")
 
 
 @main.command(epilog=examples("agentformer uninstall claude-code"))
 @_agent
 @_project
 @_yes
+@reported
 def uninstall(agent: Agent, project: bool, yes: bool) -> None:
     """Take back what `install` has added to the files of a coding agent. The memory stays."""
     _apply(uninstalled(agent, _home(project), project=project), yes, backup=False)
@@ -70,26 +74,30 @@ def uninstall(agent: Agent, project: bool, yes: bool) -> None:
 @_yes
 @_index_dir
 @_upload_dir
+@reported
 def hooks(action: str, as_json: bool, yes: bool, index_dir: Path, upload_dir: Path) -> None:
     """Show, switch off, list or forget what the hooks of coding agents capture."""
     spool = Spool(index_dir.expanduser().absolute())
     if action in ("on", "off"):
         spool.switch(action == "on")
     if action in ("status", "on", "off"):
-        waiting = sum(1 for _ in spool.waiting())
+        waiting, aside = sum(1 for _ in spool.waiting()), len(spool.set_aside())
         if as_json:
-            print_json({"capturing": spool.on, "waiting": waiting, "companion": spool.alive.exists()})
-        else:
-            say(f"capturing is {'on' if spool.on else 'off'}; {plural(waiting, 'event')} waiting")
+            print_json({"capturing": spool.on, "waiting": waiting, "set_aside": aside})
+            return
+        say(f"capturing is {'on' if spool.on else 'off'}; {plural(waiting, 'event')} waiting")
+        if aside:
+            say(f"{plural(aside, 'event')} could not be stored; see the files *.bad in {spool.folder}")
         return
-    with connect(index_dir=index_dir.expanduser(), upload_dir=upload_dir.expanduser()) as af:
+    os.environ["AGENTFORMER_ENV_FILE"] = "none"
+    with opened(index_dir.expanduser(), upload_dir.expanduser()) as af:
         scope: dict[str, Any] = {"source_type": SOURCE}
         count = af.memory.count(**scope)
         if action == "forget":
             if not yes:
                 confirm(plural(count, "captured entry"))
-            for event in spool.waiting():
-                event.file.unlink(missing_ok=True)
+            for file in [*(event.file for event in spool.waiting()), *spool.set_aside()]:
+                file.unlink(missing_ok=True)
             say(f"forgot {plural(af.memory.remove(Scope(**scope)), 'entry')}")
             return
         after = ""
