@@ -25,8 +25,8 @@ _UNSPACED = ("ja", "zh", "ko", "th")
 _ALIKE = 4  # letters that two forms of a word have in common
 _SPEAKER = frozenset({"user", "speaker"})  # a model may write these words for "I"
 _SECRET_WORDS = re.compile(
-    r"\b(?:passwords?|passphrase|passcode|api[ _-]?keys?|pin code|salasana\w*|tunnusluku\w*|lösenord\w*"
-    r"|passord\w*|adgangskode\w*|passwor[dt]\w*|kennwort\w*)\b|パスワード|暗証番号",
+    r"\b(?:passwords?|passphrase|passcode|api[ _-]?keys?|pin(?: code)?|card number|cvv|iban"
+    r"|salasana\w*|tunnusluku\w*|lösenord\w*|passord\w*|adgangskode\w*|passwor[dt]\w*|kennwort\w*)\b|パスワード|暗証番号",
     re.IGNORECASE,
 )
 

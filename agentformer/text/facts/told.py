@@ -39,6 +39,7 @@ _OPENING = 3  # words that may stand before the subject ("Yeah, Anna, I ...")
 _WORD = re.compile(r"[^\W_]+(?:['’.:,/@+-][^\W_]+)*")
 _BREAK = re.compile(r"[;:!?…()\[\]–—]|\s-+\s|\.\.+")  # ends a clause
 _NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\x00-\x1f]|https?:")  # quoted text, code, several lines
+_GIVEN = re.compile(r":[ \t]*\n")  # "Reply to this customer:", before the text of the customer
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)  # code, of which each character is replaced
 _STOPS = (
     " .。．"  # at the end of a sentence; a fact is written without them, so that it equals the same clause elsewhere
@@ -66,9 +67,26 @@ def facts_told(text: str, language: str, names: Collection[str] = ()) -> list[Sp
     >>> [text[start:end] for start, end in facts_told(text, "en")]
     ['I live in Turku']
     """
-    text = _FENCED.sub(lambda block: "`" * len(block[0]), text[:_MAX_TEXT])
+    text = _said(_FENCED.sub(lambda block: "`" * len(block[0]), text[:_MAX_TEXT]))
     spans = (_fact(text, Span(*span), language, names) for span in sentence_spans(text))
     return [span for span in spans if span is not None]
+
+
+def _said(text: str) -> str:
+    """Return the part of a message in which its author speaks: what precedes a line that ends with a colon, because a
+    text of others follows it. A message with a phrase of the kind `unreal` has no such part."""
+    if _unreal().search(text.casefold()):
+        return ""
+    given = _GIVEN.search(text)
+    return text[: given.start()] if given else text
+
+
+@cache
+def _unreal() -> re.Pattern[str]:
+    lines = (line.split() for line in data_lines(_FILE))
+    items = [(code, item.replace("_", " ")) for code, kind, *items in lines if kind == "unreal" for item in items]
+    written = (re.escape(item) if code == "ja" else rf"(?<!\w){re.escape(item)}(?!\w)" for code, item in items)
+    return re.compile("|".join(written))
 
 
 def is_stated(text: str, quote: Span, language: str) -> bool:
@@ -80,6 +98,8 @@ def is_stated(text: str, quote: Span, language: str) -> bool:
     False
     """
     said = text[quote.start : quote.end]
+    if quote.end > len(_said(text)):
+        return False
     if _QUESTION.search(said) or _NOT_SAID.search(said):
         return False
     for start, end in sentence_spans(text):
