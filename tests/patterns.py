@@ -99,7 +99,7 @@ def from_data() -> Iterator[re.Pattern[str]]:
     from agentformer.text import questions
     from agentformer.text.dates.relative import _pattern
     from agentformer.text.facts.numbers import _numbers
-    from agentformer.text.languages.files import sections
+    from agentformer.text.language_files import sections
 
     for language, kinds in sections("questions").items():
         yield from (pattern for kind in kinds if (pattern := questions.pattern_of(kind, language)))

@@ -15,8 +15,8 @@ from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.document_store import DocumentStore
 from agentformer.text import instructions
+from agentformer.text import language_files as files
 from agentformer.text.facts import told
-from agentformer.text.languages import files
 from agentformer.tools.rag_tool import RAGTool
 
 PARTS = (MemoryManager, CoreMemory, DocumentStore, RAGTool, instructions, told, files, secrets)

@@ -41,7 +41,7 @@ LOADS_CODE = {
 RUNS_TEXT = {"eval", "exec", "compile", "__import__"}
 RUNS_SHELL = re.compile(r"os\.(system|popen|exec\w*|spawn\w*|posix_spawnp?)|subprocess\.get(status)?output|pty\.spawn")
 # Who may start a program: the reader's child process, and looking whether tesseract is there.
-STARTERS = {"readers/sandbox/process.py"}
+STARTERS = {"readers/sandbox/process.py", "cli/hook.py"}
 PROCESSES = {"subprocess", "multiprocessing", "pty"}
 # Defaults that are documented, names of things that look like addresses, and examples in messages.
 ADDRESSES = {
@@ -69,6 +69,7 @@ SWITCHES = {
 }
 # Import names whose distribution is called otherwise, and libraries that come with one that is declared.
 CALLED = {
+    "jwt": "pyjwt",
     "agents": "openai-agents",
     "google": "google-adk",
     "haystack": "haystack-ai",

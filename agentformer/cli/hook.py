@@ -107,14 +107,12 @@ def _begin_companion(spool: Spool, options: Options) -> None:
     # -P: the agent's working folder is not searched for modules
     program = [sys.executable, "-P", "-m", "agentformer.hooks.companion"]
     program += [str(options.index_dir), str(options.upload_dir), str(options.idle)]
-    if hasattr(os, "posix_spawn"):
-        nothing = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_RDWR, 0) for number in (0, 1, 2)]
-        os.posix_spawn(sys.executable, program, dict(os.environ), file_actions=nothing, setsid=True)
-    else:
-        import subprocess
+    import subprocess  # rarely needed: a companion answers many hooks
 
-        none = subprocess.DEVNULL
-        subprocess.Popen(program, stdin=none, stdout=none, stderr=none)  # noqa: S603 (our own interpreter and code)
+    none = subprocess.DEVNULL
+    subprocess.Popen(  # noqa: S603 (our own interpreter and code)
+        program, stdin=none, stdout=none, stderr=none, start_new_session=True
+    )
 
 
 def _warm(spool: Spool, event: Event, options: Options, left: float) -> str | None:

@@ -19,12 +19,13 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import Timeout
 
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.hooks.recall import at_start, opened, recalled
 from agentformer.hooks.spool import Captured, Spool
+from agentformer.settings.access import file_lock
 
 log = logging.getLogger("agentformer.hooks")
 
@@ -45,7 +46,7 @@ def run(index_dir: Path, upload_dir: Path, idle: float) -> None:
     os.chdir(spool.folder)  # a file .env of the agent's working folder must not change the settings
     while True:
         try:
-            with FileLock(spool.folder / "companion.lock", timeout=0):
+            with file_lock(spool.folder / "companion.lock", timeout=0):
                 _serve(spool, upload_dir, idle)
         except Timeout:
             return  # another companion runs
@@ -55,7 +56,7 @@ def run(index_dir: Path, upload_dir: Path, idle: float) -> None:
 
 def _serve(spool: Spool, upload_dir: Path, idle: float) -> None:
     with contextlib.ExitStack() as closing:
-        spool.alive.touch()
+        spool.alive.touch(mode=0o600)
         closing.callback(spool.alive.unlink, missing_ok=True)
         af = closing.enter_context(opened(spool.folder.parent, upload_dir))
         recalled(af, {"text": "first", "project": "", "session": ""})  # loads the model; until then, hooks use words
@@ -63,7 +64,7 @@ def _serve(spool: Spool, upload_dir: Path, idle: float) -> None:
         closing.callback(answering.close)
         until = time.monotonic() + idle
         while time.monotonic() < max(until, answering.used + idle):
-            spool.alive.touch()
+            spool.alive.touch(mode=0o600)
             try:
                 if batch := [*islice(spool.waiting(), _BATCH)]:
                     _store(af, batch)

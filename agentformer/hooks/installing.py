@@ -67,13 +67,12 @@ def write(changes: Sequence[Change], *, backup: bool = True) -> None:
     """Write changes. With `backup`, a copy of each file as it was before the first change is kept beside it, as
     NAME.before-agentformer."""
     for file, former, content in changes:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
         if former and backup:
-            with (
-                contextlib.suppress(FileExistsError),
-                file.with_name(file.name + BACKUP).open("x", encoding="utf-8") as kept,
-            ):
-                kept.write(former)
+            with contextlib.suppress(FileExistsError):
+                kept = os.open(file.with_name(file.name + BACKUP), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+                with os.fdopen(kept, "w", encoding="utf-8") as out:
+                    out.write(former)
         if not content:
             file.unlink(missing_ok=True)
             continue

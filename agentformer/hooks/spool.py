@@ -47,7 +47,7 @@ class Spool:
     def switch(self, on: bool) -> None:
         """Switch capturing on or off. Events that wait are stored anyway."""
         self.make()
-        (self.folder / OFF).unlink(missing_ok=True) if on else (self.folder / OFF).touch()
+        (self.folder / OFF).unlink(missing_ok=True) if on else (self.folder / OFF).touch(mode=0o600)
 
     def make(self) -> None:
         """Create the folder, for the owner only."""
@@ -70,7 +70,9 @@ class Spool:
         values["at"] = time.time()
         name = f"{time.time_ns():020}-{os.urandom(4).hex()}"  # sorted by time
         partial = self.folder / f"{name}.part"
-        partial.write_text(json.dumps(values, ensure_ascii=False), "utf-8", errors="replace")
+        handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as out:
+            out.write(json.dumps(values, ensure_ascii=False))
         partial.rename(self.folder / f"{name}.json")
         return True
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from functools import cache
 
-from agentformer.text.languages.files import lists, sections, with_trait
+from agentformer.text.language_files import lists, sections, with_trait
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import ends_with_question, sentence_spans
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from operator import mul
 from typing import Literal
 
-from agentformer.text.languages.files import language_files
+from agentformer.text.language_files import language_files
 from agentformer.text.normalize import normalized
 
 Verdict = Literal["good", "doubtful", "garbled", "empty"]

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 import Stemmer
 
+from agentformer.text import language_files as files
 from agentformer.text.dates import format_day
-from agentformer.text.languages import files
 
 LANGUAGES = files.language_files()
 ENGLISH = LANGUAGES["en"]
-EXPLAINED = set(re.findall(r"`([^`]+)`", Path(files.__file__).with_name("en.toml").read_text("utf-8")))
+EXPLAINED = set(
+    re.findall(r"`([^`]+)`", Path(files.__file__).with_name("languages").joinpath("en.toml").read_text("utf-8"))
+)
 SLOTS = {"{n}", "{unit}", "{weekday}", "{month}", "{year}"}
 WRITTEN = {"date_months", "nothing_found", "documents", "memories", "or", "nearest"}  # with capitals, as in a text
 

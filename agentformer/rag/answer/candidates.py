@@ -9,8 +9,8 @@ from functools import partial
 
 from agentformer.text.dates import find_dates, months, weekdays
 from agentformer.text.facts.numbers import Quantity, has_unit_alone, quantities
+from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS
-from agentformer.text.languages.files import with_trait
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,

@@ -11,8 +11,8 @@ from datetime import date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 
+from agentformer.text.language_files import items_of, lists, sections
 from agentformer.text.languages import FUNCTION_WORDS
-from agentformer.text.languages.files import items_of, lists, sections
 
 _LONGEST_ENDING = 8  # letters
 

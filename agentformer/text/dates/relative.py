@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import strip_accents
-from agentformer.text.languages.files import items_of, sections
+from agentformer.text.language_files import items_of, sections
 
 UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1
 SLOTS = ("{n}", "{unit}", "{weekday}", "{month}", "{year}")

@@ -17,8 +17,8 @@ from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_g
 from agentformer.text.dates.relative import phrase_tables
 from agentformer.text.facts import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.numbers import whole_numbers, whole_values
+from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
-from agentformer.text.languages.files import with_trait
 from agentformer.text.splitting import sentence_spans
 
 _LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)

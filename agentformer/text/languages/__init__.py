@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import Stemmer
 
-from agentformer.text.languages.files import language_files, lists
+from agentformer.text.language_files import language_files, lists
 from agentformer.text.normalize import normalized
 
 # The name of the Snowball stemmer of each language that has one.

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-_FOLDER = Path(__file__).parent
+_FOLDER = Path(__file__).with_name("languages")
 _FIRST = ("en", "fi", "sv", "no", "da", "de")  # if languages are equally probable for a text, the first one is chosen
 
 
