@@ -50,7 +50,8 @@ def pairs() -> Iterator[tuple[str, dict[str, Any]]]:
         yield update.parent.name, json.loads(line)
     for line in OWN.read_text("utf-8").splitlines():
         pair = json.loads(line)
-        yield pair["half"], pair
+        if pair["question"]:
+            yield pair["half"], pair
 
 
 def judged(embedder: str) -> Iterator[tuple[str, dict[str, Any], tuple[bool, ...]]]:
