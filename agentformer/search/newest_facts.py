@@ -23,7 +23,7 @@ from agentformer.text.facts.replacing import Difference, asks_former, difference
 from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
 
 COMPARED = 40  # number of best hits that are compared
-_PAIRS = 200  # maximum number of pairs of hits that are compared, the best hits first
+_PAIRS = 120  # maximum number of pairs of hits that are compared, the best hits first
 NEAR = 0.15  # a hit gets a better rank only if its score is at least this share of the rank's score
 _CACHED = 65_536  # pairs of texts whose comparison a process keeps
 _DECIDED: dict[tuple[object, ...], bool] = {}
