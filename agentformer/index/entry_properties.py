@@ -31,7 +31,7 @@ from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connec
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
 # `text.facts.statements` or of `text.splitting` returns another result for a text.
 # `tests/index/test_entry_properties.py` detects such a change.
-VERSION = 2
+VERSION = 3
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
 EVENTS = frozenset({"event", "error", "milestone"})  # kinds of entries about a moment: two of them can both be true
 DATE_TEXT = 2_000  # code points in which days are searched
@@ -264,7 +264,7 @@ def fact_keys(entry: MemoryEntry, language: Callable[[], str]) -> tuple[str, ...
     events and very long texts have none. `language` returns the language of the entry."""
     if entry.kind in _WITHOUT_FACTS or len(entry.content) > MAX_LENGTH:
         return ()
-    return keys(entry.content, language(), labels=entry.kind != "message")
+    return keys(entry.content, language())
 
 
 def named_days(content: str, on: date | None) -> tuple[DaySpan, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import blake2b
@@ -17,7 +17,7 @@ from agentformer.memory.contradictions import Contradiction, FactContradictions,
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.duplicates import is_duplicate
 from agentformer.text.normalize import normalized
-from agentformer.types import UNSEARCHED_KINDS, MemoryBackend, MemoryEntry, Scope, Shown
+from agentformer.types import UNSEARCHED_KINDS, HitVectors, MemoryBackend, MemoryEntry, Scope, Shown
 
 _NO_DUPLICATES = frozenset({*UNSEARCHED_KINDS, "message"})
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
@@ -127,12 +127,23 @@ def audit(
     exact = tuple(_exact_duplicates(backend, candidates))
     near = tuple(_near_duplicates(candidates, exact))
     unread_report = Unread(UNREAD_DAYS, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
-    (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find()
+    vectors = _vectors_of(backend, namespace, facts.ids)
+    (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find(vectors)
     contradictions, notes = (*of_blocks, *of_facts), (*block_notes, *fact_notes)
     compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
     sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
     oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
     return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
+
+
+def _vectors_of(backend: MemoryBackend, namespace: str, ids: Set[str]) -> HitVectors | None:
+    """Return the vectors of entries in the active embedding space, or None if there is none."""
+    active = next((state.space for state in backend.spaces() if state.state == "active"), None)
+    if active is None or not ids:
+        return None
+    with backend.snapshot() as snapshot:
+        rows = {each.id: each.vector for each in snapshot.entry_vectors(namespace) if each.id in ids}
+    return HitVectors((active.provider, active.model), rows)
 
 
 def merge_duplicates(backend: MemoryBackend, report: AuditReport) -> list[MemoryEntry]:

@@ -1,8 +1,8 @@
 """Contradictions between stored texts: `block_contradictions` compares the sentences of core blocks, and
-`FactContradictions` compares facts. Both compare words and do not understand their meaning.
+`FactContradictions` compares facts.
 
-Facts are compared only if they have the same owner, title, source and metadata. `text.facts.replacing` decides whether
-a newer fact replaces an older one. A contradiction is a `value`, `number` or `date` that differs, or a `negation`.
+Facts are compared only if they have the same owner, title, source and metadata. `search.replacement` decides whether a
+newer fact replaces an older one. A contradiction is a `value`, `number` or `date` that differs, or a `negation`.
 
 Each fact is compared only with a few older facts, so the time is proportional to the number of facts.
 """
@@ -16,15 +16,17 @@ from datetime import datetime
 from itertools import chain, islice
 from operator import itemgetter
 
+import numpy as np
+
 from agentformer.index.entry_properties import EVENTS
-from agentformer.search.newest_facts import moment, owner, replaced, stated_keys
-from agentformer.search.relevance import EntryLanguages
+from agentformer.search.newest_facts import FactComparison, moment, owner
+from agentformer.search.replacement import NEAR_COSINE
 from agentformer.text.analysis import query_terms
 from agentformer.text.facts import Facts, conflict, facts_of
-from agentformer.text.facts.statements import MAX_LENGTH, compared_keys
+from agentformer.text.facts.statements import MAX_LENGTH
 from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
-from agentformer.types import RESERVED_KINDS, MemoryEntry
+from agentformer.types import RESERVED_KINDS, HitVectors, MemoryEntry, Vector
 
 _MIN_SIMILARITY = 0.6  # minimum Jaccard index of the terms of two sentences about the same subject
 _MIN_SIMILARITY_NEGATED = 0.5  # lower, because in Finnish a negation also changes the verb: "pitää", "ei pidä"
@@ -35,7 +37,8 @@ _SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
 _MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
 
 
-_RECENT = 20  # a fact is compared with at most this number of older facts for each of its words
+_RECENT = 20  # a fact is compared with at most this number of older facts for each of its words, and by its vector
+_LAST = 1_000  # number of older facts with whose vectors that of a fact is compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,6 @@ class FactContradictions:
     texts are long."""
 
     def __init__(self) -> None:
-        self._languages = EntryLanguages()
         self._owned: defaultdict[tuple[object, ...], list[MemoryEntry]] = defaultdict(list)
         self.examined = self.long = 0
 
@@ -140,10 +142,17 @@ class FactContradictions:
         self.examined += 1
         self._owned[owner(entry)].append(entry)
 
-    def find(self) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
+    @property
+    def ids(self) -> frozenset[str]:
+        """The ids of the facts that are compared."""
+        return frozenset(entry.id for entries in self._owned.values() for entry in entries)
+
+    def find(self, vectors: HitVectors | None = None) -> tuple[tuple[Contradiction, ...], tuple[str, ...]]:
         """Return the contradictions, newest first, and notes about limits that were reached and facts that were not
-        compared."""
-        newest = sorted(chain.from_iterable(map(self._replaced, self._owned.values())), reverse=True, key=itemgetter(0))
+        compared. `vectors` are the vectors of the facts, as far as they are known."""
+        facts = FactComparison(vectors=vectors)
+        found = chain.from_iterable(_replaced(entries, facts) for entries in self._owned.values())
+        newest = sorted(found, reverse=True, key=itemgetter(0))
         notes = []
         if len(newest) > _MAX_REPORTED:
             notes.append(f"{len(newest)} contradictions among facts; only the newest {_MAX_REPORTED} are listed")
@@ -153,27 +162,45 @@ class FactContradictions:
             )
         return tuple(found for _, found in newest[:_MAX_REPORTED]), tuple(notes)
 
-    def replaced(self) -> set[str]:
-        """Return the ids of the facts that a newer fact replaces. Of older facts with equal sentences, only the newest
-        is named."""
-        return {found.ids[0] for entries in self._owned.values() for _, found in self._replaced(entries)}
+    def replaced(self, vectors: HitVectors | None = None) -> set[str]:
+        """Return the ids of the facts that a newer fact replaces. Of older facts with equal texts, only the newest is
+        named."""
+        facts = FactComparison(vectors=vectors)
+        found = chain.from_iterable(_replaced(entries, facts) for entries in self._owned.values())
+        return {contradiction.ids[0] for _, contradiction in found}
 
-    def _replaced(self, entries: Sequence[MemoryEntry]) -> Iterator[tuple[tuple[datetime, str], Contradiction]]:
-        """Yield the contradictions between facts of one owner, with the time of the newer fact. A fact is compared with
-        the last facts before it that have a key in common (see `compared_keys`), and is reported only for the first
-        newer fact that replaces it."""
-        recent: defaultdict[str, deque[MemoryEntry]] = defaultdict(lambda: deque(maxlen=_RECENT))
-        reported: set[str] = set()
-        for entry in sorted(entries, key=moment):
-            keys, sentences = stated_keys(entry, self._languages), set[str]()
-            compared = chain.from_iterable(recent[key] for key in compared_keys(keys))
-            before = {older.id: older for older in compared if older.id not in reported}
-            for older in sorted(before.values(), key=moment, reverse=True):
-                found = replaced(older, entry, self._languages)
-                if found and found.older not in sentences:
-                    sentences.add(found.older)
-                    reported.add(older.id)
-                    pairs = (older.id, entry.id), (older.title, entry.title), (found.older, found.newer)
-                    yield moment(entry), Contradiction(found.about, *pairs)
-            for key in keys:
-                recent[key].append(entry)
+
+def _replaced(
+    entries: Sequence[MemoryEntry], facts: FactComparison
+) -> Iterator[tuple[tuple[datetime, str], Contradiction]]:
+    """Yield the contradictions between facts of one owner, with the time of the newer fact. A fact is compared with the
+    last facts before it that have a key in common, and with those before it whose vectors are nearest. It is reported
+    only for the first newer fact that replaces it."""
+    recent: defaultdict[str, deque[MemoryEntry]] = defaultdict(lambda: deque(maxlen=_RECENT))
+    last: deque[tuple[MemoryEntry, Vector]] = deque(maxlen=_LAST)
+    reported: set[str] = set()
+    for entry in sorted(entries, key=moment):
+        keys, vector, texts = facts.keys(entry), facts.vector(entry), set[str]()
+        compared = {older.id: older for key in keys for older in recent[key]}
+        if keys and vector is not None:
+            compared |= {older.id: older for older in _nearest(vector, last)}
+        before = sorted((older for older in compared.values() if older.id not in reported), key=moment, reverse=True)
+        replaced = facts.replaced([(older, entry) for older in before]) if before else []
+        for older, found in zip(before, replaced, strict=True):
+            if found and older.content not in texts:
+                texts.add(older.content)
+                reported.add(older.id)
+                pairs = (older.id, entry.id), (older.title, entry.title), (older.content, entry.content)
+                yield moment(entry), Contradiction(facts.difference(older, entry), *pairs)
+        for key in keys:
+            recent[key].append(entry)
+        if keys and vector is not None:
+            last.append((entry, vector))
+
+
+def _nearest(vector: Vector, last: Sequence[tuple[MemoryEntry, Vector]]) -> Iterator[MemoryEntry]:
+    """Yield those of the last facts whose vectors are nearest to that of another fact."""
+    cosines = np.array([row for _, row in last]) @ vector if last else np.zeros(0)
+    for place in np.argsort(-cosines)[:_RECENT]:
+        if cosines[place] >= NEAR_COSINE:
+            yield last[place][0]

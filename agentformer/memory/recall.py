@@ -7,7 +7,7 @@ import dataclasses
 from agentformer.memory.instructions import instructions_in_scope
 from agentformer.records import fields
 from agentformer.search import pipeline
-from agentformer.search.newest_facts import COMPARED, latest_first
+from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
 from agentformer.search.steps import run
@@ -55,7 +55,7 @@ class Recall:
         """Return whether another fact of the same owner now holds instead of the fact of this entry."""
         owner = {name: getattr(entry, name) for name in ("namespace", "agent_id", "user_id", "project")}
         hits = self._backend.search(Query(entry.content[:MAX_QUERY], Scope(**owner), limit=COMPARED))
-        found = {hit.entry.id: hit for hit in latest_first(hits)}
+        found = {hit.entry.id: hit for hit in latest_first(hits, FactComparison(vectors=hits.vectors))}
         last = found.get(entry.id)
         while last and last.newer:
             last = found.get(last.newer)

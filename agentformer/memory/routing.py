@@ -25,6 +25,7 @@ from agentformer.types import (
     EntryVector,
     Hit,
     Hits,
+    HitVectors,
     MemoryBackend,
     MemoryEntry,
     MemorySnapshot,
@@ -183,7 +184,11 @@ class RoutedBackend(_Routing):
         best = self._merged(lists, query) if len(lists) > 1 else lists[0] if lists else ()
         factors = lists[0].factors if len(lists) == 1 else ()  # each backend weighs the vectors in its own way
         analyzed = {key: value for hits in reversed(lists) for key, value in hits.analyzed.items()}
-        return Hits(best, warnings, one_sided=one_sided, factors=factors, analyzed=analyzed)
+        found = [hits.vectors for hits in reversed(lists) if hits.vectors]
+        rows = {key: row for vectors in found for key, row in vectors.rows.items()}
+        same = len({vectors.encoder for vectors in found}) == 1
+        vectors = HitVectors(found[0].encoder, rows) if same else None
+        return Hits(best, warnings, one_sided=one_sided, factors=factors, analyzed=analyzed, vectors=vectors)
 
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change an entry in the backend that stores it. Raises `Conflict` if another backend stores the successor (the

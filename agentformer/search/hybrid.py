@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.entry_properties import Derived
 from agentformer.index.property_threads import DerivedRenewal
@@ -50,9 +52,11 @@ from agentformer.types import (
     Factor,
     Hit,
     Hits,
+    HitVectors,
     Query,
     RecordStore,
     Scope,
+    Vector,
 )
 
 VECTORS, WORDS = "vectors", "words"  # names of the two lists
@@ -296,6 +300,7 @@ class RankedSearch:
             vector = candidates.vectors.query if candidates.vectors else None
             cosines = exact_scores(reads.vectors, vector, nearest, near_at.values()) if vector is not None else {}
             parts = reads.spans([nearest.windows[n] for n in near_at.values()])
+            rows = _vectors_of(reads, candidates, {num: nearest.vectors[n] for num, n in near_at.items()})
             entries = _entries(connection, scores, query.scope)
             known = reads.complete(known, entries)
             hits = []
@@ -314,7 +319,11 @@ class RankedSearch:
                 hits.append(hit)
         best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: query.limit]
         analyzed = {entries[num].id: row.analyzed for num, row in known.items()}
-        return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed)
+        vectors = None
+        if rows and request.space is not None:
+            space, by_id = request.space[1], {entries[num].id: row for num, row in rows.items() if num in entries}
+            vectors = HitVectors((space.provider, space.model), by_id)
+        return Hits(best, warnings, one_sided=candidates.one_sided, factors=factors, analyzed=analyzed, vectors=vectors)
 
     def _rank(
         self, reads: Reads, request: _Request, nearest: RankedEntries, words: WordHits, factors: Sequence[Factor]
@@ -389,6 +398,17 @@ def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
     returned, too. The caller sorts entries with equal scores by id, and then applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
+
+
+def _vectors_of(reads: Reads, candidates: _Candidates, numbers: dict[int, int]) -> dict[int, Vector]:
+    """Return the vectors of hits by the numbers of their entries. `numbers` has the number of the vector of each. They
+    are in the memory of the search, which has just compared them with the query. The result is empty if the search used
+    another embedding space than the active one."""
+    if candidates.vectors is None or not candidates.complete or len(numbers) < 2:
+        return {}
+    found, rows = reads.vectors(np.unique(np.array([*numbers.values()], np.int64)), len(candidates.vectors.query))
+    places = dict(zip(found.tolist(), rows, strict=True))
+    return {num: places[number] for num, number in numbers.items() if number in places}
 
 
 def _entries(connection: Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:

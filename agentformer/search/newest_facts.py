@@ -2,7 +2,7 @@
 
 For example, "Anna lives in Turku" from last year is ranked after "Anna moved to Oslo" from this year. The older hit
 stays in the results and names the newer one (`Hit.newer`). Only the hits of one search are compared.
-`text.facts.replacing` decides which statements replace each other.
+`search.replacement` decides which statements replace each other.
 """
 
 from __future__ import annotations
@@ -12,23 +12,100 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import chain, combinations
+
+import numpy as np
 
 from agentformer.index.entry_properties import fact_keys
 from agentformer.search.relevance import EntryLanguages
-from agentformer.text.facts.replacing import Replacement, asks_former, replacement
-from agentformer.text.facts.statements import compared_keys
-from agentformer.types import Hit, MemoryEntry
+from agentformer.search.replacement import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
+from agentformer.text.facts.replacing import Difference, asks_former, difference, features
+from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
 
 COMPARED = 40  # number of best hits that are compared
+_PAIRS = 120  # maximum number of pairs of hits that are compared, the best hits first
 NEAR = 0.15  # a hit gets a better rank only if its score is at least this share of the rank's score
+_CACHED = 65_536  # pairs of texts whose comparison a process keeps
+_DECIDED: dict[tuple[object, ...], bool] = {}
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
+class FactComparison:
+    """Compares the facts that entries state. `languages` are the languages of the entries. `vectors` are their vectors,
+    as far as they are known. The vectors of an encoder without weights (see `search.replacement`) are not used."""
+
+    def __init__(self, languages: EntryLanguages | None = None, vectors: HitVectors | None = None) -> None:
+        self.languages = languages or EntryLanguages()
+        self._encoder = vectors.encoder if vectors else None
+        self._plain, self._weights = weights_of(None), weights_of(vectors.encoder if vectors else None)
+        rows = vectors.rows if vectors and self._weights.vectors else {}
+        self._places = {entry_id: n for n, entry_id in enumerate(rows)}
+        self._rows = centred(np.array([*rows.values()]), self._weights.mean) if rows else np.zeros((0, 0), np.float32)
+
+    def keys(self, entry: MemoryEntry) -> tuple[str, ...]:
+        """Return the keys of what an entry states (see `text.facts.statements.keys`), which most entries have stored.
+        An entry without keys states nothing."""
+        known = self.languages.known.get(entry.id)
+        return known.facts if known else fact_keys(entry, lambda: self.languages.of(entry))
+
+    def vector(self, entry: MemoryEntry) -> Vector | None:
+        """Return the centred vector of an entry (see `search.replacement.centred`), or None if it is unknown."""
+        place = self._places.get(entry.id)
+        return None if place is None else self._rows[place]
+
+    def replaced(self, pairs: Sequence[tuple[MemoryEntry, MemoryEntry]]) -> list[bool]:
+        """Return for each pair of an older and a newer entry whether the newer one replaces the older one."""
+        names = [
+            (
+                older.content,
+                newer.content,
+                older.title,
+                self._encoder,
+                *(each.id in self._places for each in (older, newer)),
+            )
+            for older, newer in pairs
+        ]
+        unknown = [n for n, name in enumerate(names) if name not in _DECIDED]
+        if len(_DECIDED) + len(unknown) > _CACHED:
+            _DECIDED.clear()
+            unknown = [*range(len(pairs))]
+        if unknown:
+            _DECIDED.update(zip((names[n] for n in unknown), self._decide([pairs[n] for n in unknown]), strict=True))
+        return [_DECIDED.get(name, False) for name in names]  # another thread may have emptied the cache
+
+    def _decide(self, pairs: Sequence[tuple[MemoryEntry, MemoryEntry]]) -> list[bool]:
+        """Compare the pairs that are near: those with a key in common or with near vectors. Entries without keys state
+        nothing."""
+        bits: defaultdict[str, int] = defaultdict(lambda: 1 << len(bits))
+        entries = {entry.id: entry for pair in pairs for entry in pair}
+        masks = {entry_id: sum({bits[key] for key in self.keys(entry)}) for entry_id, entry in entries.items()}
+        places = np.array([[self._places.get(entry.id, -1) for entry in pair] for pair in pairs])
+        known = (places >= 0).all(1)
+        scores = np.zeros(len(pairs), np.float32)
+        near = np.array([masks[older.id] & masks[newer.id] != 0 for older, newer in pairs])
+        if known.any():
+            rows = [self._rows[places[known, side]] for side in (0, 1)]
+            scores[known] = self._weights.by_vectors(*rows)
+            near[known] |= np.einsum("ij,ij->i", *rows) >= NEAR_COSINE
+        near &= [bool(masks[older.id] and masks[newer.id]) for older, newer in pairs]
+        near &= scores >= LEAST_BY_VECTORS
+        found = [features(*self._texts(*pair)) if use else () for pair, use in zip(pairs, near, strict=True)]
+        stated = np.array([*map(bool, found)])
+        for use, weights in ((stated & ~known, self._plain), (stated & known, self._weights)):
+            if use.any():
+                scores[use] += weights.by_words(np.array([found[n] for n in np.flatnonzero(use)], np.float32))
+        return [bool(score) for score in stated & (scores > LEAST)]
+
+    def difference(self, older: MemoryEntry, newer: MemoryEntry) -> Difference:
+        """Return in what a newer entry that replaces an older one differs from it."""
+        return difference(*self._texts(older, newer))
+
+    def _texts(self, older: MemoryEntry, newer: MemoryEntry) -> tuple[str, str, tuple[str, str]]:
+        return older.content, newer.content, (self.languages.of(older), self.languages.of(newer))
+
+
 def latest_first(
-    hits: Sequence[Hit],
-    languages: EntryLanguages | None = None,
-    question: str = "",
-    others: Sequence[Hit] = (),
+    hits: Sequence[Hit], facts: FactComparison | None = None, question: str = "", others: Sequence[Hit] = ()
 ) -> list[Hit]:
     """Return the hits in a new order: hits that replace each other are sorted by time, newest first.
 
@@ -39,20 +116,22 @@ def latest_first(
     If the `question` asks for the past, or names the older value, the ranks stay the same. `others` are hits that the
     search has left out as not relevant. Those that replace one of the `hits` are added.
     """
-    languages = languages or EntryLanguages()
+    facts = facts or FactComparison()
     known = {hit.entry.id for hit in hits} if others else set()
     compared = [*hits, *(hit for hit in others if hit.entry.id not in known)][:COMPARED]
-    newer = _newer(compared, languages)
+    newer = _newer(compared, facts)
     added = sorted({place for old, place in newer.items() if old < len(hits) <= place})
     if added:
-        return latest_first([*hits, *(compared[place] for place in added)], languages, question)
+        return latest_first([*hits, *(compared[place] for place in added)], facts, question)
     newer = {old: place for old, place in newer.items() if old < len(hits)}
     if not newer:
         return [*hits]
     marked = [replace(hit, newer=hits[newer[n]].entry.id) if n in newer else hit for n, hit in enumerate(hits)]
     ordered = [*marked]
     moved = {
-        old: new for old, new in newer.items() if not _is_asked(question, hits[old].entry, hits[new].entry, languages)
+        old: new
+        for old, new in newer.items()
+        if not _is_asked(question, hits[old].entry, hits[new].entry, facts.languages)
     }
     for places in _groups(moved):
         newest = sorted(places, key=lambda place: moment(hits[place].entry), reverse=True)
@@ -64,24 +143,19 @@ def latest_first(
     return ordered
 
 
-def _newer(hits: Sequence[Hit], languages: EntryLanguages) -> dict[int, int]:
+def _newer(hits: Sequence[Hit], facts: FactComparison) -> dict[int, int]:
     """Return the places of the hits that a newer hit replaces, each with the place of the newest such hit."""
-    owned: defaultdict[tuple[object, ...], list[tuple[int, tuple[str, ...]]]] = defaultdict(list)
+    owned: defaultdict[tuple[object, ...], list[int]] = defaultdict(list)
     for place, hit in enumerate(hits):
-        if stated := stated_keys(hit.entry, languages):
-            owned[owner(hit.entry)].append((place, stated))
+        owned[owner(hit.entry)].append(place)
+    moments = [moment(hit.entry) for hit in hits]
+    combined = chain.from_iterable(combinations(places, 2) for places in owned.values() if len(places) > 1)
+    pairs = [sorted(pair, key=moments.__getitem__) for pair in sorted(combined)[:_PAIRS]]
+    replaced = facts.replaced([(hits[older].entry, hits[newer].entry) for older, newer in pairs])
     newer: dict[int, int] = {}
-    for group in (group for group in owned.values() if len(group) > 1):
-        holders: defaultdict[str, list[int]] = defaultdict(list)  # key -> the places of older hits
-        pairs = []
-        for place, stated in sorted(group, key=lambda item: moment(hits[item[0]].entry)):
-            pairs.append((place, {older for key in compared_keys(stated) for older in holders[key]}))
-            for key in stated:
-                holders[key].append(place)
-        for place, older in reversed(pairs):
-            for former in older.difference(newer):
-                if replaced(hits[former].entry, hits[place].entry, languages):
-                    newer[former] = place
+    for (former, place), found in zip(pairs, replaced, strict=True):
+        if found and (former not in newer or moments[place] > moments[newer[former]]):
+            newer[former] = place
     return newer
 
 
@@ -113,15 +187,3 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
     speaker = (entry.kind == "message", entry.role, entry.speaker)
     metadata = json.dumps(entry.metadata, sort_keys=True, default=str) if entry.metadata else ""
     return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)
-
-
-def stated_keys(entry: MemoryEntry, languages: EntryLanguages) -> tuple[str, ...]:
-    """Return the keys of what an entry states (see `text.facts.statements.keys`), which most entries have stored."""
-    known = languages.known.get(entry.id)
-    return known.facts if known else fact_keys(entry, lambda: languages.of(entry))
-
-
-def replaced(older: MemoryEntry, newer: MemoryEntry, languages: EntryLanguages) -> Replacement | None:
-    """Return the sentences with which a newer entry replaces an older one of the same owner, or None."""
-    codes, labels = (languages.of(older), languages.of(newer)), older.kind != "message"
-    return replacement(older.content, newer.content, codes, labels=labels)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from agentformer.records.scopes import effective_salience
-from agentformer.search.newest_facts import latest_first
+from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.steps import Step
 from agentformer.types import Decay, Hit, Hits, Query
@@ -88,7 +88,11 @@ def above_noise(floor: float, nearness: Nearness) -> Step:
 def newest_facts(text: str, nearness: Nearness) -> Step:
     """Return the step that ranks the newest of facts that replace each other first, unless the query asks for the
     past (see `search.newest_facts`). A newer fact that an earlier step left out comes back."""
-    return Step("newest facts", lambda hits: latest_first(hits, nearness.languages, text, nearness.hits))
+
+    def newest(hits: Hits) -> Iterable[Hit]:
+        return latest_first(hits, FactComparison(nearness.languages, nearness.hits.vectors), text, nearness.hits)
+
+    return Step("newest facts", newest)
 
 
 def _least_score(least: float) -> Step:

@@ -51,6 +51,7 @@ from agentformer.types.memory import Filter as Filter
 from agentformer.types.memory import Group as Group
 from agentformer.types.memory import Hit as Hit
 from agentformer.types.memory import Hits as Hits
+from agentformer.types.memory import HitVectors as HitVectors
 from agentformer.types.memory import Link as Link
 from agentformer.types.memory import MemoryEntry as MemoryEntry
 from agentformer.types.memory import Original as Original

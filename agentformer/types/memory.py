@@ -345,11 +345,20 @@ class StepResult(NamedTuple):
 NOT_INDEXED = "the word index is being updated"
 
 
+class HitVectors(NamedTuple):
+    """The vectors of hits, by entry id: the vector of the best window of each, float32[dimension], of unit length.
+    `encoder` are the provider and the model of the embedding space."""
+
+    encoder: tuple[str, str]
+    rows: Mapping[str, Any]
+
+
 class Hits(list[Hit]):
     """The results of a search, best first. `warnings` contains sentences for users, for example that the embedder was
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
     the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains the stored results of text
-    analysis for the hits, by entry id. `steps` explains the order (see `search.pipeline.changes`)."""
+    analysis for the hits, by entry id. `vectors` contains the vectors of the hits that the search by vectors found, or
+    None. `steps` explains the order (see `search.pipeline.changes`)."""
 
     def __init__(
         self,
@@ -359,19 +368,21 @@ class Hits(list[Hit]):
         one_sided: bool = False,
         factors: tuple[Factor, ...] = (),
         analyzed: Mapping[str, Analyzed] = MappingProxyType({}),
+        vectors: HitVectors | None = None,
     ) -> None:
         super().__init__(hits)
         self.warnings = warnings
         self.one_sided = one_sided
         self.factors = factors
         self.analyzed = analyzed
+        self.vectors = vectors
         self.steps: tuple[StepResult, ...] = ()
 
     def with_hits(self, hits: Iterable[Hit], *warnings: str) -> Hits:
         """Return a copy that contains `hits` instead of the present hits, and `warnings` after the present warnings."""
         warnings = (*self.warnings, *warnings)
         copy = Hits(hits, warnings, one_sided=self.one_sided, factors=self.factors, analyzed=self.analyzed)
-        copy.steps = self.steps
+        copy.vectors, copy.steps = self.vectors, self.steps
         return copy
 
 

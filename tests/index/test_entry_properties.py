@@ -224,4 +224,4 @@ def test_the_version_is_that_of_the_analysis() -> None:
         entry = MemoryEntry(id="1", content=text, kind=kind, session_id="s", occurred_at=NOON)
         told.append(entry_properties.analyze(entry))
     digest = hashlib.sha256(repr(told).encode()).hexdigest()[:16]
-    assert (entry_properties.VERSION, digest) == (2, "2632fc20395ef0f9")
+    assert (entry_properties.VERSION, digest) == (3, "2ba16c40515e4dd9")

@@ -116,8 +116,8 @@ def test_where_a_time_only_begins_or_ends_no_terms_are_asked_for() -> None:
 def test_yesterday_is_reckoned_where_at_is(tmp_path: Path) -> None:
     folders = {"index_dir": tmp_path / "index", "upload_dir": tmp_path / "uploads"}
     with agentformer.connect(**folders, embedder="hashing") as af:
-        af.memory.store("the soup of 6 May 2023")
-        af.memory.store("the soup of 7 May 2023")
+        af.memory.store("the soup of 6 May 2023", kind="event")
+        af.memory.store("the soup of 7 May 2023", kind="event")
         for at, day in (("2023-05-08T01:00:00+03:00", "7 May 2023"), ("2023-05-07T22:00:00+00:00", "6 May 2023")):
             first, _ = af.memory.search("the soup of yesterday", at=at)
             assert first.entry.content.endswith(day)

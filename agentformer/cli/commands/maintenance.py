@@ -90,9 +90,9 @@ def audit(merge: bool, namespace: str, as_json: bool, **options: Any) -> None:
 
     Two facts of the same owner contradict each other if a search ranks the newer one first: it states another value of
     the same property, says that something has changed, or negates the older one. Core blocks contradict each other if a
-    number, a date or a negation differs. Words are compared, not meanings. So some contradictions are not found, and a
-    result can be a false alarm. The command also shows core blocks whose size is near the limit. Without --merge,
-    nothing is changed. No language model is needed."""
+    number, a date or a negation differs. Some contradictions are not found, and a result can be a false alarm. The
+    command also shows core blocks whose size is near the limit. Without --merge, nothing is changed. No language model
+    is needed."""
     from agentformer.memory.audit import merge_duplicates
 
     with open_existing(**options) as af:

@@ -12,7 +12,7 @@ from agentformer.records import fields
 from agentformer.text.analysis import text_terms
 from agentformer.text.facts import facts_of
 from agentformer.text.facts.claims import Stated, unsupported_claims
-from agentformer.text.facts.statements import words_in
+from agentformer.text.facts.clauses import words_in
 from agentformer.text.facts.told import is_stated, is_unbound
 from agentformer.text.languages import detect_language, function_stems
 from agentformer.types import MemoryEntry, Span, new_id

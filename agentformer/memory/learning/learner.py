@@ -21,7 +21,7 @@ from agentformer.memory.learning.told import proposals
 from agentformer.memory.memory_cleaner import MessageCounter
 from agentformer.memory.summaries import sort_by_time
 from agentformer.records import fields
-from agentformer.search.newest_facts import moment, owner, replaced, stated_keys
+from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.types import Condition, LanguageModel, MemoryBackend, MemoryEntry, Query, Scope, new_id
@@ -306,8 +306,8 @@ class Learner:
         return equal
 
     def _no_longer_holds(self, known: MemoryEntry, newer: Sequence[MemoryEntry], languages: EntryLanguages) -> bool:
-        changed = any(owner(entry) == owner(known) and replaced(known, entry, languages) for entry in newer)
-        return changed or self._is_replaced(known)
+        pairs = [(known, entry) for entry in newer if owner(entry) == owner(known)]
+        return any(FactComparison(languages).replaced(pairs)) or self._is_replaced(known)
 
     def _with_texts(self, entries: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
         texts = sorted({entry.content for entry in entries})
@@ -321,7 +321,8 @@ def _may_relate(known: MemoryEntry, entry: MemoryEntry, languages: EntryLanguage
     """Return whether a fact may repeat or replace a known one: both have the same owner and speaker and a word in
     common, and the known one is not newer."""
     same = owner(known) == owner(entry) and moment(known)[0] <= moment(entry)[0]
-    return same and bool({*stated_keys(known, languages)} & {*stated_keys(entry, languages)})
+    facts = FactComparison(languages)
+    return same and bool({*facts.keys(known)} & {*facts.keys(entry)})
 
 
 def _overlap(one: str, other: str) -> bool:

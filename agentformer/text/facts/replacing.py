@@ -1,68 +1,63 @@
-"""Decide whether a newer statement replaces an older one: "I live in Oslo" replaces "I live in Turku", and "The
-deadline was moved to 24 March" replaces "The deadline is 3 March".
+"""Compare two statements: `features` shows how likely it is that the newer one replaces the older one.
 
-The comparison uses words and does not understand their meaning. A newer statement replaces an older one in three cases:
-
-- Both are the same apart from one value, and the property has one value at a time: the values are two numbers, two
-  times, two names, or two words after a verb such as "is". "I like tea" and "I like coffee" can both hold.
-- The newer one says that something has changed ("moved to", "no longer", "instead of"), and is about the same thing.
-- Both are the same apart from a negation.
-
-Statements about other people, things, places, seasons or years replace nothing.
+"I live in Oslo" replaces "I live in Turku", and "The deadline was moved to 24 March" replaces "The deadline is 3
+March". Statements about other people, things, places, seasons or years replace nothing, and neither does a wish, a
+question or the past. The features use words and do not understand their meaning. `search.replacement` weighs them,
+together with the vectors of the statements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from agentformer.text.facts import is_year
-from agentformer.text.facts.statements import (
-    BEGINNING,
-    CLASSES,
-    SURE,
-    VALUES,
-    Statement,
-    has_phrase,
-    is_article,
-    is_kind,
-    language_group,
-    likeliest_group,
-    statements,
-)
+from agentformer.text.facts.statements import CLASSES, Statement, language_group, statement
+from agentformer.text.languages import detect_language
 from agentformer.text.questions import classify
 
-Difference = Literal["value", "number", "date", "negation", ""]
+Difference = Literal["value", "number", "date", "negation"]
 
-_SHARE = 0.25  # least share of the words of a statement in a newer one that changes it
-_CACHED = 16_384  # pairs of texts whose comparison a process keeps
-_LONGEST_VALUE = 4  # number of words of a value
+_LONGEST_VALUE = 3  # number of words of a value
+_BEGINNING = 5  # letters of a word that are equal in its forms
+_OF_NEWER = ("changes", "now", "past", "former", "wish", "also", "says", "if", "kin", "negations", "many", "i")
+_OF_OLDER = ("past", "former", "wish", "many", "kin", "negations", "events", "i", "they")
+_COMPARED = (
+    *("share_older", "share_newer", "no_share", "rest_older", "rest_newer", "long", "older_asks", "newer_asks"),
+    *("negation", "negation_share", "change_share", "change_shared"),
+    *("first_word", "first_written", "other_person", "numbers", "times", "names", "words", "number_time"),
+    *("number_word", "time_word", "values", "year_older", "year_newer", "labels", "number_of_thing"),
+    *("class", "class_change", "class_other"),
+    *("span", "span_first", "span_inside", "span_last", "span_number", "span_time", "span_name", "span_word"),
+    *("span_many", "span_single", "span_change", "spans"),
+)
+FEATURES = (*(f"newer_{kind}" for kind in _OF_NEWER), *(f"older_{kind}" for kind in _OF_OLDER), *_COMPARED)
 
 
-class Replacement(NamedTuple):
-    """A newer sentence that replaces an older one. `about` says in what they differ."""
+def features(older: str, newer: str, languages: tuple[str, str]) -> tuple[float, ...]:
+    """Return the values of `FEATURES` (0..1) for two texts, of which the second is newer. `languages` are the languages
+    of the texts (ISO 639-1), or "" if unknown. The result is empty if the newer one states nothing else, as "Oslo,
+    Norway" after "Oslo"."""
+    group = language_group(older, newer, languages)
+    one, other = statement(older, group), statement(newer, group)
+    changed = not (other.kinds - one.kinds).isdisjoint({"changes", "now", "negations"}) or "negations" in one.kinds
+    if not one.words or not other.words or ({*one.words} <= {*other.words} and not changed):
+        return ()
+    values = [float(kind in other.kinds) for kind in _OF_NEWER] + [float(kind in one.kinds) for kind in _OF_OLDER]
+    return (*values, *map(float, (*_shared(one, other), *_aligned(one, other))))
 
-    about: Difference
-    older: str
-    newer: str
 
-
-@lru_cache(maxsize=_CACHED)
-def replacement(older: str, newer: str, languages: tuple[str, str], *, labels: bool) -> Replacement | None:
-    """Return the first sentences of two texts of which the newer one replaces the older one, or None. `languages` are
-    the languages of the texts (ISO 639-1), or "" if unknown. Lines with a label, such as "Phone: 040 123", are read if
-    `labels` is True."""
-    groups = language_group(older, languages[0]), language_group(newer, languages[1])
-    if groups[0] != groups[1]:  # at least one language is not certain
-        certain = [group for group, language in zip(groups, languages, strict=True) if language and group]
-        groups = (certain[0] if certain else likeliest_group(older, newer),) * 2
-    for one in statements(older, groups[0], labels=labels):
-        for other in statements(newer, groups[1], labels=labels):
-            if about := replaces(one, other):
-                return Replacement(about, one.text, other.text)
-    return None
+def difference(older: str, newer: str, languages: tuple[str, str]) -> Difference:
+    """Return in what a newer text that replaces an older one differs from it."""
+    group = language_group(older, newer, languages)
+    one, other = statement(older, group), statement(newer, group)
+    types = [{kind for word, kind in zip(a.words, a.types, strict=True) if word not in b.words} for a, b in
+             ((one, other), (other, one))]  # fmt: skip
+    if "#" in types[0] & types[1]:
+        return "number"
+    if ("negations" in one.kinds) != ("negations" in other.kinds):
+        return "negation"
+    return "date" if "t" in types[0] & types[1] else "value"
 
 
 @lru_cache(maxsize=512)
@@ -70,191 +65,75 @@ def asks_former(question: str, older: str, newer: str, language: str) -> bool:
     """Return whether a question asks for the past, or names a year, a name or a number that only the older text
     contains. A question for yes or no may name an older value: "Do I live in Turku?". `language` is that of the older
     text, or "" if unknown."""
-    group = language_group(older, language)
-    if has_phrase("former", question, group) or has_phrase("former", question, likeliest_group(question)):
+    group = language_group(older, question, (language, language))
+    asked = statement(question.rstrip("?？ "), group)
+    if "former" in asked.kinds:
         return True
     words = question.casefold().replace("?", " ").split()
     if any(is_year(word) and word not in newer for word in words):
         return True
-    names = {
-        word[:BEGINNING]
-        for statement in statements(older, group, labels=False)
-        for word, kind, before in zip(statement.words, statement.kinds, statement.before, strict=True)
-        if kind in "n#t" and not (group == "de" and is_article(before, group))
-    }
-    names -= {word[:BEGINNING] for statement in statements(newer, group, labels=False) for word in statement.words}
-    named = any(name in question for name in names) if group == "ja" else any(w[:BEGINNING] in names for w in words)
-    return named and classify(question, language or group).type != "open"
+    one, other = statement(older, group), statement(newer, group)
+    names = {_form(word) for word, kind in zip(one.words, one.types, strict=True) if kind in "n#t"}
+    names -= set(map(_form, other.words))
+    named = not names.isdisjoint(map(_form, asked.words)) or (group == "ja" and any(name in question for name in names))
+    return named and classify(question, group or detect_language(question) or "en").type != "open"
 
 
-def replaces(older: Statement, newer: Statement) -> Difference:
-    """Return how the values differ if the newer statement replaces the older one, else ""."""
-    shared = older.core & newer.core
-    if not shared or (older.past and not older.changed):
-        return ""
-    if older.negated != newer.negated and (found := _negates(older, newer)):
-        return found
-    if (newer.changed == SURE or newer.renewed in shared) and (found := _changes(older, newer, shared)):
-        return found
-    return "" if older.negated or newer.negated else _other_value(older, newer)
+def _known(words: tuple[str, ...], others: tuple[str, ...]) -> frozenset[str]:
+    """Return those of the words that the others contain, in any form."""
+    forms = set(map(_form, others))
+    return frozenset(word for word in words if _form(word) in forms)
 
 
-def _negates(older: Statement, newer: Statement) -> Difference:
-    """Compare two statements of which one is negated. In Finnish, a negation changes the verb ("pitää", "ei pidä")."""
-    if older.past or newer.past:
-        return ""
-    one, other = older.rest, newer.rest
-    if one == other:
-        return "negation"
-    different = [(a, b) for a, b in zip(one, other, strict=False) if a != b]
-    alike = len(one) == len(other) and len(different) == 1 and different[0][0][:2] == different[0][1][:2]
-    return "negation" if alike and older.group == "fi" else ""
+@lru_cache(maxsize=16_384)
+def _form(word: str) -> str:
+    """Return the part of a word that all its forms have in common. A number or a code has one form."""
+    return word if any(map(str.isdecimal, word)) else word[:_BEGINNING]
 
 
-def _changes(older: Statement, newer: Statement, shared: Set[str]) -> Difference:
-    """Compare a statement with a newer one that says that something has changed. Both must be about the same thing: the
-    first word of one of them is in the other, and no part of it names another thing."""
-    if len(shared) < _SHARE * len(older.core):
-        return ""
-    one, other = _residual(older, shared), _residual(newer, shared)
-    if max(len(one), len(other)) > _LONGEST_VALUE:
-        return ""  # two long sentences about something else
-    if not (other or newer.negated or newer.times - older.times):
-        return ""  # it has no new value
-    if not _same_topic(older, newer, shared, one):
-        return ""
-    if {word for word in one if word[0] == "~"} and {word for word in other if word[0] == "~"}:
-        return ""
-    kinds = ({one[word] for word in one} - {"c", "w", "i"}, {other[word] for word in other} - {"c", "w", "i"})
-    if {"n", "#"} <= kinds[0] and {"n", "#"} <= kinds[1]:
-        return ""  # another thing with another number
-    alike = bool(kinds[0] & kinds[1]) or bool(older.times - newer.times and newer.times - older.times)
-    alike |= any(f"~{name}" in shared for name in VALUES)
-    alike |= older.definite and older.copula and set(older.words[: older.verb]) <= shared
-    alike |= "~work" in one and len(one) == 2 and len(other) == 1  # "Bob works in sales", "Bob moved to marketing"
-    if len(shared) < 2 and (older.many or older.event or not alike):
-        return ""
-    return "number" if "#" in kinds[0] & kinds[1] else "value" if one or other else "date"
+def _shared(one: Statement, other: Statement) -> tuple[float, ...]:
+    """Return the features of the words that two statements share, and of the words that only one of them has."""
+    shared = _known(one.words, other.words), _known(other.words, one.words)
+    shares = tuple(len(known) / max(1, len({*each.words})) for known, each in zip(shared, (one, other), strict=True))
+    rests = [
+        [kind for word, kind in zip(each.words, each.types, strict=True) if word not in known]
+        for known, each in zip(shared, (one, other), strict=True)
+    ]
+    both = {*rests[0]} & {*rests[1]}
+    number, time, name, word = (kind in both for kind in "#tnw")
+    values = bool(rests[0] and rests[1]) and {*rests[0], *rests[1]} <= {*"n#t"}
+    negation = ("negations" in one.kinds) != ("negations" in other.kinds)
+    change = not other.kinds.isdisjoint({"changes", "now"})
+    first = bool(one.words and other.words) and one.words[0] in shared[0] and other.words[0] in shared[1]
+    classes = one.kinds & CLASSES, other.kinds & CLASSES
+    common = bool(classes[0] & classes[1])
+    years = [any(map(is_year, {*a.words}.difference(b.words))) for a, b in ((one, other), (other, one))]
+    person = "kin" in other.kinds and "kin" not in one.kinds
+    return (
+        *(*shares, not shared[0], min(len(rests[0]), 4) / 4, min(len(rests[1]), 4) / 4),
+        *(min(len(other.words), 12) / 12, one.asks, other.asks, negation, negation * min(shares)),
+        *(change * max(shares), change and bool(shared[0])),
+        *(first, one.first == other.first, person, number, time, name, word, number and time),
+        *(number and (word or name), time and (word or name), values, *years, one.labelled and other.labelled),
+        bool(one.number and other.number) and one.number != other.number,
+        *(common, common and change, bool(classes[0] and classes[1]) and not common),
+    )
 
 
-def _same_topic(older: Statement, newer: Statement, shared: Set[str], only_older: Collection[str]) -> bool:
-    """Return whether two statements are about the same thing: the first word of one of them is in the other, and no
-    other first word names another thing."""
-    if older.group == "ja":
-        topics = {words[0] for words in (older.words, newer.words)} & {older.topic, newer.topic}
-        return topics <= shared
-    firsts = [(word, kind) for word, kind in older.timeless.items() if kind != "c" or word in shared]
-    word, kind = firsts[0] if firsts else ("", "")
-    other = next((word for word, kind in newer.timeless.items() if kind != "c" or word in shared), "")
-    if word in shared and other in shared:
-        return True
-    if word not in shared and other not in shared:
-        return bool(older.subject) and older.subject == newer.subject and "~use" in newer.words
-    if older.subject == newer.subject in ("i", "we"):
-        return True
-    if other in shared:
-        return kind == "w" and not older.kin and (newer.subject != "i" or older.subject == "i" or older.own)
-    return not only_older or set(only_older) <= {f"~{name}" for name in CLASSES} or older.core <= newer.core
-
-
-def _residual(statement: Statement, shared: Set[str]) -> dict[str, str]:
-    """Return the words of a statement that are not shared, without times and changed properties, and their kinds."""
-    return {word: kind for word, kind in statement.timeless.items() if word not in shared and kind != "c"}
-
-
-def _other_value(older: Statement, newer: Statement) -> Difference:
-    """Compare two statements that are equal apart from one value."""
-    one, other = older.words, newer.words
-    if older.first != newer.first and older.group != "ja":
-        return ""
-    if one[-1] != other[-1] and one[1:2] != other[1:2] and one[0][0] != "~" and not (older.copula or older.subject):
-        return ""  # only the first word is the same
-    shorter = min(len(one), len(other))
-    first = next((n for n in range(shorter) if one[n] != other[n]), shorter)
-    last = next((n for n in range(shorter - first) if one[-1 - n] != other[-1 - n]), shorter - first)
-    sizes = len(one) - last - first, len(other) - last - first
-    if not (0 < sizes[0] <= _LONGEST_VALUE and 0 < sizes[1] <= _LONGEST_VALUE):
-        return ""
-    if not _is_same_property(older, newer, first, last):
-        return ""
-    values = _Value.of(older, first, first + sizes[0]), _Value.of(newer, first, first + sizes[1])
-    return _compared(older, newer, *values, last)
-
-
-def _is_same_property(older: Statement, newer: Statement, first: int, last: int) -> bool:
-    """Return whether the words before and after a value name a property that has one value at a time."""
-    if older.past or newer.past or older.event or newer.event:
-        return False
-    if older.subject != newer.subject and older.group != "fi" and not (older.own or newer.own):
-        return False
-    classed = any(word[0] == "~" for word in older.words[:first] + older.words[len(older.words) - last :])
-    pronoun, copula = older.subject in ("i", "we", "you"), older.copula and newer.copula
-    if first + last + pronoun + copula + classed < 2:
-        return False
-    if older.group == "ja":
-        topic = any(before.endswith("は") for before in older.before[first + 1 : len(older.words) - last + 1])
-        return not topic and (first > 0 or classed or pronoun)
-    known = older.verb >= 0 and newer.verb >= 0
-    if first < (max(older.verb, newer.verb) if known else 1 if pronoun else 2):
-        return False  # the value belongs to the subject ("The office in Turku", "Bus 5")
-    return pronoun or not is_kind("a", older.before[0], older.group)
-
-
-@dataclass(slots=True)
-class _Value:
-    """The words of a value, their kind, and the function word before it."""
-
-    words: list[str]
-    kinds: list[str]
-    before: str
-    kind: str
-
-    @classmethod
-    def of(cls, statement: Statement, start: int, end: int) -> _Value:
-        """Return the value in a range of words."""
-        words, kinds, before = statement.words[start:end], statement.kinds[start:end], statement.before[start]
-        indefinite = is_kind("a", before, statement.group)
-        plain = [kind for kind in kinds if kind != "t"]
-        kind = "t" if not plain else "#" if plain[0] == "#" else "n" if plain[0] in "ni" else "w"
-        return cls(words, kinds, before, "w" if kind == "n" and indefinite and statement.group == "de" else kind)
-
-
-def _compared(older: Statement, newer: Statement, one: _Value, other: _Value, last: int) -> Difference:
-    """Compare two values of one property. `last` is the number of words after them."""
-    if one.kind != other.kind:
-        return ""
-    if one.words == other.words[: len(one.words)] or other.words == one.words[: len(other.words)]:
-        return ""  # "Oslo, Norway" does not contradict "Oslo"
-    if any(is_kind("states", word, older.group) for word in (*one.words, *other.words)):
-        return ""
-    if any(f"~{name}" in older.words and f"~{name}" in newer.words for name in VALUES):
-        return "value"
-    moved = bool(older.changed or newer.changed)
-    if one.kind == "#":
-        return "number" if {*one.kinds, *other.kinds} <= {"#", "t"} else ""  # and no other unit
-    if (older.many or newer.many) and not (moved and one.kind == "t"):
-        return ""
-    if one.kind == "t":
-        return "date" if not last else ""
-    if "t" in one.kinds and "t" in other.kinds and not older.changed:
-        return ""  # soup on Monday, pasta on Tuesday
-    return "value" if _is_same_kind(older, one, other, moved) else ""
-
-
-def _is_same_kind(older: Statement, one: _Value, other: _Value, moved: bool) -> bool:
-    """Return whether two names or words can be values of the same property. `moved` is True if a statement says that
-    something is different now."""
-    group, work = older.group, "~work" in older.words
-    articles = all(is_kind("a", value.before, group) for value in (one, other))
-    if one.before != other.before and not (moved or work or articles):
-        return False
-    if work and is_kind("with", one.before, group):
-        return False  # "works with Eva", "works with Ben"
-    if one.kind == "n":
-        return True
-    if older.kinds[0] == "i" and not (older.copula or older.subject) and group in ("en", "de"):
-        return False  # "Believe in yourself"
-    named = older.definite and older.copula and not older.kin and "n" in one.kinds  # "Mein Auto ist ein Golf"
-    single = len(one.words) == len(other.words) == 1
-    certain = not is_kind("a", one.before, group) or work or moved or named
-    return single and certain and (older.definite or not older.copula)
+def _aligned(one: Statement, other: Statement) -> tuple[float, ...]:
+    """Return the features of two statements that are equal apart from one span of words."""
+    shorter = min(len(one.words), len(other.words))
+    first = next((n for n in range(shorter) if one.words[n] != other.words[n]), shorter)
+    last = next((n for n in range(shorter - first) if one.words[-1 - n] != other.words[-1 - n]), shorter - first)
+    sizes = len(one.words) - last - first, len(other.words) - last - first
+    apart = len(one.words) == len(other.words) and sum(a != b for a, b in zip(one.words, other.words, strict=True)) > 1
+    if not (first + last and 0 < sizes[0] <= _LONGEST_VALUE and 0 < sizes[1] <= _LONGEST_VALUE):
+        return (*[0.0] * 11, apart)
+    types = one.types[first : first + sizes[0]], other.types[first : first + sizes[1]]
+    both = {*types[0]} & {*types[1]} if first else set[str]()
+    change = not other.kinds.isdisjoint({"changes", "now"})
+    return (
+        *(1.0, not first, first and last, first and not last),
+        *("#" in both, "t" in both, "n" in both, types == ("w", "w") and first),
+        *(first and not one.kinds.isdisjoint({"many", "events"}), first and sizes == (1, 1), first and change, apart),
+    )  # fmt: skip

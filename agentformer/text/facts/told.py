@@ -3,7 +3,7 @@ and what a sentence says of a person or thing with a name ("Aino works at Kone")
 
 Only the form of a sentence is read, and precision counts more than recall: a sentence with a guess, a wish or a
 condition, with a word for the listener, or with a pronoun whose meaning is in another sentence states nothing. Of a
-longer sentence, only the first clause is taken. The words are in `statement_words.txt` and `told_words.txt`.
+longer sentence, only the first clause is taken. The words are in `clause_words.txt` and `told_words.txt`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts.statements import (
+from agentformer.text.facts.clauses import (
     LANGUAGES_OF,
     Statement,
     is_kind,
