@@ -23,7 +23,9 @@ LONG = 100  # a repetition of at least so many times may take more than linear t
 # Characters that stand for all others of their kind.
 CHARACTERS = "aAzé1 \t\n.-_,:;'\"/\\()[]{}<>*#|=@&$%!?+~^`´。、一ä\u0301\u200b\x00"
 ENDS = ("", "\x00", "\n\n a")  # after the repeated part; most patterns do not match one of them
-FIRST = (8, 12, 16, 20, 24, 32, 48, 64, 128, 300)  # lengths; only an exponential time is seen here
+# Lengths; only an exponential time is seen here. They grow by little, so that the first one that takes long takes
+# seconds and not minutes, on a fast machine, too.
+FIRST = (8, 12, 16, *range(20, 64, 2), 64, 128, 300)
 SHORT, LENGTH = 1_000, 4_000
 NOISE = 0.004  # seconds
 MOST = 9.0  # times as long for a text of four times the length: 4 is linear, 16 is quadratic
