@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.hooks import secrets
+from agentformer.access import secrets
 from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.document_store import DocumentStore

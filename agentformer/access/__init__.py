@@ -1,1 +1,1 @@
-"""Access control: API keys and their rights, and checks of the host and the origin of HTTP requests."""
+"""Access control: API keys and their rights, checks of the host and the origin of HTTP requests, secrets in texts."""

@@ -105,6 +105,27 @@ def codex_session(path: Path) -> Path:
     )
 
 
+def test_secrets_in_sessions_are_not_stored(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    token = "ghp_" + "a1B2c3" * 6
+    used = {"command": f"curl -H 'Authorization: Bearer {token}'"}
+    lines(
+        tmp_path / "s1.jsonl",
+        claude_code("user", f"My token is {token}, use it.", 1),
+        claude_code("assistant", [{"type": "tool_use", "name": "Bash", "input": used}], 2),
+        claude_code("user", [{"type": "tool_result", "content": "DB_PASSWORD=correct-horse-9\nPORT=8808"}], 3),
+    )
+    texts = [entry.content for entry in imported(af, tmp_path / "s1.jsonl")]
+    assert len(texts) == 3
+    assert texts[0] == "My token is [secret], use it."
+    assert not any("a1B2c3" in text or "correct-horse" in text for text in texts)
+    assert "PORT=8808" in texts[2]
+
+
+def test_the_texts_of_other_memories_stay_as_they_are(af: agentformer.AgentFormer, tmp_path: Path) -> None:
+    memory = {"id": "m", "memory": "password: correct-horse-9", "user_id": "anna"}
+    assert [entry.content for entry in imported(af, whole(tmp_path / "m.json", [memory]))] == [memory["memory"]]
+
+
 def test_sessions_of_claude_code(af: agentformer.AgentFormer, tmp_path: Path) -> None:
     found = imported(af, claude_code_session(tmp_path / "projects" / "app" / "s1.jsonl"), user_id="anna")
     said = [(entry.role, entry.content, entry.speaker) for entry in found if entry.kind == "message"]

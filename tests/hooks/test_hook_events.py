@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from agentformer.access.secrets import HIDDEN, reads_secrets, without_secrets
 from agentformer.hooks.events import AGENTS, EVENTS, Agent, Event, answer_to, event_of
-from agentformer.hooks.secrets import HIDDEN, reads_secrets, without_secrets
 from agentformer.hooks.spool import Spool
 
 
@@ -102,6 +102,8 @@ def test_an_answer_has_the_form_of_the_agent(agent: Agent) -> None:
         ("-----BEGIN PGP PRIVATE KEY BLOCK-----\nlQOYBabc\n-----END PGP PRIVATE KEY BLOCK-----", "lQOYBabc"),
         ("DB_PASS=hunter2222", "hunter2222"),
         ("password is: hunter2222", "hunter2222"),
+        ("password=correct-horse-9", "correct-horse"),
+        ("API_KEY=string!9xx", "string!9xx"),
         ("password=$ecret12345", "ecret12345"),
         ("run --password hunter2222 --yes", "hunter2222"),
         ("curl -u anna:hunter2222 https://x.example", "hunter2222"),

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
+from agentformer.access.secrets import without_secrets
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
 from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.items import Chat, ChatMessage
-from agentformer.archive.chats.memories import CODEX, LANGCHAIN, ZEP, parts_of
+from agentformer.archive.chats.memories import CLAUDE_CODE, CODEX, LANGCHAIN, ZEP, parts_of
 from agentformer.errors import Conflict, InvalidInput, retried
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes
@@ -30,6 +31,7 @@ _BATCH = 500  # messages of one transaction
 _BATCH_CHARACTERS = 8 << 20
 _UNUSABLE = 10_000  # values that are no conversation; a file that begins with so many is no chat export
 _NAMELESS = (PLAIN, CODEX, LANGCHAIN, ZEP)  # formats whose messages may name no session
+_SESSIONS = (CLAUDE_CODE, CODEX)  # formats in which a key or a password often stands, as in the output of a command
 _TOOL = "tool"  # category of the uses of tools
 _LISTED = 1_000  # at most this many problems are in a report
 
@@ -164,10 +166,11 @@ class _Import:
             session = f"{chat.source}:{session}"
         record = ZEP if chat.source == ZEP else chat.id  # ids of Zep are unique without the session
         owner = {name: value for name, value in {**chat.owner, **message.owner}.items() if value}
+        text = without_secrets(message.text) if chat.source in _SESSIONS else message.text
         values = {
             **{**owner, **{name: value for name, value in self._place.items() if value is not None}},
             **({"session_id": _short(session, fields.MAX_NAME)} if session else {}),
-            **{"content": message.text, "occurred_at": message.time, **message.values},
+            **{"content": text, "occurred_at": message.time, **message.values},
             "source_type": chat.source,
             "source_id": _short(f"{record}/{self._id(chat, message)}", fields.MAX_SOURCE_ID),
             "metadata": {**message.metadata, **({"conversation": chat.title[:500]} if chat.title else {})},

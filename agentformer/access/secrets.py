@@ -1,4 +1,4 @@
-"""Secrets in what an agent reads and writes: keys, tokens and passwords are replaced before anything is captured.
+"""Secrets in what an agent reads and writes: keys, tokens and passwords are replaced before hooks and imports store it.
 
 The forms are those that the issuers document (a prefix and a length), assignments to a name such as API_KEY, options of
 commands such as --password, and private keys. A secret without such a form, such as a password in the middle of a
@@ -49,7 +49,8 @@ _ADDRESS = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,100}:)[^\
 # Values that are no secrets: references to variables, types, plain numbers of a few digits, and words about a password.
 _NOT_SECRET = re.compile(
     r"\\?[\"']?(?:(?-i:\$\{?[A-Z_][A-Z0-9_]*\}?(?!\w))|\$\(|\{\{|<[\w-]+>?|%\w+%|\*+|os\.|process\.|getenv|\d{1,6}(?!\S)"
-    r"|(?:none|null|true|false|str|string|required|needed|wrong|invalid|missing|empty|correct|not|bert-\w+)\b)",
+    r"|(?:none|null|true|false|str|string|required|needed|wrong|invalid|missing|empty|correct|not|bert-[\w-]+)"
+    r"(?=[\W_]{0,9}(?:\s|\Z)))",
     re.IGNORECASE,
 )
 # Files and commands with nothing but secrets. The output of a tool that read one is not captured.
