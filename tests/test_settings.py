@@ -23,7 +23,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty, and nothing in the environment that the tests themselves set."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("agentformer.settings.ENV_FILE", ".env")
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL", "AGENTFORMER_CACHE_DIR"):
+    servers = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL")
+    for name in (*servers, "AGENTFORMER_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 

@@ -57,7 +57,6 @@ class Weights(NamedTuple):
 
     def write(self, name: str) -> None:
         """Write the weights for an encoder, or those without vectors if the name is empty, in half precision."""
-        _FOLDER.mkdir(exist_ok=True)
         rest = self.cosines, self.newer, self.older, self.distance, [self.constant]
         values = np.concatenate([self.mean, self.plain, self.products[PRODUCTS], *rest])
         np.save(_FOLDER / f"{name or 'plain'}.npy", values.astype(np.float16))
