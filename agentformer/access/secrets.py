@@ -50,7 +50,7 @@ _ADDRESS = re.compile(r"(?P<name>\b[a-z][a-z0-9+.-]{1,20}://[^\s/:@]{0,100}:)[^\
 _NOT_SECRET = re.compile(
     r"\\?[\"']?(?:(?-i:\$\{?[A-Z_][A-Z0-9_]*\}?(?!\w))|\$\(|\{\{|<[\w-]+>?|%\w+%|\*+|os\.|process\.|getenv|\d{1,6}(?!\S)"
     r"|(?:none|null|true|false|str|string|required|needed|wrong|invalid|missing|empty|correct|not|bert-[\w-]+)"
-    r"(?=[\W_]{0,9}(?:\s|\Z)))",
+    r"(?=[|(\[]|[\W_]{0,9}(?:\s|\Z)))",
     re.IGNORECASE,
 )
 # Files and commands with nothing but secrets. The output of a tool that read one is not captured.

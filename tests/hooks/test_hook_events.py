@@ -141,6 +141,7 @@ def test_secrets_are_hidden(text: str, secret: str) -> None:
         "secretary: Anna Virtanen",
         "Tokenizer: bert-base-cased",
         "The password is required",
+        "def login(password: str|None = None, token=str(given)): ...",
         "Basic principles of design",
         "sk-learn-pipeline-classification",
     ],
