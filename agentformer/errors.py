@@ -9,7 +9,7 @@
     ├── EmbedderError: EmbedderUnavailable, TextTooLong, SpaceMismatch
     ├── LanguageModelError: LanguageModelUnavailable, PromptTooLong, InvalidReply
     ├── RerankerUnavailable
-    └── StoreError: StoreBusy, StoreFull, StoreDamaged
+    └── StoreError: StoreBusy, StoreFull (also StoreReadOnly), StoreDamaged
 
 A message says what is wrong and what the user can do. Only the command line, the HTTP API and the tools convert these
 errors: to exit codes, status codes and tool results.
@@ -31,6 +31,7 @@ _PASSING = frozenset(
     for name in ("EMFILE", "ENFILE", "ENOMEM", "ENOBUFS", "EIO", "EINTR", "EAGAIN", "EBUSY", "ETIMEDOUT", "ESTALE")
     if hasattr(errno, name)
 )
+_READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _PASSING_TEXTS = tuple(os.strerror(number) for number in sorted(_PASSING))
 
 
@@ -285,6 +286,11 @@ class StoreFull(StoreError):
     """The store cannot be written: the disk is full, or the program may not write into the folder."""
 
 
+class StoreReadOnly(StoreFull):
+    """The store can only be read: the disk or the database server is read-only, as a standby server is, or the program
+    has no right to write. Nothing was changed."""
+
+
 class StoreDamaged(StoreError):
     """The stored records are damaged. The operation that raises this error has changed nothing."""
 
@@ -300,8 +306,9 @@ def is_passing(error: BaseException) -> bool:
 
 def store_failure(problem: str, error: BaseException, advice: str) -> StoreError:
     """Return the error for an operation on a file that failed: `StoreBusy` for an error that may pass, else
-    `StoreFull`. `problem` says what was not done. `advice` is for a full disk or missing permissions."""
+    `StoreReadOnly` or `StoreFull`. `problem` says what was not done, `advice` what helps against the last two."""
     reason = " ".join(str(getattr(error, "strerror", None) or error or type(error).__name__).split())
     if is_passing(error):
         return StoreBusy(f"{problem}: {reason}; nothing was changed; try again, and check the disk if this repeats")
-    return StoreFull(f"{problem}: {reason}; {advice}")
+    kind = StoreReadOnly if getattr(error, "errno", None) in _READ_ONLY else StoreFull
+    return kind(f"{problem}: {reason}; {advice}")

@@ -29,6 +29,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.MissingExtra, 501, "missing-extra", "Optional package not installed"),
     (errors.EmbedderUnavailable, 503, "embedder-unavailable", "Embedder unavailable"),
     (errors.StoreBusy, 503, "store-busy", "Store busy or not reachable now"),
+    (errors.StoreReadOnly, 503, "store-read-only", "Store read-only"),
     (errors.StoreFull, 507, "store-full", "Storage full"),
     (errors.StoreDamaged, 500, "store-damaged", "Store damaged: see the server's log, then run `agentformer doctor`"),
     (errors.StoreError, 500, "store-unusable", "Store unavailable: see the server's log"),

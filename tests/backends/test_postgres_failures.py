@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import Conflict, StoreError, StoreFull
+from agentformer.errors import Conflict, StoreError, StoreReadOnly
 from agentformer.memory.backends.postgres import PostgresDatabase, searching, vectors
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.server import open_connection
@@ -90,10 +91,42 @@ def test_a_read_only_server_is_read(postgres_url: str, tmp_path: Path) -> None:
     backend.close()
     reader = _open(f"{postgres_url}&options=-cdefault_transaction_read_only%3Don", tmp_path)
     assert [hit.entry.id for hit in reader.search(Query("heron"))] == [entry.id]
-    with pytest.raises(StoreFull, match="cannot be written"):
+    with pytest.raises(StoreReadOnly, match="cannot be written"):
         reader.store([make_entry("a puffin")])
     reader.touch([])
     reader.close()
+
+
+def test_a_role_without_rights_to_write_reads(postgres_url: str, tmp_path: Path) -> None:
+    backend, role = _open(postgres_url, tmp_path), schema_of(tmp_path)
+    (entry,) = backend.store([make_entry("a heron")])
+    backend.close()
+    _execute(postgres_url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA {role} TO {role}")
+    _execute(postgres_url, f"GRANT SELECT ON ALL TABLES IN SCHEMA {role} TO {role}")
+    reader = _open(postgres_url.replace("postgresql://postgres", f"postgresql://{role}"), tmp_path)
+    assert [hit.entry.id for hit in reader.search(Query("heron"))] == [entry.id]
+    with pytest.raises(StoreReadOnly, match="grant rights"):
+        reader.store([make_entry("a puffin")])
+    reader.close()
+
+
+def test_a_store_of_an_earlier_numbering_is_opened_or_named(postgres_url: str, tmp_path: Path) -> None:
+    backend, schema = _open(postgres_url, tmp_path), schema_of(tmp_path)
+    (entry,) = backend.store([make_entry("a heron")])
+    backend.close()
+    columns = "valid_from", "valid_to", "expires_at"
+    _execute(postgres_url, f"ALTER TABLE {schema}.entries {', '.join(f'DROP COLUMN {name}' for name in columns)}")
+    _execute(postgres_url, f"ALTER INDEX {schema}.word_counts_pkey RENAME TO word_counts_of_all")
+    _execute(postgres_url, f"UPDATE {schema}.schema_version SET version = 7")
+    reopened = _open(postgres_url, tmp_path)
+    assert [hit.entry.id for hit in reopened.search(Query("heron"))] == [entry.id]
+    reopened.close()
+    _execute(
+        postgres_url,
+        f"ALTER TABLE {schema}.entry_places RENAME TO unknown; UPDATE {schema}.schema_version SET version = 3",
+    )
+    with pytest.raises(StoreError, match=r"earlier numbering.*export"):
+        _open(postgres_url, tmp_path)
 
 
 def test_a_newer_schema_and_a_lost_server_are_named(postgres_url: str, tmp_path: Path) -> None:
@@ -112,6 +145,30 @@ def test_a_server_without_free_connections_is_named(postgres_url: str, tmp_path:
     url = postgres_url.replace("postgresql://postgres", f"postgresql://{role}")
     with open_connection(url), pytest.raises(StoreError, match="max_connections"):
         open_connection(url)
+
+
+def test_callers_share_the_connections_that_the_server_accepts(postgres_url: str, tmp_path: Path) -> None:
+    role = schema_of(tmp_path)
+    _open(postgres_url, tmp_path).close()
+    _execute(postgres_url, f"CREATE ROLE {role} LOGIN SUPERUSER")
+    limited = postgres_url.replace("postgresql://postgres", f"postgresql://{role}")
+    _execute(postgres_url, f"ALTER ROLE {role} NOSUPERUSER CONNECTION LIMIT 3")
+    _execute(postgres_url, f"GRANT ALL ON SCHEMA {role} TO {role}; GRANT ALL ON ALL TABLES IN SCHEMA {role} TO {role}")
+    with open_connection(limited) as raw:
+        (name,) = raw.execute("SELECT application_name FROM pg_stat_activity WHERE pid = pg_backend_pid()").fetchone()
+    assert str(name).startswith(f"agentformer {os.getpid()} ")
+    options = PostgresOptions(schema=role, connections=8)
+    backend = PostgresMemoryBackend(limited, HashingEmbedder(), options)
+
+    def work(number: int) -> None:
+        for n in range(5):
+            (entry,) = backend.store([make_entry(f"heron {number} {n}")])
+            assert backend.get([entry.id]) == [entry]
+            backend.search(Query(f"heron {number} {n}"))
+
+    run_in_threads(8, work)
+    assert backend.count(EVERYTHING) == 40
+    backend.close()
 
 
 def test_a_large_space_is_searched_by_its_index(

@@ -7,9 +7,14 @@ from typing import Any
 
 import pytest
 
-from agentformer.errors import InvalidInput, MissingExtra, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
 from agentformer.memory.backends.postgres import schema, server
-from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection, store_error
+from agentformer.memory.backends.postgres.server import (
+    NoFreeConnection,
+    ServerUnreachable,
+    open_connection,
+    store_error,
+)
 from agentformer.memory.backends.postgres.words import stored_length, term_hash
 from agentformer.servers.problems import problem_of
 from agentformer.settings import Settings
@@ -24,9 +29,10 @@ def test_a_text_with_nul_is_stored_without_loss(text: str) -> None:
 @pytest.mark.parametrize(
     ("state", "text", "kind", "advice"),
     [
-        ("25006", "cannot execute INSERT in a read-only transaction", StoreFull, "primary"),
+        ("25006", "cannot execute INSERT in a read-only transaction", StoreReadOnly, "primary"),
         ("53100", "could not extend file", StoreFull, "free disk space"),
-        ("53300", "too many connections", ServerUnreachable, "max_connections"),
+        ("53300", "too many connections", NoFreeConnection, "max_connections"),
+        ("57014", "canceling statement due to statement timeout", StoreBusy, "statement_timeout"),
         ("28P01", "password authentication failed for user", StoreError, "AGENTFORMER_POSTGRES_URL"),
         ("57P01", "terminating connection", ServerUnreachable, "try again"),
         (None, "connection refused", ServerUnreachable, "try again"),
@@ -43,9 +49,8 @@ def test_an_error_of_the_server_says_what_to_do(
     error = store_error(ServerError(text))
     assert type(error) is kind and advice in str(error) and text in str(error)
     # Over HTTP, a client is told when to try again.
-    assert (problem_of(error).status == 503, "Retry-After" in problem_of(error).headers) == (
-        kind is ServerUnreachable,
-    ) * 2
+    assert ("Retry-After" in problem_of(error).headers) == issubclass(kind, StoreBusy)
+    assert (problem_of(error).status == 503) == issubclass(kind, (StoreBusy, StoreReadOnly))
 
 
 def test_an_older_pgvector_is_refused() -> None:

@@ -26,6 +26,7 @@ STATUSES: list[tuple[AgentFormerError, int, str]] = [
     (errors.MissingExtra("mcp", "this"), 501, "missing-extra"),
     (errors.EmbedderUnavailable("x"), 503, "embedder-unavailable"),
     (errors.StoreBusy("/secret"), 503, "store-busy"),
+    (errors.StoreReadOnly("/secret"), 503, "store-read-only"),
     (errors.StoreFull("/secret"), 507, "store-full"),
 ]
 

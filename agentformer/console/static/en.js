@@ -279,6 +279,7 @@ export default {
   "problem.internal": "The server had an error. Its log says more.",
   "problem.invalid-input": "The server does not accept this file or its name.",
   "problem.store-busy": "The store is busy. Add the file again later.",
+  "problem.store-read-only": "The store of the server can only be read. Nothing was added.",
   "problem.store-full": "The disk of the server is full. Nothing was added.",
   "problem.too-large": "The file is larger than the server allows. Split the file and add its parts.",
   "profile.about": "What holds now about a user: core blocks, instructions and facts. Former values are left out.",

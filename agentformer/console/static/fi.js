@@ -279,6 +279,7 @@ export default {
   "problem.internal": "Palvelimessa tapahtui virhe. Sen loki kertoo lisää.",
   "problem.invalid-input": "Palvelin ei hyväksy tätä tiedostoa tai sen nimeä.",
   "problem.store-busy": "Tietovarasto on varattu. Lisää tiedosto myöhemmin uudelleen.",
+  "problem.store-read-only": "Palvelimen tietovarastoon ei voi kirjoittaa. Mitään ei lisätty.",
   "problem.store-full": "Palvelimen levy on täynnä. Mitään ei lisätty.",
   "problem.too-large": "Tiedosto on suurempi kuin palvelin sallii. Jaa se ja lisää osat.",
   "profile.about": "Mitä käyttäjästä nyt tiedetään: ydinlohkot, ohjeet ja tiedot. Aiempia arvoja ei näytetä.",

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing
+from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly, is_passing
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.settings.access import create_empty
 
@@ -307,9 +307,8 @@ def translate_errors(path: Path, advice: str) -> Iterator[None]:
                 "changed; try again, and check the disk if this repeats"
             ) from error
         if any(word in text for word in FULL_WORDS):
-            raise StoreFull(
-                f"{path} cannot be written ({error}); free some disk space or check the permissions"
-            ) from error
+            kind = StoreReadOnly if "readonly" in text or "read-only" in text else StoreFull
+            raise kind(f"{path} cannot be written ({error}); free some disk space or check the permissions") from error
         if "locked" in text or "busy" in text:
             raise StoreBusy(f"another writer has locked {path} for too long; try again, or stop that writer") from error
         raise StoreError(f"{path}: {error}") from error

@@ -61,6 +61,11 @@ _PLACE = """
     SELECT concat_ws('/', (SELECT system_identifier FROM pg_control_system()),
         (SELECT oid FROM pg_database WHERE datname = current_database()), (%s::regnamespace)::oid)
 """
+# A standby, a database or role that is set to read-only, and a role that has no right to write.
+_READ_ONLY = """
+    SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean
+        OR NOT coalesce(has_table_privilege(to_regclass(%s), 'INSERT'), true)
+"""
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 T = TypeVar("T")
@@ -79,11 +84,9 @@ class PostgresDatabase:
         import_psycopg()
         self._connections = Connections(url, schema_name, connections, self._lock_number)
         self.before_commit: _Hook | None = None
-        connection = self._connections.connect(extended=False)
+        connection = self._connections.first()
         with translated_errors():
-            row = connection.execute(
-                "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
-            ).fetchone()
+            row = connection.execute(_READ_ONLY, [f'"{schema_name}".entries']).fetchone()
             self.read_only = bool(row and row[0])
             if not self.read_only:
                 schema.migrate(connection, schema_name, self._lock_number)

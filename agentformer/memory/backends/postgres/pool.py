@@ -21,6 +21,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from agentformer.errors import StoreBusy, StoreError
 from agentformer.memory.backends.postgres.server import (
+    NoFreeConnection,
     ServerUnreachable,
     import_psycopg,
     open_connection,
@@ -59,6 +60,7 @@ class Connections:
         self._lost: list[int] = []  # ids of server processes whose connections were lost
         self._idle: list[psycopg.Connection[Any]] = []
         self._mutex = threading.Lock()
+        self._returned = threading.Condition(self._mutex)
         self._free = threading.BoundedSemaphore(limit)
         self._held = threading.local()
         self._lost_at: float | None = None
@@ -89,16 +91,30 @@ class Connections:
             if counted:
                 self._free.release()
 
-    def connect(self, *, extended: bool = True) -> psycopg.Connection[Any]:
-        """Return a new connection. If `extended` is true, prepare it for pgvector, which must be installed."""
+    def first(self) -> psycopg.Connection[Any]:
+        """Return a new connection that is not prepared for pgvector, which may not be installed yet. If the server
+        accepts no further connection, wait for it at most `_WAIT` seconds."""
+        ends = time.monotonic() + _WAIT
+        while True:
+            try:
+                raw = open_connection(self._url)
+            except NoFreeConnection:
+                if time.monotonic() > ends:
+                    raise
+                time.sleep(_LONGEST_PAUSE)
+            else:
+                register_text(raw)
+                return raw
+
+    def _connect(self) -> psycopg.Connection[Any]:
+        """Return a new connection that is prepared for pgvector."""
         from pgvector.psycopg import register_vector
 
         raw = open_connection(self._url)
         register_text(raw)
-        if extended:
-            with translated_errors(), raw.transaction():
-                raw.execute(self._in_schema.encode())
-                register_vector(raw)
+        with translated_errors(), raw.transaction():
+            raw.execute(self._in_schema.encode())
+            register_vector(raw)
         return raw
 
     def results(self, raw: psycopg.Connection[Any], ready: Sequence[str]) -> dict[str, list[Any]]:
@@ -143,14 +159,24 @@ class Connections:
 
     def _begun(self, begin: str) -> psycopg.Connection[Any]:
         """Return a connection in which `begin` was executed. If a restart of the server has closed an idle connection,
-        another connection is used, because nothing was changed yet."""
+        another connection is used, because nothing was changed yet. If the server accepts no further connection, wait
+        for one that another thread gives back, or for the server, at most `_WAIT` seconds."""
+        ends = time.monotonic() + _WAIT
         while True:
             with self._mutex:
                 if self._closed:
                     raise StoreError("this memory is closed; open it again with agentformer.connect()")
                 raw = self._idle.pop() if self._idle else None
             if raw is None:
-                return self._patiently(lambda: self._executed(self.connect(), begin))
+                try:
+                    return self._patiently(lambda: self._executed(self._connect(), begin))
+                except NoFreeConnection:
+                    with self._returned:
+                        if not self._idle:
+                            self._returned.wait(_LONGEST_PAUSE)
+                    if time.monotonic() > ends:
+                        raise
+                    continue
             try:
                 return self._executed(raw, begin)
             except StoreError:
@@ -165,6 +191,9 @@ class Connections:
         while True:
             try:
                 raw = connect()
+            except NoFreeConnection:  # the server answers; `_begun` waits
+                self._lost_at = None
+                raise
             except ServerUnreachable:
                 now = time.monotonic()
                 lost_at = self._lost_at = self._lost_at or now
@@ -207,6 +236,7 @@ class Connections:
             usable = usable and (raw in self._ending or raw.info.transaction_status == 0)
             if usable and len(self._idle) < _MAX_IDLE:
                 self._idle.append(raw)
+                self._returned.notify()
                 return
         raw.close()
 

@@ -15,6 +15,7 @@ from agentformer.types import new_id
 if TYPE_CHECKING:
     import psycopg
 
+_LAST_EARLIER = 7  # the last number before the numbers began again; it has the tables of number 1
 OLDEST_PGVECTOR = (0, 8)  # the first version with iterative scans
 
 # Functions that the statements of `records/` call. They have the same names as in SQLite.
@@ -298,12 +299,23 @@ def check_version(version: int) -> None:
 
 
 def _version(connection: psycopg.Connection[Any], schema: str) -> int:
-    """Return the number of the schema, or 0 if the schema is missing."""
-    found = connection.execute("SELECT to_regclass(%s)", [f'"{schema}".schema_version']).fetchone()
-    if found is None or found[0] is None:
+    """Return the number of the schema, or 0 if the schema is missing. Raises `StoreError` for a store that was written
+    before the numbers began again."""
+    tables = (f'"{schema}".{name}' for name in ("schema_version", "entry_places", "word_counts_of_all"))
+    found, places, earlier = connection.execute("SELECT to_regclass(%s), to_regclass(%s), to_regclass(%s)", [*tables]
+        ).fetchone() or (None, None, None)  # fmt: skip
+    if found is None:
         return 0
     row = connection.execute(f'SELECT version FROM "{schema}".schema_version'.encode()).fetchone()
-    return int(row[0]) if row else 0
+    version = int(row[0]) if row else 0
+    if places is None:
+        raise StoreError(
+            f"a version of agentformer before 0.1.0 wrote this store (schema {version} of an earlier numbering); "
+            "export it with that version (agentformer export), and import the file into a new schema"
+        )
+    if version == _LAST_EARLIER and earlier is not None:
+        return 1
+    return version
 
 
 def _check_pgvector(connection: psycopg.Connection[Any]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
-from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreDamaged, StoreError, StoreFull
+from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreDamaged, StoreError, StoreFull, StoreReadOnly
 
 if TYPE_CHECKING:
     import psycopg
@@ -20,12 +22,17 @@ _PARAMETERS = {
     "keepalives_count": "4",
     "tcp_user_timeout": "30000",
 }
+_LONGEST_NAME = 63  # bytes of a name that PostgreSQL keeps
 ESCAPE = "\uf8f0"  # a character of the private use area; if a text contains it, it is escaped, too
 _ADDRESS = "must be the address of a PostgreSQL database, such as postgresql://user:password@host:5432/name"
 
 
 class ServerUnreachable(StoreBusy):
     """Raised if the server cannot be reached, or has no free connection. Nothing was changed."""
+
+
+class NoFreeConnection(ServerUnreachable):
+    """Raised if the server accepts no further connection."""
 
 
 class TransactionLost(StoreError):
@@ -65,8 +72,10 @@ def open_connection(url: str) -> psycopg.Connection[Any]:
         given = module.conninfo.conninfo_to_dict(url)
         if any("@" in host[1:] for host in str(given.get("host") or "").split(",")):  # a part of the password
             raise InvalidInput("postgres_url", f"{_ADDRESS}; write an @ in the password as %40")
+        # The name shows in `pg_stat_activity` which process of which machine holds a connection.
+        named = {"application_name": f"agentformer {os.getpid()} {platform.node()}"[:_LONGEST_NAME]}
         options = {"autocommit": True, "row_factory": _row_factory, "prepare_threshold": None}
-        raw = module.connect(**{**_PARAMETERS, **given}, **options)
+        raw = module.connect(**{**_PARAMETERS, **named, **given}, **options)
     except module.ProgrammingError:
         raise InvalidInput("postgres_url", _ADDRESS) from None
     except module.Error as error:
@@ -99,15 +108,18 @@ def store_error(error: Any) -> StoreError:
     state = error.sqlstate or ""
     text = " ".join(str(error).split())[:300]
     if state in ("25006", "42501") or "read-only" in text:
-        return StoreFull(
+        return StoreReadOnly(
             f"the PostgreSQL store cannot be written: {text}; connect to the primary server or grant rights"
         )
     if state.startswith("53") and state != "53300":
         return StoreFull(f"the PostgreSQL server has no room: {text}; free disk space or memory on the server")
     if state == "53300" or "too many" in text or "remaining connection slots" in text:
-        return ServerUnreachable(
-            f"the PostgreSQL server has no free connection: {text}; raise max_connections or use a pooler"
+        return NoFreeConnection(
+            f"the PostgreSQL server has no free connection: {text}; raise max_connections, lower "
+            "AGENTFORMER_POSTGRES_CONNECTIONS of the processes, or use a pooler"
         )
+    if state == "57014":
+        return StoreBusy(f"the PostgreSQL server ended a statement: {text}; raise statement_timeout of the role")
     if state.startswith("28") or "authentication failed" in text or "no password supplied" in text:
         return StoreError(f"the PostgreSQL server refused the login: {text}; check AGENTFORMER_POSTGRES_URL")
     if state.startswith("3D") or ("database " in text and "does not exist" in text):
