@@ -16,7 +16,7 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
+.PHONY: test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
 
 help:  ## show what each target does
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
@@ -62,6 +62,9 @@ test: style  ## run all checks and tests; the types and the import law are tests
 
 test-fast: setup  ## run the fast tests: without processes, models and faults
 	$(PYTEST) -q -n 3 --dist loadfile -m unit
+
+test-install:  ## install a clone, a wheel and with uvx from an empty home, for each Python here; show seconds and sizes
+	$(PYTHON) scripts/test_install.py
 
 # The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
 FRAMES = .venv-frames

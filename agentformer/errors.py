@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+IMAGE_EXTRAS = "server,mcp,multilingual,metrics,llm,postgres"  # of the Dockerfile
 
 # Errors of the system that may pass: too many open files, too little memory, a failed read of a disk, an interruption,
 # a lock that is not released in time.
@@ -143,29 +145,78 @@ class MissingExtra(AgentFormerError, ImportError):
 
 
 def install_command(extra: str, option: str = "") -> str:
-    """Return the command that installs an extra for this copy of agentformer. A copy that was installed from a folder
-    or a file, such as a clone or a wheel, is installed from there again; no path of this machine is in the command. A
-    copy that no installer has recorded runs from the folder of its sources."""
+    """Return the command that installs an extra for this copy of agentformer, with the program that has installed it:
+    pip, pipx, uv or uvx, or the build of an image. A copy that was installed from a folder or a file, such as a clone
+    or a wheel, is installed from there again; no path of this machine is in the command. A copy that no installer has
+    recorded runs from the folder of its sources. `option` is `--force-reinstall` or empty."""
+    source = _recorded_source()
+    project = "agentformer"
+    editable = note = ""
+    if "dir_info" in source:
+        project, note = ".", "(in your clone of agentformer)"
+        editable = "-e" if source["dir_info"].get("editable") else ""
+    elif "archive_info" in source:
+        project, note = str(source.get("url", "")).rpartition("/")[2], "(where this file is)"
+    wanted = f"{project}[{extra}]"
+    if "vcs_info" in source:
+        wanted += f" @ {source['vcs_info'].get('vcs', 'git')}+{source.get('url', '')}"
+    mark = '"' if os.name == "nt" else "'"
+    asked = " ".join(filter(None, (editable, f"{mark}{wanted}{mark}")))
+    again = "--reinstall " if option else ""
+    command = {
+        "pip": f"pip install {option} {asked}",
+        "uv pip": f"uv pip install {again}{asked}",
+        "uv tool": f"uv tool install --force {again}{asked}",
+        "uvx": f"uvx {'--refresh ' if option else ''}--from {asked} agentformer",
+        "pipx": f"pipx install --force {asked}",
+        "image": f"build the image again with --build-arg EXTRAS={IMAGE_EXTRAS},{extra}",
+    }
+    installer = _installer()
+    return " ".join(f"{command[installer]} {note if installer != 'image' else ''}".split())
+
+
+def reinstall_command(requirement: str) -> str:
+    """Return the command that installs a damaged package again, such as `numpy` or `numpy==2.3.1`."""
+    return {
+        "pip": f"pip install --force-reinstall --no-deps {requirement}",
+        "uv pip": f"uv pip install --reinstall --no-deps {requirement}",
+        "uv tool": "uv tool upgrade --reinstall agentformer",
+        "uvx": f"uv cache clean {requirement.partition('==')[0]}",
+        "pipx": "pipx reinstall agentformer",
+        "image": "pull or build the image again",
+    }[_installer()]
+
+
+def _recorded_source() -> dict[str, Any]:
+    """Return what the installer has recorded about the origin of this copy (`direct_url.json`, PEP 610). It is empty
+    for a copy from a package index."""
     import json  # here, because only an error needs them, and every command imports this module
     from importlib import metadata
 
-    words = ["pip", "install", option]
     try:
         found = metadata.distributions(name="agentformer")  # a clone may have an egg-info beside the installed copy
         recorded = next(filter(None, (each.read_text("direct_url.json") for each in found)), None)
         recorded = recorded or metadata.distribution("agentformer").read_text("direct_url.json")
-        source: dict[str, Any] = json.loads(recorded) if recorded else {}
+        return dict(json.loads(recorded)) if recorded else {}
     except (metadata.PackageNotFoundError, ValueError):
-        source = {"dir_info": {"editable": True}}
-    if "dir_info" in source:
-        words += ["-e" if source["dir_info"].get("editable") else "", f"'.[{extra}]'", "(in your clone of agentformer)"]
-    elif "archive_info" in source:
-        words += [f"'{str(source.get('url', '')).rpartition('/')[2]}[{extra}]'", "(where this file is)"]
-    elif "vcs_info" in source:
-        words.append(f"'agentformer[{extra}] @ {source['vcs_info'].get('vcs', 'git')}+{source.get('url', '')}'")
-    else:
-        words.append(f"'agentformer[{extra}]'")
-    return " ".join(filter(None, words))
+        return {"dir_info": {"editable": True}}
+
+
+def _installer() -> str:
+    """Return the name of the program that made this environment. Each program leaves a file in its environments."""
+    from pathlib import Path
+
+    folder = Path(sys.prefix)
+    for name, mark in (("image", "agentformer-image"), ("uv tool", "uv-receipt.toml"), ("pipx", "pipx_metadata.json")):
+        if (folder / mark).exists():
+            return name
+    try:
+        with_uv = "\nuv = " in (folder / "pyvenv.cfg").read_text(encoding="utf-8")
+    except OSError:
+        with_uv = False
+    if with_uv and any(part.startswith(("archive-v", "environments-v")) for part in folder.resolve().parts):
+        return "uvx"
+    return "uv pip" if with_uv else "pip"
 
 
 def failed_package(error: ImportError) -> str:

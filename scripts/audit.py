@@ -38,12 +38,12 @@ def verdict(packages: list[dict[str, Any]]) -> tuple[int, list[str]]:
 
 def reported(auditor: str, *arguments: str) -> list[dict[str, Any]]:
     """Return the report of `pip-audit` for each package. Exits if there is none."""
-    done = subprocess.run([auditor, *OPTIONS, *arguments], capture_output=True, text=True, check=False)  # noqa: S603
+    done = subprocess.run([auditor, *OPTIONS, *arguments], capture_output=True, text=True, check=False)
     try:
         packages: list[dict[str, Any]] = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        print(f"audit: no result; the advisory service was not reached: {last}", file=sys.stderr)  # noqa: T201
+        print(f"audit: no result; the advisory service was not reached: {last}", file=sys.stderr)
         sys.exit(2)
     return packages
 
@@ -56,7 +56,7 @@ def main() -> None:
         packages = reported(auditor, "--require-hashes", "-r", lock) + reported(auditor, "--no-deps", "-r", str(alone))
     code, lines = verdict(packages)
     for line in lines:
-        print(f"audit: {line}")  # noqa: T201
+        print(f"audit: {line}")
     sys.exit(code)
 
 

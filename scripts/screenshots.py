@@ -81,8 +81,8 @@ def remember(address: str) -> None:
 
 
 def post(url: str, body: dict[str, Any]) -> None:
-    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})  # noqa: S310
-    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - the server of this script
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(request, timeout=60).close()
 
 
 def take(address: str) -> None:

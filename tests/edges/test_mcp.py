@@ -13,13 +13,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import anyio
-import anyio.from_thread
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+import anyio
+import anyio.from_thread
 from click.testing import CliRunner
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError

@@ -10,13 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import anyio
-import httpx2
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+import anyio
+import httpx2
 from click.testing import CliRunner
 from mcp.client import Client
 from mcp.shared.exceptions import MCPError

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import anyio
-import httpx2
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
+import anyio
+import httpx2
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from mcp.client import Client

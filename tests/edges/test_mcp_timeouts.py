@@ -10,11 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 pytest.importorskip("mcp", reason="the extra `mcp` is not installed")
 pytest.importorskip("flask", reason="the extra `server` is not installed")
+
+import httpx2
 
 from tests.edges.doors import BOUND, HttpServer
 from tests.edges.running import wait_until

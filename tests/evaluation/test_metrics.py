@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 
-import ir_measures
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+pytest.importorskip("ir_measures", reason="ir-measures is not installed")
+
+import ir_measures
 from ir_measures import RR, P, R, Success, nDCG
 
 from agentformer.errors import InvalidInput

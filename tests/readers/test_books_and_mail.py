@@ -157,9 +157,9 @@ def test_rich_text_has_pages_characters_and_tables() -> None:
 
 
 def test_an_image_without_ocr_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ocr, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
+    monkeypatch.setattr(ocr, "ocr_unavailable", ocr.ocr_advice)
     document = here(make_image(["Keys"], "PNG"), "a.png")
-    assert document.status == "no_text" and ocr.OCR_ADVICE in document.reason
+    assert document.status == "no_text" and ocr.ocr_advice() in document.reason
 
 
 @pytest.mark.process

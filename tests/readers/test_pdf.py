@@ -13,7 +13,7 @@ from pypdf.generic import ArrayObject, DictionaryObject, NameObject, NumberObjec
 from reportlab.lib.pagesizes import A4
 from reportlab.pdfgen.canvas import Canvas
 
-from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
+from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument, install_command
 from agentformer.readers import ReadLimits, ocr, page_image, pdf, read
 from agentformer.readers.pdf.page_text import PdfiumDocument, PypdfDocument
 from agentformer.types import DocumentText
@@ -182,11 +182,11 @@ def scanned() -> bytes:
 
 
 def test_a_page_without_text_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pdf, "ocr_unavailable", lambda: ocr.OCR_ADVICE)
+    monkeypatch.setattr(pdf, "ocr_unavailable", ocr.ocr_advice)
     document = read_here(scanned())
 
     assert document.status == "no_text"
-    assert "agentformer[ocr]" in document.reason
+    assert install_command("ocr") in document.reason
     assert [page.status for page in document.pages] == ["no_text"]
 
 

@@ -17,6 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+pytest.importorskip("flask", reason="the extra `server` is not installed")
+
 from agentformer.api.models.memory import Entry
 from agentformer.api.models.requests import MemoryChange, NewMemory
 from agentformer.archive.format import entry_lines, read_entry_line

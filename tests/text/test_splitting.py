@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+pytest.importorskip("tokenizers", reason="the extra `fast` is not installed")
+
 from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder

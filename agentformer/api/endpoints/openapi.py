@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from agentformer._version import __version__
+from agentformer._version import __version__, build
 from agentformer.access.permissions import Permission
 from agentformer.api.models import Problem
 from agentformer.api.openai.models import OpenAIError
@@ -64,7 +64,7 @@ def openapi_document(operations: tuple[Operation, ...]) -> Schema:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schemas)
     return {
         "openapi": "3.1.0",
-        "info": {"title": "AgentFormer", "version": __version__, "description": _ABOUT},
+        "info": {"title": "AgentFormer", "version": __version__, "description": _ABOUT, **_build()},
         "tags": [{"name": tag} for tag in dict.fromkeys(operation.tag for operation in operations)],
         "paths": paths,
         "components": {
@@ -112,6 +112,11 @@ def _items(returns: Any) -> Sequence[Any]:
     if returns is None:
         return ()
     return returns if isinstance(returns, (list, tuple)) else (returns,)
+
+
+def _build() -> Schema:
+    """Return the commit and date of the build, as an extension of OpenAPI. A copy without a build has none."""
+    return {"x-build": text} if (text := build()) else {}
 
 
 def _operation(operation: Operation, schemas: _Schemas) -> Schema:

@@ -38,7 +38,7 @@ from agentformer.embedders.sbert.runtime import (
     usable_cpus,
 )
 from agentformer.embedders.sbert.tokenizer import Tokenizer
-from agentformer.errors import AgentFormerError, EmbedderUnavailable
+from agentformer.errors import AgentFormerError, EmbedderUnavailable, reinstall_command
 from agentformer.settings.access import make_folder, write_whole
 from agentformer.types import Matrix, Vector
 
@@ -70,7 +70,7 @@ def import_package(package: str) -> Any:
         reason = " ".join(str(error).split())[:200]
         raise OpenVinoUnavailable(
             f"the package {package} cannot be imported ({type(error).__name__}: {reason}); reinstall it: "
-            f"pip install --force-reinstall {package}"
+            f"{reinstall_command(package)}"
         ) from error
 
 

