@@ -291,6 +291,40 @@ def test_a_number_without_end_is_told_as_such() -> None:
         load_settings({}, {"AGENTFORMER_LLM_TIMEOUT": "inf"})
 
 
+@pytest.mark.parametrize("source", ["_FILE", "CREDENTIALS_DIRECTORY"])
+def test_a_secret_may_be_in_a_file(folder: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+    for variable in ("AGENTFORMER_LLM_API_KEY", "OPENAI_API_KEY", "AGENTFORMER_POSTGRES_URL"):
+        path = folder / variable
+        path.write_text(f"{'postgresql://' if 'URL' in variable else 'sk-'}{variable}\n")
+        monkeypatch.setenv(*((f"{variable}_FILE", str(path)) if source == "_FILE" else (source, str(folder))))
+    settings = load_settings()
+    assert settings.llm_api_key == "sk-AGENTFORMER_LLM_API_KEY" and settings.openai_api_key == "sk-OPENAI_API_KEY"
+    assert settings.postgres_url == "postgresql://AGENTFORMER_POSTGRES_URL"
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"),
+    [(None, "cannot be read"), (b"", "empty"), (b"\xff\xff", "UTF-8"), (b"x" * 70_000, "too long")],
+)
+def test_a_secret_that_cannot_be_read_is_named_by_its_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, wrong: str
+) -> None:
+    path = folder / "key"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setenv("AGENTFORMER_LLM_API_KEY_FILE", str(path))
+    with pytest.raises(InvalidInput, match=f"AGENTFORMER_LLM_API_KEY_FILE: the file {path} .*{wrong}"):
+        load_settings()
+
+
+def test_a_secret_has_one_source(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "key").write_text("sk-1")
+    monkeypatch.setenv("OPENAI_API_KEY_FILE", str(folder / "key"))
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-2")
+    with pytest.raises(InvalidInput, match="together with OPENAI_API_KEY; remove one"):
+        load_settings()
+
+
 def test_specs_lose_the_blanks_around_them() -> None:
     settings = load_settings({"embedder": " hashing:64 "}, {"AGENTFORMER_LLM_MODEL": "gemma3 \t"})
     assert (settings.embedder, settings.llm_model) == ("hashing:64", "gemma3")

@@ -54,10 +54,10 @@ class Host:
 def authenticate(keys: KeyStore, headers: Headers, peer: str | None, host: str = "localhost") -> Grant:
     """Return the rights of an HTTP request. `peer` is the IP address of the sender. `host` is the value of the header
     `Host`; a caller that has already checked this header omits `host`. Raises `Unauthenticated` if the request has no
-    valid key but needs one, and `StoreError` if the keys cannot be read."""
+    valid key but needs one, `Busy` after too many requests, and `StoreError` if the keys cannot be read."""
     scheme, _, secret = (headers.get("Authorization") or "").strip().partition(" ")
     if scheme.lower() == "bearer":
-        return keys.grant_of(secret.strip())
+        return keys.grant_of(secret.strip(), peer or "")
     if scheme or keys.ever_made:
         raise Unauthenticated("a key is required; send the key in the header Authorization: Bearer KEY")
     if any(name.lower() in _PROXY_NAMES for name, _ in headers.items()):
@@ -81,15 +81,13 @@ def host_of(header: str | None) -> Host:
     if match is None:
         return Host("")
     name = match[1].strip("[]").removesuffix(".")
-    return Host(name, _address(name) is not None)
+    return Host(name, ip_address(name) is not None)
 
 
 @functools.lru_cache(maxsize=256)
 def is_local(name: str | None) -> bool:
     """Return whether the name is `localhost` or a loopback IP address."""
-    address = _address(name or "")
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
+    address = ip_address(name or "")
     return name == "localhost" or (address is not None and address.is_loopback)
 
 
@@ -97,10 +95,19 @@ def hosts_in(text: str) -> frozenset[str]:
     """Return the host names in the setting `allowed_hosts`. Raises `InvalidInput` if a name is not valid."""
     hosts = {host.strip("[]") for host in text.lower().replace(",", " ").split()}
     for host in hosts:
-        if _address(host) is None and not _NAME.fullmatch(host):
+        if ip_address(host) is None and not _NAME.fullmatch(host):
             problem = f"{host[:80]!r} is not a host name; write a host name such as memory.example.org"
             raise InvalidInput("allowed_hosts", f"{problem}, without http:// and without a port")
     return frozenset(hosts)
+
+
+def networks_in(text: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    """Return the networks in the setting `trusted_proxies`: addresses, or networks such as `10.0.0.0/8`. Raises
+    `InvalidInput` if one is not valid."""
+    try:
+        return tuple(map(ipaddress.ip_network, text.replace(",", " ").split()))
+    except ValueError as error:
+        raise InvalidInput("trusted_proxies", f"{error}; write addresses or networks such as 10.0.0.0/8") from None
 
 
 def origins_in(text: str) -> frozenset[str]:
@@ -130,11 +137,15 @@ def origin_host(origin: str) -> str:
     return parts.netloc if usable and (host.literal or _NAME.fullmatch(host.name)) else ""
 
 
-def _address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a text is, or None. An IPv4 address that is written as an IPv6 address is an IPv4
+    address."""
     try:
-        return ipaddress.ip_address(name)
+        address = ipaddress.ip_address(text)
     except ValueError:
         return None
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return mapped or address
 
 
 def listen(host: str, port: int, keys: KeyStore, *, backlog: int, protected: bool = False) -> socket.socket:

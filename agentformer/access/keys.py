@@ -10,19 +10,21 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import math
 import re
 import secrets
 import unicodedata
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
 from filelock import Timeout
 
 from agentformer.access.permissions import RIGHTS, Grant, Right
+from agentformer.access.rates import Rates
 from agentformer.errors import (
     Busy,
     Conflict,
@@ -40,6 +42,8 @@ from agentformer.settings.access import file_lock, make_folder
 
 PREFIX = "af_"
 MAX_DAYS = 36_500  # the longest lifetime of a key
+MAX_RATE = 1_000_000  # requests a minute
+WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refused with `Busy`
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
 _SUM = "checksum"  # a field of each record; a file of a former version has none
@@ -64,6 +68,7 @@ class Key:
     made_at: datetime
     expires_at: datetime | None = None
     last_used_on: date | None = None  # in UTC
+    requests_per_minute: int = 0  # that each server process accepts; 0: no limit
 
     def as_json(self) -> dict[str, Any]:
         """Return the key as JSON values, without its digest."""
@@ -76,6 +81,7 @@ class Key:
             "made_at": self.made_at.isoformat(),
             "expires_at": self.expires_at and self.expires_at.isoformat(),
             "last_used_on": self.last_used_on and self.last_used_on.isoformat(),
+            "requests_per_minute": self.requests_per_minute,
         }
 
 
@@ -91,6 +97,7 @@ class KeyStore:
     def __init__(self, place: Path | KeyPlace) -> None:
         self._place = KeyFile(place) if isinstance(place, Path) else place
         self._cache: tuple[bytes, Keys | None] | None = None  # the bytes and the keys of the file at the last read
+        self._rates = Rates()
         self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
 
     @property
@@ -115,11 +122,13 @@ class KeyStore:
         namespaces: Iterable[str] = (),
         without: Iterable[str] = (),
         expires: datetime | None = None,
+        requests_per_minute: int = 0,
     ) -> tuple[Key, str]:
         """Make a key, and return the `Key` and its secret text. The secret text is not stored. If `namespaces` is
         empty, the key may use all namespaces. `without` names tools that are switched off for the key. The key is
-        refused from the time `expires` on; if `expires` is None, the key does not expire. Raises `InvalidInput` for an
-        invalid value, `StoreFull` if the key cannot be written, and `Busy` if another process holds the lock."""
+        refused from the time `expires` on; if `expires` is None, the key does not expire. A server process accepts at
+        most `requests_per_minute` with the key; 0: no limit. Raises `InvalidInput` for an invalid value, `StoreFull` if
+        the key cannot be written, and `Busy` if another process holds the lock."""
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -133,15 +142,26 @@ class KeyStore:
             digest="",
             made_at=now,
             expires_at=expires,
+            requests_per_minute=_rate(requests_per_minute),
         )
         with self._changing() as keys:
-            used = {key.id for key in keys}
-            while (key_id := secrets.token_hex(4)) in used:
-                pass
-            secret = f"{PREFIX}{key_id}_{secrets.token_hex(32)}"
-            key = replace(template, id=key_id, digest=_digest(secret))
-            keys.append(key)
-        return key, secret
+            return _added(keys, template)
+
+    def rotate(self, key_id: str, overlap: timedelta = timedelta(days=1)) -> tuple[Key, str, Key]:
+        """Make a new key with the name, the rights, the namespaces and the limits of a key, and let the former key
+        expire after `overlap`, in which both are accepted. A former key that expires earlier keeps its time, and the
+        new key gets a lifetime as long as that of the former one. Return the new `Key`, its secret text, and the former
+        key. Raises `NotFound` if there is no such key, and the errors of `make`."""
+        if not timedelta(0) <= overlap <= timedelta(days=MAX_DAYS):
+            raise InvalidInput("overlap", f"must be in 0..{MAX_DAYS} days")
+        with self._changing_key(key_id) as (keys, index):
+            former, now = keys[index], datetime.now(UTC)
+            lifetime = former.expires_at and former.expires_at - former.made_at
+            expires = now + lifetime if lifetime else None
+            key, secret = _added(keys, replace(former, made_at=now, expires_at=expires, last_used_on=None))
+            ends = min(former.expires_at or now + overlap, now + overlap)
+            keys[index] = former = replace(former, expires_at=ends)
+        return key, secret, former
 
     def change(
         self,
@@ -151,10 +171,11 @@ class KeyStore:
         rights: Iterable[Right] | None = None,
         namespaces: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
+        requests_per_minute: int | None = None,
     ) -> Key:
-        """Change the name, the rights, the namespaces or the disabled tools of a key, and return the new `Key`. The
-        text of the key stays the same, and the next request with it has the new rights. None leaves a value as it is.
-        Raises `NotFound` if there is no such key, and the errors of `make`."""
+        """Change the name, the rights, the namespaces, the disabled tools or the limit of a key, and return the new
+        `Key`. The text of the key stays the same, and the next request with it has the new rights. None leaves a value
+        as it is. Raises `NotFound` if there is no such key, and the errors of `make`."""
         changes: dict[str, Any] = {}
         if name is not None:
             changes["name"] = _printable_name(name)
@@ -164,6 +185,8 @@ class KeyStore:
             changes["namespaces"] = tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
         if without is not None:
             changes["without"] = frozenset(fields.names("without", without))
+        if requests_per_minute is not None:
+            changes["requests_per_minute"] = _rate(requests_per_minute)
         with self._changing_key(key_id) as (keys, index):
             keys[index] = key = replace(keys[index], **changes)
         return key
@@ -197,22 +220,32 @@ class KeyStore:
                 ids = ", ".join(key.id for key in keys)
                 raise Conflict(f"keys exist ({ids}); revoke each key first with: agentformer keys revoke ID")
 
-    def grant_of(self, secret: str) -> Grant:
+    def grant_of(self, secret: str, peer: str = "") -> Grant:
         """Return the rights of the key with this secret text. Raises `Unauthenticated` if there is no such key, or if
-        the key has expired. The comparison takes the same time for every text, so that an attacker cannot learn
-        anything about the keys from the response time."""
+        the key has expired, and `Busy` if the key has sent too many requests, or the address `peer` too many wrong
+        keys. A right key is accepted from every address. The comparison takes the same time for every text, so that an
+        attacker cannot learn anything about the keys from the response time."""
         digest = _digest(secret)
         # Compares with all keys in constant time. So the time does not show which ids exist.
         matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
         if not matching:
+            if peer and (wait := self._rates.take(f"address {peer}", WRONG_A_MINUTE)[1]):
+                message = "too many requests with wrong keys came from this address; send the right key, or wait"
+                raise Busy("wrong_keys", message, math.ceil(wait))
             raise Unauthenticated(
                 "this key does not exist in this memory, or was revoked; ask the administrator for a key"
             )
         key, now = matching[0], datetime.now(UTC)
         if key.expires_at is not None and key.expires_at <= now:
             raise Unauthenticated("this key has expired; ask the administrator for a new key")
+        quota = None
+        if key.requests_per_minute:
+            quota, wait = self._rates.take(f"key {key.id}", key.requests_per_minute)
+            if wait:
+                message = f"this key may send {key.requests_per_minute} requests a minute to this server; wait"
+                raise Busy("requests_per_minute", message, math.ceil(wait))
         self._note_use(key, now.date())
-        return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
+        return Grant(frozenset(key.rights), key.namespaces, key.without, key.id, quota)
 
     def _note_use(self, key: Key, today: date) -> None:
         """Store today as the day of the last use of a key, at most once a day. If the day cannot be stored immediately,
@@ -306,7 +339,25 @@ def _key(values: dict[str, Any]) -> Key:
         made_at=_moment(values["made_at"]),
         expires_at=None if expires is None else _moment(expires),
         last_used_on=None if used is None else date.fromisoformat(used),
+        requests_per_minute=_rate(values.get("requests_per_minute", 0)),
     )
+
+
+def _added(keys: list[Key], template: Key) -> tuple[Key, str]:
+    """Add a key like `template` with a new id and a new secret text. Return both."""
+    used = {key.id for key in keys}
+    while (key_id := secrets.token_hex(4)) in used:
+        pass
+    secret = f"{PREFIX}{key_id}_{secrets.token_hex(32)}"
+    key = replace(template, id=key_id, digest=_digest(secret))
+    keys.append(key)
+    return key, secret
+
+
+def _rate(requests: Any) -> int:
+    if type(requests) is not int or not 0 <= requests <= MAX_RATE:
+        raise InvalidInput("requests_per_minute", f"must be a whole number in 0..{MAX_RATE}; 0: no limit")
+    return requests
 
 
 def _texts(values: Any) -> tuple[str, ...]:

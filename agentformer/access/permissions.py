@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from agentformer.access.rates import Quota
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
@@ -27,6 +28,7 @@ class Grant:
     namespaces: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()  # tools that are switched off
     key_id: str = ""  # "": the caller has no key, such as a caller of the library
+    quota: Quota | None = None  # requests that the key has left; None: no limit
 
     def may(self, need: Need) -> bool:
         """Return True if the caller has this right. `change` needs the rights `read` and `write`, because the answer to
@@ -76,7 +78,7 @@ class Grant:
         else:
             namespaces = self.namespaces or other.namespaces
         rights = frozenset(right for right in RIGHTS if self.may(right) and other.may(right))
-        return Grant(rights, namespaces, self.without | other.without, self.key_id)
+        return Grant(rights, namespaces, self.without | other.without, self.key_id, self.quota)
 
     @property
     def stored_metadata(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from agentformer.api.endpoints import console, documents, entries, jobs, keys, m
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
+from agentformer.api.proxies import BehindProxy
 from agentformer.api.response import handle_errors
 from agentformer.builders import build_chat, once
 from agentformer.console import CheckRuns
@@ -54,6 +55,7 @@ def create_app(settings: Settings) -> Flask:
     memory = AgentFormer(settings)
     try:
         _mount(app, memory, Guard(memory), "", whole=True)
+        app.wsgi_app = BehindProxy(app.wsgi_app, settings)  # type: ignore[method-assign]
     except BaseException:
         memory.close()
         raise

@@ -20,6 +20,7 @@ from werkzeug.wsgi import ClosingIterator
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
+from agentformer.access.rates import Quota
 from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
@@ -41,7 +42,9 @@ _CORS_HEADERS = {
     ),
     "Access-Control-Max-Age": "600",
 }
-_EXPOSED = "Content-Disposition, ETag, Location, Preference-Applied, Retry-After, X-Request-ID"
+_EXPOSED = (
+    "Content-Disposition, ETag, Location, Preference-Applied, RateLimit, RateLimit-Policy, Retry-After, X-Request-ID"
+)
 _SAFE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -86,7 +89,8 @@ class Guard:
             if speaks_openai() and not self._keys.ever_made:  # OpenAI's clients always send a key
                 headers = Headers([(name, value) for name, value in headers if name.lower() != "authorization"])
             grant = authenticate(self._keys, headers, request.remote_addr, host)
-        _request_info().key_id = grant.key_id
+        info = _request_info()
+        info.key_id, info.quota = grant.key_id, grant.quota
         return grant
 
     @property
@@ -145,6 +149,9 @@ class Guard:
             if name.lower() not in present:
                 response.headers.add(name, value)
         request_id = response.headers["X-Request-ID"] = _request_info().request_id
+        if quota := _request_info().quota:
+            response.headers["RateLimit-Policy"] = f'"key";q={quota.limit};w=60'
+            response.headers["RateLimit"] = f'"key";r={quota.left};t={quota.seconds}'
         if self._origins:
             response.vary.add("Origin")
         if self._is_allowed_origin():
@@ -181,6 +188,7 @@ class _RequestInfo:
 
     request_id: str
     key_id: str = ""
+    quota: Quota | None = None
     started: float = field(default_factory=time.monotonic)
 
 

@@ -5,6 +5,10 @@ The value of a setting is the first of these that exists: the argument; the vari
 environment; the same variable in the file `.env` of the current folder; the default. The variables of the providers,
 such as `OPENAI_API_KEY`, have no prefix.
 
+A key or the address of a database may also be in a file of its own, as Docker, Kubernetes and systemd provide secrets:
+the variable with the ending `_FILE` has the path of this file, or a file in the folder `CREDENTIALS_DIRECTORY` has the
+name of the variable. Such a value counts as a value in the environment.
+
 An API key and the address to which the key is sent are a pair. If `.env` has the key, `.env` comes before the
 environment for the key and for the address. A key and an address from different sources are never combined, so that no
 key is sent to an address for which it was not made.
@@ -22,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import InvalidInput
-from agentformer.settings.fields import GOT, PLAIN, Route, Settings, invalid
+from agentformer.settings.fields import GOT, PLAIN, SECRETS, Route, Settings, invalid
 
 __all__ = ["Route", "Settings", "load_settings", "parse_routes", "unused_values"]
 
@@ -31,6 +35,9 @@ log = logging.getLogger("agentformer")
 ENV_PREFIX = "AGENTFORMER_"
 ENV_FILE = ".env"
 _NAMED_FILE = f"{ENV_PREFIX}ENV_FILE"
+_FILE = "_FILE"  # ending of a variable whose value is the path of a file with a secret
+_CREDENTIALS = "CREDENTIALS_DIRECTORY"  # systemd sets it, see LoadCredential=
+_LONGEST_SECRET = 64 * 1024  # bytes of such a file
 _KINDS = {int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -63,6 +70,7 @@ _PARSED: dict[str, Callable[[str], Any]] = {"routes": parse_routes, "decay_rates
 _EXAMPLES = {"routes": "SELECTOR=TARGET; ...", "decay_rates": "CATEGORY=RATE, ..., such as context=0.9"}
 _BY_NAME = {f.name: f for f in dataclasses.fields(Settings)}
 _VARIABLES: dict[str, str] = {name: PLAIN.get(name, ENV_PREFIX + name.upper()) for name in _BY_NAME}
+_SECRETS = tuple(_VARIABLES[name] for name in SECRETS)
 
 # The variable of a key, and the variable of the address to which this key is sent.
 _PAIRS = tuple((_VARIABLES[f"{name}_api_key"], _VARIABLES[f"{name}_base_url"]) for name in ("llm", "embed", "openai"))
@@ -78,7 +86,7 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
     setting causes one warning. Raises `InvalidInput` for an unknown setting or an invalid value. The message names the
     variable and its file, but not the value, which may be a key in the wrong variable."""
     file = _env_file(env_path()) if environ is None else {}
-    environ = _combine(file, os.environ) if environ is None else environ
+    environ = _combine(file, _with_secrets(os.environ)) if environ is None else _with_secrets(environ)
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name, variable in _VARIABLES.items():
@@ -86,7 +94,10 @@ def load_settings(given: Mapping[str, Any] | None = None, environ: Mapping[str, 
             values[name] = raw
             origins[name] = f"{variable} in {env_path().resolve()}" if raw == file.get(variable) else variable
     for variable in environ:
-        if variable.startswith(ENV_PREFIX) and variable not in (_NAMED_FILE, *_VARIABLES.values()):
+        if variable.startswith(ENV_PREFIX) and variable not in (
+            *(_NAMED_FILE, *_VARIABLES.values()),
+            *(f"{secret}{_FILE}" for secret in _SECRETS),
+        ):
             _warn_unknown(variable)
     for name, value in (given or {}).items():
         if name not in _BY_NAME:
@@ -111,7 +122,7 @@ def unused_values() -> list[str]:
     comes first (see `load_settings`). The sentences do not contain the values. Raises `InvalidInput` if `.env` cannot
     be read."""
     file, path = _env_file(env_path()), env_path().resolve()
-    used = _combine(file, os.environ)
+    used = _combine(file, _with_secrets(os.environ))
     sentences = []
     for variable in _VARIABLES.values():
         if file.get(variable, used.get(variable)) != used.get(variable):
@@ -120,6 +131,36 @@ def unused_values() -> list[str]:
             reason = "has a key or an address of the same provider"
             sentences.append(f"{variable} in the environment is not used, because {path} {reason}")
     return sentences
+
+
+def _with_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment with the secrets that are in files. Raises `InvalidInput` if such a file cannot be read,
+    or if a secret is also in the environment."""
+    values = dict(environ)
+    for variable in _SECRETS:
+        if named := environ.get(f"{variable}{_FILE}"):
+            if environ.get(variable):
+                raise InvalidInput(f"{variable}{_FILE}", f"cannot be used together with {variable}; remove one of them")
+            values[variable] = _secret(f"{variable}{_FILE}", Path(named))
+        elif (folder := environ.get(_CREDENTIALS)) and not environ.get(variable):
+            path = Path(folder) / variable
+            if path.exists():
+                values[variable] = _secret(_CREDENTIALS, path)
+    return values
+
+
+def _secret(source: str, path: Path) -> str:
+    """Return the content of a file without the white space around it. `source` is the variable that names the file."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LONGEST_SECRET + 1)
+        text = content.decode("utf-8-sig").strip()
+    except (OSError, ValueError) as error:
+        reason = "is not UTF-8 text" if isinstance(error, ValueError) else f"cannot be read ({type(error).__name__})"
+        raise InvalidInput(source, f"the file {path} {reason}") from None
+    if not text or len(content) > _LONGEST_SECRET:
+        raise InvalidInput(source, f"the file {path} is {'too long' if text else 'empty'}; it must contain one secret")
+    return text
 
 
 def _combine(file: Mapping[str, str], environment: Mapping[str, str]) -> dict[str, str]:

@@ -21,6 +21,7 @@ from agentformer.types import TIERS
 GOT = ", got "  # separates a message from the value
 _QUOTED = 20  # longest value that a message quotes; a key in the wrong setting is longer
 _S3 = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?")  # names of buckets and safe keys
+_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 _SCHEMA = re.compile(r"[a-z_][a-z0-9_]{0,45}")
 _LANGUAGES = re.compile(r"\*|[a-z]{2,3}( [a-z]{2,3})*")
 
@@ -173,6 +174,8 @@ class Settings:
     workers: int = 1  # processes of gunicorn; each process loads the models
     threads: int = 8  # requests that each process handles at the same time
     queue_seconds: float = 30.0  # seconds that a request waits for a free thread; after that, the answer is 429
+    url_prefix: str = ""  # path below which a proxy serves this server: "/memory"
+    trusted_proxies: str = ""  # proxies whose X-Forwarded-For, -Proto and -Prefix count: "127.0.0.1, 10.0.0.0/8"
     allowed_hosts: str = ""  # further allowed host names of requests: "memory.example.org, ..."
     cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
     oauth_issuer: str = ""  # address of the OAuth issuer whose access tokens the MCP server accepts; "": none
@@ -201,6 +204,7 @@ class Settings:
         self._check_numbers()
         self._normalize(check_url, *(name for name in _ADDRESSES if getattr(self, name)))
         self._normalize(_check_key, *_KEYS)
+        self._normalize(_check_prefix, "url_prefix")
         self._normalize(_check_languages, "embed_languages")
         for name in ("url_hosts", "url_private_hosts"):
             parse_hosts(name, getattr(self, name))
@@ -273,6 +277,7 @@ _ADDRESSES = (
     "cosmos_endpoint",
 )
 _KEYS = ("llm_api_key", "embed_api_key", "openai_api_key", "cosmos_key")
+SECRETS = (*_KEYS, "postgres_url")  # may also be in files; see `agentformer.settings`
 CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "file_access": ("owner", "group"),
@@ -296,6 +301,13 @@ def invalid(name: str, wanted: str, value: object) -> InvalidInput:
     contains the value only if the value is short, because a long value may be a key."""
     quoted = repr(value)
     return InvalidInput(name, f"{wanted}{GOT}{quoted}" if len(quoted) <= _QUOTED + 2 else wanted)
+
+
+def _check_prefix(name: str, prefix: str) -> str:
+    prefix = prefix.rstrip("/")
+    if prefix and not _PREFIX.fullmatch(prefix):
+        raise invalid(name, "must be a path such as /memory", prefix)
+    return prefix
 
 
 def _check_folder(name: str, folder: str | Path) -> Path:

@@ -21,6 +21,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="the extra `llm` is not in
 
 from werkzeug.serving import WSGIRequestHandler, make_server  # noqa: E402
 
+from agentformer.access import keys  # noqa: E402
 from agentformer.access.keys import KeyStore  # noqa: E402
 from agentformer.access.permissions import RIGHTS  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
@@ -76,6 +77,7 @@ PARTICULAR = (
     "POST /v1/embeddings",  # a number of dimensions, and texts that the model can read
     "POST /v1/chat/completions",  # headers are numbers and flags in text
     "PATCH /api/keys/{key_id}",  # one field at least
+    "POST /api/keys",  # a time of expiry is in the future, and not beside `days`
     "POST /api/rag/query",  # a period ends after its beginning
     "POST /api/rag/context",
     "POST /api/rag/upload",  # metadata is a JSON object in a field of text
@@ -94,6 +96,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     roots = {"sync_roots": str(folder / "notes")}  # so that every tool is offered
     settings = {"index_dir": folder / "i", "upload_dir": folder / "u", "embedder": "hashing", **roots}
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keys, "WRONG_A_MINUTE", 1_000_000)  # this client is to see each refusal of a wrong key
         patch.setenv("PATH", "")  # so that no reader starts a program: OCR of random images takes minutes
         app = create_app(load_settings(settings))
         memory = app.extensions["agentformer"]

@@ -101,6 +101,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "GET /api/keys": (ADMIN, ()),
     "POST /api/keys": (ADMIN, ()),
     "PATCH /api/keys/{key_id}": (ADMIN, ()),
+    "POST /api/keys/{key_id}/rotate": (ADMIN, ()),
     "DELETE /api/keys/{key_id}": (ADMIN, ()),
     "POST /v1/files": (CHANGE, ("rag_upload",)),
     "GET /v1/files": (READ, ("rag_list",)),

@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 from flask import Response
 from pydantic import ConfigDict, Field
 
-from agentformer.access.keys import MAX_DAYS, Key, KeyStore
+from agentformer.access.keys import MAX_DAYS, MAX_RATE, Key, KeyStore
 from agentformer.access.permissions import Grant, Right
-from agentformer.api.models import Name, ResponseModel
+from agentformer.api.models import Moment, Name, ResponseModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import RequestModel
 from agentformer.api.response import reply
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, Forbidden, InvalidInput, NotFound
+from agentformer.records import fields
 from agentformer.records.fields import MAX_NAME
 from agentformer.tools.toolbox import HINTS
 
@@ -34,6 +35,9 @@ Tool = Annotated[str, Field(json_schema_extra={"enum": [*HINTS]})]
 Tools = Annotated[list[Tool], Field(max_length=100, description="Tools that are switched off for the key.")]
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]"  # no control characters and line breaks
 _NOT_BLANK = _PRINTABLE.replace("]", r"\s\ufeff]")
+Rate = Annotated[
+    int, Field(ge=0, le=MAX_RATE, description="Requests that a server process accepts in a minute. 0: no limit.")
+]
 KeyName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=rf"^{_PRINTABLE}*{_NOT_BLANK}{_PRINTABLE}*$")]
 
 
@@ -48,6 +52,7 @@ class StoredKey(ResponseModel):
     made_at: str
     expires_at: str | None
     last_used_on: str | None = Field(description="The day of the last use, in UTC.")
+    requests_per_minute: int = Field(description="Requests that a server process accepts in a minute. 0: no limit.")
     own: bool = Field(description="True for the key that this request uses.")
 
 
@@ -72,6 +77,13 @@ class MadeKey(StoredKey):
     key: str
 
 
+class RotatedKey(MadeKey):
+    """A new key, and the time at which the former one expires."""
+
+    former_id: str
+    former_expires_at: str
+
+
 class NewKey(RequestModel):
     """A key to add."""
 
@@ -81,6 +93,16 @@ class NewKey(RequestModel):
     without: Tools = Field(default=[])
     days: Annotated[int, Field(ge=1, le=MAX_DAYS)] | None = Field(
         default=None, description="The key expires after this many days. By default, it does not expire."
+    )
+    expires: Moment | None = Field(default=None, description="The time at which the key expires, instead of `days`.")
+    requests_per_minute: Rate = Field(default=0)
+
+
+class Rotation(RequestModel):
+    """How to rotate a key."""
+
+    overlap_hours: float = Field(
+        default=24, ge=0, le=MAX_DAYS * 24, description="The former key is accepted for so many hours."
     )
 
 
@@ -93,6 +115,7 @@ class KeyChange(RequestModel):
     rights: Rights = Field(default_factory=list)
     namespaces: Namespaces = Field(default_factory=list)
     without: Tools = Field(default_factory=list)
+    requests_per_minute: Rate = Field(default=0)
 
 
 @router.route("GET", KEYS, "keys", {200: StoredKeys})
@@ -117,11 +140,15 @@ def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     must have the right `admin` and reach all namespaces: without such a key, nobody could add or revoke keys over HTTP.
     Tools that are switched off for the key that sends this request are switched off for the new key too."""
     store = _store(service, grant)
-    expires = datetime.now(UTC) + timedelta(days=body.days) if body.days else None
+    if body.days and body.expires:
+        raise InvalidInput("expires", "cannot be used together with days; give one of them")
+    expires = datetime.now(UTC) + timedelta(days=body.days) if body.days else fields.moment("expires", body.expires)
     without = _without(body.without, grant)
     if not store.ever_made and ("admin" not in body.rights or body.namespaces):
         raise Conflict(_FIRST_KEY)
-    key, secret = store.make(body.name, _rights(body.rights), body.namespaces, without, expires)
+    key, secret = store.make(
+        body.name, _rights(body.rights), body.namespaces, without, expires, body.requests_per_minute
+    )
     return reply({**_key_json(key, grant), "key": secret}, 201)
 
 
@@ -144,8 +171,24 @@ def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> 
         rights=_rights(body.rights) if "rights" in given else None,
         namespaces=body.namespaces if "namespaces" in given else None,
         without=_without(body.without, grant) if "without" in given else None,
+        requests_per_minute=body.requests_per_minute if "requests_per_minute" in given else None,
     )
     return reply(_key_json(key, grant))
+
+
+@router.route("POST", f"{_KEY}/rotate", "keys", {201: RotatedKey}, errors=(409,))
+def rotate_key(service: Service, grant: Grant, body: Rotation, key_id: str) -> Response:
+    """Replace the text of a key: make a new key with the same name, rights and limits, and let the former one expire.
+
+    Until the former key expires, both are accepted. The field `key` is shown only in this response. The new key has the
+    lifetime of the former one. A key may rotate itself; a key with disabled tools may rotate only itself."""
+    store = _store(service, grant)
+    if grant.without and key_id != grant.key_id:
+        raise Forbidden("a key with disabled tools can rotate only itself; use a key without disabled tools")
+    key, secret, former = store.rotate(key_id, timedelta(hours=body.overlap_hours))
+    ends = former.as_json()["expires_at"]
+    values = {**_key_json(key, grant), "key": secret, "former_id": former.id, "former_expires_at": ends}
+    return reply(values, 201)
 
 
 @router.route("DELETE", _KEY, "keys", {204: None}, errors=(409,))

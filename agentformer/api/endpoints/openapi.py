@@ -211,10 +211,9 @@ def _error_statuses(operation: Operation) -> set[int]:
     """Return the HTTP statuses of the errors of an endpoint: the statuses in `operation.errors`, and the statuses that
     follow from its other fields, such as 404 if the path contains a parameter."""
     statuses = {*operation.errors}
-    statuses |= {400, 401, 403} if operation.permission else set()
+    statuses |= {400, 401, 403, 429} if operation.permission else set()
     statuses |= {404} if "{" in operation.path else set()
     statuses |= {413, 415} if operation.body or operation.form else set()
-    statuses |= {429} if operation.uses_model or operation.body else set()
     return statuses
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import logging
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
-from agentformer.access.hosts import hosts_in, listen, origins_in
+from agentformer.access.hosts import hosts_in, listen, networks_in, origins_in
 from agentformer.builders import open_keys
 from agentformer.errors import is_passing
 from agentformer.registry import lookup
@@ -18,6 +21,7 @@ from agentformer.settings import Settings
 log = logging.getLogger("agentformer")
 
 FINISH_SECONDS = 20  # seconds for running requests after a signal; less than most supervisors wait before they kill
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection while too many files are open
 _WARNING_SECONDS = 60.0
 _BACKLOG = 512  # connections that wait to be accepted: more than clients open at once while a worker is busy
@@ -28,10 +32,20 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     then the memory is closed. When the server accepts requests, `started` is called with its URL. If the port is 0, the
     system chooses a free port. Raises `InvalidInput` if the address cannot be used, or if other machines can reach it
     and no key was ever made. Raises an error if the memory cannot be opened."""
+    limit_arenas()
     server = settings.server
     if server == "auto":
         server = "gunicorn" if os.name == "posix" and importlib.util.find_spec("gunicorn") else "waitress"
     lookup("servers", server)(settings, started)
+
+
+def limit_arenas() -> None:
+    """Let the threads of this process, and of those that it forks, share two arenas of glibc's allocator, as
+    `MALLOC_ARENA_MAX=2` in the environment does. With an arena for each thread, a server of many threads keeps several
+    times the memory that it uses. A value in the environment stays."""
+    if sys.platform == "linux" and "MALLOC_ARENA_MAX" not in os.environ:
+        with suppress(OSError, AttributeError):  # not glibc
+            ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 class AcceptPause:
@@ -53,8 +67,9 @@ class AcceptPause:
 
 def open_listener(settings: Settings) -> socket.socket:
     """Return a socket that listens at the address in the settings. Raises `InvalidInput` if the address cannot be used,
-    or if the settings contain invalid hosts or origins."""
+    or if the settings contain invalid hosts, origins or proxies."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
+    networks_in(settings.trusted_proxies)
     with open_keys(settings) as keys:
         return listen(settings.host, settings.port, keys, backlog=_BACKLOG)

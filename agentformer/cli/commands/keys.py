@@ -1,4 +1,4 @@
-"""The commands for keys: add, list, revoke, reset."""
+"""The commands for keys: add, rotate, list, revoke, reset."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ from typing import Any
 
 import click
 
-from agentformer.access.keys import MAX_DAYS, Key, KeyStore
+from agentformer.access.keys import MAX_DAYS, MAX_RATE, Key, KeyStore
 from agentformer.access.permissions import RIGHTS, Right
 from agentformer.builders import open_keys
 from agentformer.cli.group import examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import InvalidInput
+from agentformer.records import fields
 from agentformer.settings import load_settings
 from agentformer.tools.toolbox import HINTS
 
+_RATE = "Each server process accepts so many requests a minute with the key [default: no limit]."
 _ALL_REFUSED = (
     "every request over HTTP is refused; `agentformer keys reset` lets this machine connect without a key again, and "
     "`agentformer keys add NAME` creates a key"
@@ -60,6 +62,8 @@ def keys() -> None:
 @without_tools
 @click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
 @click.option("--days", type=click.IntRange(1, MAX_DAYS), help="The key expires after this many days [default: never].")
+@click.option("--expires", metavar="TIME", help="The key expires at this time, such as 2027-03-01T12:00Z.")
+@click.option("--requests-per-minute", type=click.IntRange(0, MAX_RATE), default=0, help=_RATE)
 @without_namespace
 def add(
     name: str,
@@ -68,6 +72,8 @@ def add(
     without: tuple[str, ...],
     no_destructive: bool,
     days: int | None,
+    expires: str | None,
+    requests_per_minute: int,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -80,19 +86,41 @@ def add(
     disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.permission.destructive and no_destructive)}
     if "*" in namespaces:
         raise InvalidInput("--namespace", "'*' is not a namespace; omit --namespace to give access to all namespaces")
-    expires = datetime.now(UTC) + timedelta(days=days) if days else None
+    if days and expires:
+        raise InvalidInput("--expires", "cannot be used together with --days; give one of them")
+    ends = datetime.now(UTC) + timedelta(days=days) if days else fields.moment("--expires", expires)
     store = _store(options)
     first = "" if store.ever_made else "\nevery request over HTTP needs a key from now on"
-    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, expires)
-    try:
-        print_result({**key.as_json(), "key": secret}, secret, as_json=as_json)
-    except SystemExit:  # the output was not written, so nobody has the key
-        store.revoke(key.id)
-        say(f"key {key.id} ({key.name}) is revoked, because it could not be printed{first}", err=True)
-        raise
+    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, ends, requests_per_minute)
+    _print_key(store, key, secret, first, as_json=as_json)
     if not as_json:
         access = f"may {_rights(key)} in {_namespaces(key)}"
         say(f"key {key.id} ({key.name}): {access}; the key is not shown again{first}", err=True)
+
+
+@keys.command(epilog=examples("agentformer keys rotate 1f2e3d4c", "agentformer keys rotate 1f2e3d4c --overlap-hours 0"))
+@click.argument("key_id", metavar="ID")
+@click.option(
+    "--overlap-hours",
+    type=click.FloatRange(0, MAX_DAYS * 24),
+    default=24.0,
+    show_default=True,
+    help="The former key is accepted for so many hours.",
+)
+@without_namespace
+def rotate(key_id: str, overlap_hours: float, as_json: bool, **options: Any) -> None:
+    """Replace the text of a key: print a new key with the same name, rights and limits, and let the former one expire.
+
+    Standard output has only the new key. It has the lifetime of the former one.
+    """
+    store = _store(options)
+    key, secret, former = store.rotate(key_id, timedelta(hours=overlap_hours))
+    _print_key(store, key, secret, "", as_json=as_json)
+    if not as_json:
+        say(
+            f"key {former.id} ({former.name}) expires at {moment(former.expires_at)} UTC; key {key.id} replaces it",
+            err=True,
+        )
 
 
 @keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
@@ -134,6 +162,16 @@ def reset(as_json: bool, **options: Any) -> None:
 
 def _store(options: dict[str, Any]) -> KeyStore:
     return click.get_current_context().with_resource(open_keys(load_settings(options)))
+
+
+def _print_key(store: KeyStore, key: Key, secret: str, first: str, *, as_json: bool) -> None:
+    """Print a new key. If the output cannot be written, nobody has the key, so it is revoked."""
+    try:
+        print_result({**key.as_json(), "key": secret}, secret, as_json=as_json)
+    except SystemExit:
+        store.revoke(key.id)
+        say(f"key {key.id} ({key.name}) is revoked, because it could not be printed{first}", err=True)
+        raise
 
 
 def _rights(key: Key) -> str:
