@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from agentformer.llms.forwarding import ChatForwarder
     from agentformer.llms.in_process import ModelChat
     from agentformer.memory.audit import AuditReport
-    from agentformer.memory.backends.faiss.indexes import Indexes
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.learning.learner import Learner
     from agentformer.memory.learning.profile import Profile
@@ -107,27 +106,6 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
         yield KeyStore(DatabaseKeys(database, settings.index_dir))
     finally:
         database.close()
-
-
-def faiss_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the backend `faiss`, which stores entries in local files. Index libraries are imported at their first
-    use."""
-    from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-
-    def open_indexes(*arguments: Any) -> Indexes:
-        from agentformer.memory.backends.faiss.indexes import Indexes
-
-        return Indexes(*arguments)
-
-    return FaissMemoryBackend.from_settings(settings, embedder, open_indexes)
-
-
-def cosmos_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
-    """Return the backend `cosmos_db`, which stores entries in a container of Azure Cosmos DB."""
-    from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
-    from agentformer.memory.backends.faiss.indexes import Indexes
-
-    return CosmosMemoryBackend.from_settings(settings, embedder, Indexes)
 
 
 def build_rag(

@@ -400,7 +400,9 @@ def load_shared_modules(settings: Settings) -> None:
         import faiss  # noqa: F401
         import tantivy  # noqa: F401
 
-        from agentformer.memory.backends.faiss import indexes  # noqa: F401
+        from agentformer.index import words  # noqa: F401
+        from agentformer.index.vectors import follower  # noqa: F401
+        from agentformer.search import hybrid  # noqa: F401
     if settings.embedder.partition(":")[0] in ("auto", "minilm", "multilingual", "sbert"):
         with suppress(Exception):
             from agentformer.embedders.sbert.openvino import import_openvino

@@ -39,8 +39,8 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "rerankers": {"sbert": "agentformer.rerankers.cross_encoder:CrossEncoderReranker.from_settings"},
     "backends": {
-        "cosmos_db": "agentformer.builders:cosmos_backend",
-        "faiss": "agentformer.builders:faiss_backend",
+        "cosmos_db": "agentformer.memory.backends.cosmos_db.backend:CosmosMemoryBackend.from_settings",
+        "faiss": "agentformer.memory.backends.faiss.backend:FaissMemoryBackend.from_settings",
         "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
         "postgres": "agentformer.memory.distributed:DistributedMemory.from_settings",
     },
@@ -59,7 +59,7 @@ PARTS: dict[str, dict[str, str]] = {
         "local_json": "agentformer.memory.backends:has_local_json",
         "postgres": "agentformer.memory.backends.postgres:present",
     },
-    "salvagers": {"faiss": "agentformer.memory.backends.faiss.indexes:salvage_folder"},
+    "salvagers": {"faiss": "agentformer.memory.backends.faiss.verifier:salvage_folder"},
     "servers": {
         "auto": "agentformer.api.serving:serve",  # selects one of the other servers
         "gunicorn": "agentformer.api.serving.gunicorn:serve",

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer, unsupported_claims
 from agentformer.records.entry_json import entry_to_json
@@ -88,7 +87,7 @@ def _names(data: DataSet) -> list[str]:
 def clean(turns: Sequence[Row]) -> Cleaned:
     """Store, clean, compare, restore and compare again."""
     with tempfile.TemporaryDirectory() as folder:
-        backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes)
+        backend = FaissMemoryBackend(Path(folder), HashingEmbedder())
         stored = backend.store([_message(row) for row in turns])
         rows = {entry.id: row.id for entry, row in zip(stored, turns, strict=True)}
         before = {entry.id: _bytes(entry) for entry in backend.get(list(rows))}

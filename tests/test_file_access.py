@@ -37,7 +37,7 @@ for backend in ("faiss", "local_json"):
         af.rag.upload(b"The quokka smiles at visitors. " * 9, name="quokka.txt")
         fact = af.memory.store("Aino prefers tea.", kind="fact")
         if backend == "faiss":
-            index = af.backend._indexes.search.vectors
+            index = af.backend._open().vectors
             index._options = IndexOptions(train_at=1, exact_rows=1, train_after=0)
             index.train_now(af.backend._database)
         af.memory.search("tea")

@@ -39,6 +39,9 @@ COMMON = {"settings", "registry"}
 # These, and the package itself (""), may import a lower folder inside a function, so that a command imports only
 # what it uses.
 MAY_IMPORT_IN_FUNCTIONS = {"", "factory", "builders", "cli"}
+# The embedded backend opens its indexes at the first search or change. A command that only reads records does not
+# import them.
+OPENS_LATER = "agentformer.memory.backends.faiss.backend"
 PUBLIC = [
     "AgentFormer",
     "AgentFormerError",
@@ -119,7 +122,7 @@ def test_a_module_imports_lower_layers_only() -> None:
         folder = folder_of(module)
         for imported, in_function in imports(path):
             target = folder_of(imported)
-            if in_function and folder not in MAY_IMPORT_IN_FUNCTIONS:
+            if in_function and folder not in MAY_IMPORT_IN_FUNCTIONS and module != OPENS_LATER:
                 wrong.append(f"{module} imports {imported} inside a function")
             if target not in LAYER_OF:
                 wrong.append(f"{module} imports {imported}: the package root, or a folder without a layer")

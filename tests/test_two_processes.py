@@ -14,7 +14,6 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryBackend, Query, Scope
@@ -29,10 +28,9 @@ import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import Query
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
 print("ready", flush=True)
 for line in sys.stdin:
     verb, _, text = line.strip().partition(" ")
@@ -79,7 +77,7 @@ class Other:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield backend
     backend.close()
 
@@ -126,7 +124,7 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, backend: Fais
 
 
 def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> None:
-    first = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    first = FaissMemoryBackend(tmp_path, HashingEmbedder())
     first.store([make_entry(f"numbat {n}") for n in range(20)])
     query = Query("numbat 7", limit=10, mode="dense")
     first.search(query)
@@ -136,7 +134,7 @@ def test_whoever_closes_last_leaves_a_snapshot_that_is_right(tmp_path: Path) -> 
     first.search(query)
     first.close()
     assert other.finish() == 0  # closes with an older state in memory
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
     reference = Reference(again.list(Scope(), limit=100))
     assert len(reference.entries) == 21
     reference.check_dense(query, again.search(query))
@@ -186,7 +184,7 @@ def test_a_lease_from_before_the_clock_was_set_back_is_not_for_ever(
 ) -> None:
     """A process that died held it, and by its clock it was a day later."""
     later = datetime.now(UTC) + timedelta(days=1)
-    open_store = {"faiss": lambda: FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)}.get(
+    open_store = {"faiss": lambda: FaissMemoryBackend(tmp_path, HashingEmbedder())}.get(
         backend, lambda: LocalJsonMemoryBackend(tmp_path)
     )
     first, other = open_store(), open_store()
@@ -209,13 +207,12 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 folder = Path(sys.argv[1])
 faiss = sys.argv[2] == "faiss"
-backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes) if faiss else LocalJsonMemoryBackend(folder)
+backend = FaissMemoryBackend(folder, HashingEmbedder()) if faiss else LocalJsonMemoryBackend(folder)
 print("ready", flush=True)
 
 def play(choose):
@@ -260,7 +257,7 @@ def test_two_processes_supersede_and_remove_and_nothing_is_hidden_for_good(tmp_p
     """Each supersedes the other's entry at the same moment; then both make any calls in any order."""
     backend: MemoryBackend = LocalJsonMemoryBackend(tmp_path)
     if kind == "faiss":
-        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     pairs = 150 if LONG else 15
     backend.store([make_entry(f"{side} {n}", id=f"{side}{n}") for n in range(pairs) for side in "ab"])
     processes = [Other(tmp_path, SUPERSEDER, kind) for _ in range(2)]

@@ -17,7 +17,6 @@ from agentformer.archive.reader import read
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, Scope
 from tests.archive.conftest import everything, exported, fill, imported, manifest_of, resign
@@ -28,7 +27,7 @@ Lines = list[dict[str, Any]]
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
     """An export with histories and vectors."""
-    backend = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path / "first", HashingEmbedder())
     fill(backend)
     exported(backend, tmp_path / "out", vectors=True)
     backend.close()
@@ -37,7 +36,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Iterator[MemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path / "copy", HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path / "copy", HashingEmbedder())
     yield backend
     backend.close()
 
@@ -167,7 +166,7 @@ def test_entries_changed_during_an_import_are_reported(out: Path, copy: MemoryBa
 
 def test_a_reference_into_another_namespace_is_refused(tmp_path: Path, copy: MemoryBackend) -> None:
     there = make_entry("a secret of the board", namespace="board")
-    origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder(), Indexes)
+    origin = FaissMemoryBackend(tmp_path / "first", HashingEmbedder())
     for name in ("parent_id", "pair_id", "archived_by"):
         origin.remove(Scope(include_archived=True))
         origin.store([make_entry("a stranger", **{name: there.id})])

@@ -15,7 +15,6 @@ from agentformer.archive import importer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route
@@ -27,7 +26,7 @@ Opened = Callable[[Path, Embedder], MemoryBackend]
 
 
 def faiss(folder: Path, embedder: Embedder) -> MemoryBackend:
-    return FaissMemoryBackend(folder, embedder, Indexes)
+    return FaissMemoryBackend(folder, embedder)
 
 
 def local_json(folder: Path, embedder: Embedder) -> MemoryBackend:

@@ -26,9 +26,8 @@ def open_store(folder: Path, embedder: Embedder) -> MemoryBackend:
     """Open the store of a folder. A folder that a backup has written is opened as a store of the backend `faiss`."""
     if (folder / "memory.sqlite3").exists():
         from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-        from agentformer.memory.backends.faiss.indexes import Indexes
 
-        return FaissMemoryBackend(folder, embedder, Indexes)
+        return FaissMemoryBackend(folder, embedder)
     from agentformer.memory.backends.postgres.backend import PostgresOptions
     from agentformer.memory.distributed import DistributedMemory
 

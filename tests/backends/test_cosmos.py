@@ -14,7 +14,6 @@ from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, MemoryBackend, Scope
 from tests.backends.cosmos_emulator import KEY, Emulator
@@ -34,7 +33,7 @@ def address(emulator: Emulator, name: object) -> CosmosAddress:
 def node(emulator: Emulator, tmp_path: Path, embedder: Embedder | None = None) -> CosmosMemoryBackend:
     """Open the store of the test on a new node, whose local copy is empty."""
     cache = Path(tempfile.mkdtemp(prefix="node-", dir=tmp_path))
-    return CosmosMemoryBackend(cache, embedder or HashingEmbedder(), Indexes, address(emulator, tmp_path))
+    return CosmosMemoryBackend(cache, embedder or HashingEmbedder(), address(emulator, tmp_path))
 
 
 class TestCosmos(BackendConformance):
@@ -48,9 +47,9 @@ class TestCosmos(BackendConformance):
 
     def open(self, folder: Path, embedder: Embedder) -> MemoryBackend:
         if (folder / DATABASE_FILE).exists():  # a backup, which is a store of the backend `faiss`
-            return FaissMemoryBackend(folder, embedder, Indexes)
+            return FaissMemoryBackend(folder, embedder)
         cache = self._caches.mktemp("node")
-        return CosmosMemoryBackend(cache, embedder, Indexes, address(self._server, folder))
+        return CosmosMemoryBackend(cache, embedder, address(self._server, folder))
 
 
 def test_a_node_sees_the_acknowledged_writes_of_another_node(emulator: Emulator, tmp_path: Path) -> None:

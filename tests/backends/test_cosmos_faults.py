@@ -21,7 +21,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, TooLarge
 from agentformer.memory.backends.cosmos_db import Container, CosmosAddress, head
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend, check_consistency
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import by_words, make_entry
 from agentformer.types import Scope
@@ -45,7 +44,7 @@ def open_node(emulator: Emulator, tmp_path: Path) -> Iterator[Callable[[], Cosmo
     def open_one() -> CosmosMemoryBackend:
         cache = Path(tempfile.mkdtemp(prefix="node-", dir=tmp_path))
         address = CosmosAddress(emulator.url, KEY, tmp_path.name[-40:], discover=False)
-        opened.append(CosmosMemoryBackend(cache, HashingEmbedder(), Indexes, address))
+        opened.append(CosmosMemoryBackend(cache, HashingEmbedder(), address))
         return opened[-1]
 
     yield open_one
@@ -153,14 +152,14 @@ def test_concurrent_writers_on_many_nodes_lose_nothing(open_node: Callable[[], C
 
 def test_a_replaced_container_replaces_the_local_copy(emulator: Emulator, tmp_path: Path) -> None:
     address = CosmosAddress(emulator.url, KEY, "replaced", discover=False)
-    first = CosmosMemoryBackend(tmp_path, HashingEmbedder(), Indexes, address)
+    first = CosmosMemoryBackend(tmp_path, HashingEmbedder(), address)
     first.store([make_entry("a former numbat", id="old")])
     assert by_words(first, "numbat") == ["old"]
     first._container._client.delete_database("replaced")
     with pytest.raises(StoreError):
         first.list(Scope())
     first.close()
-    second = CosmosMemoryBackend(tmp_path, HashingEmbedder(), Indexes, address)
+    second = CosmosMemoryBackend(tmp_path, HashingEmbedder(), address)
     assert second.count(EVERYTHING) == 0 and by_words(second, "numbat") == []
     second.store([make_entry("a new numbat", id="new")])
     assert by_words(second, "numbat") == ["new"]
@@ -266,7 +265,7 @@ def test_throttled_requests_are_repeated(emulator: Emulator, tmp_path: Path) -> 
     server.target, server.count = emulator.port, 1  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     address = CosmosAddress(f"http://127.0.0.1:{server.server_port}", KEY, "throttled", discover=False)
-    backend = CosmosMemoryBackend(tmp_path, HashingEmbedder(), Indexes, address)
+    backend = CosmosMemoryBackend(tmp_path, HashingEmbedder(), address)
     entries = backend.store([make_entry(f"numbat {n}") for n in range(12)])
     backend.update(entries[0].id, {"title": "changed"})
     assert by_words(backend, "numbat") == [entry.id for entry in entries]
@@ -296,7 +295,7 @@ def test_a_commit_whose_answer_is_lost_is_found_again(
 def test_a_server_that_is_gone_is_reported_and_found_again(tmp_path: Path) -> None:
     with running() as emulator:
         address = CosmosAddress(emulator.url, KEY, discover=False)
-        backend = CosmosMemoryBackend(tmp_path, HashingEmbedder(), Indexes, address)
+        backend = CosmosMemoryBackend(tmp_path, HashingEmbedder(), address)
         backend.store([make_entry("kept nowhere else")])
         emulator.stop()
         for call in (lambda: backend.list(Scope()), lambda: backend.store([make_entry("more")])):

@@ -25,7 +25,6 @@ from agentformer.memory.backends.cosmos_db.backend import (
     words_of,
 )
 from agentformer.memory.backends.cosmos_db.items import partition_of
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source
 from tests.backends.cosmos_emulator import KEY, Emulator
@@ -172,7 +171,7 @@ class Service:
 @pytest.fixture
 def backend(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CosmosMemoryBackend]:
     address = CosmosAddress(emulator.url, KEY, tmp_path.name[-40:], "searched", searched=True, discover=False)
-    opened = CosmosMemoryBackend(tmp_path, FlakyEmbedder(HashingEmbedder()), Indexes, address)
+    opened = CosmosMemoryBackend(tmp_path, FlakyEmbedder(HashingEmbedder()), address)
     monkeypatch.setattr(opened._container, "query", Service(opened).query)
     yield opened
     opened.close()

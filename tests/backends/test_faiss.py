@@ -9,14 +9,13 @@ import pytest
 
 from agentformer.errors import EmbedderError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import BackendConformance, CountingEmbedder, make_entry
 from agentformer.types import Embedder, Matrix, Query, Scope
 
 
 class TestFaiss(BackendConformance):
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return FaissMemoryBackend(folder, embedder, Indexes)
+        return FaissMemoryBackend(folder, embedder)
 
 
 class Picky(CountingEmbedder):
@@ -29,7 +28,7 @@ class Picky(CountingEmbedder):
 
 
 def test_a_text_that_the_embedder_refuses_keeps_no_other_from_being_embedded(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, Picky(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, Picky())
     backend.store([make_entry("poison")])
     fine, _ = backend.store([make_entry("a fine numbat"), make_entry("more poison")])
     assert backend.embed_pending() == 2
@@ -41,7 +40,7 @@ def test_a_text_that_the_embedder_refuses_keeps_no_other_from_being_embedded(tmp
 def test_the_status_leaves_out_a_file_that_is_deleted_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend = FaissMemoryBackend(tmp_path, CountingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, CountingEmbedder())
     backend.store([make_entry("a fine numbat")])
     (tmp_path / ".partial").write_bytes(b"x" * 1_000)
     whole, is_file = backend.status()["disk_bytes"], Path.is_file

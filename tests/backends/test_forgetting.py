@@ -20,7 +20,6 @@ from agentformer.index.vectors import training as growth
 from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import schema
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
@@ -41,7 +40,7 @@ def leftovers(folder: Path, *pieces: bytes) -> list[str]:
 
 
 def test_no_file_holds_text_of_a_removed_scope(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     kept = backend.store([make_entry(f"an ordinary fact, number {n}") for n in range(50)])
     secret, other = backend.store([make_entry(SECRET, user_id="x"), make_entry("another of hers", user_id="x")])
     backend.update(secret.id, {"content": f"{SECRET}, and a second version"})
@@ -50,7 +49,7 @@ def test_no_file_holds_text_of_a_removed_scope(tmp_path: Path) -> None:
     assert backend.search(Query("zirconium", Scope(user_id="x")))
     backend.close()
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     words = (b"Xylophonia", b"zirconium", b"quetzalcoatl", "zirconium".encode("utf-16-le"))
     assert leftovers(tmp_path, *words)
     row = HashingEmbedder().embed_documents([f"In short: {SECRET}"])[0].astype("<f4")
@@ -69,7 +68,7 @@ def test_no_file_holds_text_of_a_removed_scope(tmp_path: Path) -> None:
 
 
 def test_another_process_goes_on_after_index_files_are_deleted(tmp_path: Path) -> None:
-    one, other = (FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes) for _ in range(2))
+    one, other = (FaissMemoryBackend(tmp_path, HashingEmbedder()) for _ in range(2))
     one.store([make_entry("a kept numbat"), make_entry("a forgotten numbat", user_id="x")])
     assert len(one.search(Query("numbat"))) == len(other.search(Query("numbat"))) == 2
     one.remove(Scope(user_id="x"))
@@ -91,12 +90,12 @@ def in_the_words(folder: Path) -> bool:
 
 def with_a_secret(folder: Path) -> FaissMemoryBackend:
     """A store whose both indexes are on disk and know it."""
-    backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(folder, HashingEmbedder())
     backend.store([*(make_entry(f"an ordinary fact, number {n}") for n in range(20)), make_entry(SECRET, user_id="x")])
     assert backend.search(Query("zirconium"))
     backend.close()
     assert in_the_words(folder) and (folder / INDEX_FILE).exists()
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder())
 
 
 KILLED = """
@@ -104,11 +103,10 @@ import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Scope
 
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
-backend._indexes.search.discard = lambda: os.kill(os.getpid(), signal.SIGKILL)
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
+backend._delete_indexes = lambda: os.kill(os.getpid(), signal.SIGKILL)
 backend.remove(Scope(user_id="x"))
 """
 
@@ -120,7 +118,7 @@ def test_opening_the_store_finishes_a_killed_removal(tmp_path: Path) -> None:
     done = forked.ended(forked.program(KILLED, tmp_path))
     assert done.returncode == -signal.SIGKILL
     assert in_the_words(tmp_path)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     assert backend.count(Scope(user_id="x")) == 0
     assert not in_the_words(tmp_path) and not (tmp_path / INDEX_FILE).exists()
     backend.close()
@@ -151,7 +149,7 @@ def test_a_failed_deletion_of_index_files_is_no_error_and_is_tried_again(
     elif again == "closing":
         backend.close()
     else:
-        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     assert not in_the_words(tmp_path)
     backend.close()
     assert not leftovers(tmp_path, b"Xylophonia", b"zirconium") and not in_the_words(tmp_path)
@@ -163,7 +161,7 @@ def test_removing_by_id_is_no_error_when_the_log_cannot_be_emptied(
     def fail(*_: object) -> None:
         raise StoreFull("no room at all")
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     (entry,) = backend.store([make_entry("one")])
     monkeypatch.setattr(Database, "clear_log", fail)
     assert backend.remove([entry.id]) == 1
@@ -179,7 +177,7 @@ def test_a_snapshot_being_written_by_another_process_is_deleted_too(
     with FileLock(tmp_path / growth.LOCK_FILE):
         assert backend.remove(Scope(user_id="x")) == 1
         (tmp_path / INDEX_FILE).write_bytes(late)  # its last step, after the removal
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder())
     assert not (tmp_path / INDEX_FILE).exists()
     other.close()
     backend.close()

@@ -12,7 +12,6 @@ import pytest
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.learning.journal import Journal
 from agentformer.records import fields
@@ -36,12 +35,12 @@ TURKU, OSLO = "I live in Turku", "I live in Oslo now"
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MemoryBackend]:
     opened: MemoryBackend
     if request.param == "faiss":
-        opened = FaissMemoryBackend(tmp_path, EMBEDDER, Indexes)
+        opened = FaissMemoryBackend(tmp_path, EMBEDDER)
     elif request.param == "local_json":
         opened = LocalJsonMemoryBackend(tmp_path)
     elif request.param == "cosmos_db":
         emulator = request.getfixturevalue("emulator")
-        opened = CosmosMemoryBackend(tmp_path / "node", EMBEDDER, Indexes, address(emulator, tmp_path))
+        opened = CosmosMemoryBackend(tmp_path / "node", EMBEDDER, address(emulator, tmp_path))
     else:
         request.getfixturevalue("postgres_url")
         opened = open_store(tmp_path, EMBEDDER)

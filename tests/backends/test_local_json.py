@@ -14,7 +14,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, locked_folder
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, Link, MemoryBackend, Query, Scope, Source
@@ -144,7 +143,7 @@ def test_lexical_scores_equal_those_of_the_embedded_backend(tmp_path: Path) -> N
     ]
     backends: list[MemoryBackend] = [
         LocalJsonMemoryBackend(tmp_path / "json"),
-        FaissMemoryBackend(tmp_path / "faiss", HashingEmbedder(), Indexes),
+        FaissMemoryBackend(tmp_path / "faiss", HashingEmbedder()),
     ]
     for backend in backends:
         backend.store(entries)

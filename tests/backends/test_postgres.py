@@ -10,7 +10,6 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
@@ -95,7 +94,7 @@ def test_words_have_the_scores_of_the_embedded_backend(tmp_path: Path) -> None:
     entries = [make_entry(text, title="heron" if n == 3 else "") for n, text in enumerate(texts)]
     ours, theirs = (
         open_store(tmp_path / "p", HashingEmbedder()),
-        FaissMemoryBackend(tmp_path / "f", HashingEmbedder(), Indexes),
+        FaissMemoryBackend(tmp_path / "f", HashingEmbedder()),
     )
     for backend in (ours, theirs):
         backend.store(entries)

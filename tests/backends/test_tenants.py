@@ -14,7 +14,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, MemoryEntry, Query, Scope
@@ -31,7 +30,7 @@ MODES = ("lexical", "dense", "hybrid")
 
 
 def _faiss(folder: Path, _: pytest.FixtureRequest) -> MemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder())
 
 
 def _local_json(folder: Path, _: pytest.FixtureRequest) -> MemoryBackend:
@@ -46,7 +45,7 @@ def _postgres(folder: Path, request: pytest.FixtureRequest) -> MemoryBackend:
 def _cosmos(folder: Path, request: pytest.FixtureRequest) -> MemoryBackend:
     url = request.getfixturevalue("emulator").url  # it ignores the partition of a query
     address = CosmosAddress(url, KEY, "tenants", discover=False)
-    return CosmosMemoryBackend(folder, HashingEmbedder(), Indexes, address)
+    return CosmosMemoryBackend(folder, HashingEmbedder(), address)
 
 
 @pytest.fixture(scope="module", params=["faiss", "local_json", "postgres", "cosmos_db"])

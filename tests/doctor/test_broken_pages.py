@@ -16,8 +16,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
-from agentformer.memory.backends.faiss.indexes import salvage_folder as salvage
+from agentformer.memory.backends.faiss.verifier import salvage_folder as salvage
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query, Scope
 
@@ -29,7 +28,7 @@ EVERYTHING = Scope(include_archived=True)
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder(64))
 
 
 @pytest.fixture(scope="module")

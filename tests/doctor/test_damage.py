@@ -15,7 +15,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import meta
 from agentformer.records.database import Database
 from agentformer.records.integrity import repair, verify
@@ -31,7 +30,7 @@ PLAN = IndexOptions(train_at=20, exact_rows=8, train_after=0.0)  # so that the v
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=PLAN))
+    return FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=PLAN))
 
 
 def fact(number: int) -> MemoryEntry:

@@ -10,7 +10,6 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.rag.originals import Originals
@@ -51,7 +50,7 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
     parts = Busy(folder / "i")
     parts.meanwhile = meanwhile
     backends: dict[str, MemoryBackend] = {
-        "most": FaissMemoryBackend(folder / "i", HashingEmbedder(64), Indexes),
+        "most": FaissMemoryBackend(folder / "i", HashingEmbedder(64)),
         "parts": parts,
     }
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
@@ -79,7 +78,7 @@ def test_parts_of_a_missing_document_are_moved_to_quarantine(tmp_path: Path) -> 
     with opened(tmp_path) as af:
         document = af.rag.upload(TEXT, name="rules.txt")
         first: AbstractContextManager[FaissMemoryBackend] = closing(
-            FaissMemoryBackend(tmp_path / "i", HashingEmbedder(64), Indexes)
+            FaissMemoryBackend(tmp_path / "i", HashingEmbedder(64))
         )
         with first as backend:
             backend.remove([document.id])

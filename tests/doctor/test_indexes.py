@@ -18,7 +18,6 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.index.words import writer as manifest
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.integrity.files import delete
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope
@@ -29,7 +28,7 @@ PLANS = {"exact": IndexOptions(), "trained": IndexOptions(train_at=30, exact_row
 
 
 def filled(folder: Path, plan: IndexOptions, animal: str = "marmot") -> list[MemoryEntry]:
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=plan))) as backend:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
         stored = backend.store([make_entry(f"the {animal} number n{n} whistles") for n in range(40)])
         backend.embed_pending()
         backend.search(Query(animal))
@@ -42,7 +41,7 @@ def found(backend: FaissMemoryBackend, *, repair: bool = False) -> dict[str, Che
 
 def assert_repaired(folder: Path, plan: IndexOptions, check: str, message: str) -> None:
     """Only this check finds it, a repair repairs it, and then all entries are found."""
-    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), Indexes, FaissOptions(index=plan))) as backend:
+    with closing(FaissMemoryBackend(folder, HashingEmbedder(64), FaissOptions(index=plan))) as backend:
         assert list(found(backend)) == [check]
         assert message in found(backend)[check].findings[0]
         assert found(backend, repair=True)[check].mended == 1
@@ -62,9 +61,7 @@ def test_a_snapshot_with_vectors_of_other_texts_is_repaired(tmp_path: Path, plan
     with closing(sqlite3.connect(tmp_path / "memory.sqlite3")) as connection:
         connection.execute("UPDATE vectors SET data = ?, checksum = NULL WHERE id = 7", [other.tobytes()])
         connection.commit()
-    with closing(
-        FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes, FaissOptions(index=PLANS[plan]))
-    ) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), FaissOptions(index=PLANS[plan]))) as backend:
         assert "contains 1 vectors that differ from" in found(backend)["snapshot"].findings[0]
 
 
@@ -127,7 +124,7 @@ def test_an_index_that_is_behind_the_records_is_sound(tmp_path: Path) -> None:
     """A process killed before it wrote its indexes leaves such an index."""
     stored = filled(tmp_path / "store", PLANS["exact"])
     shutil.copytree(tmp_path / "store", tmp_path / "before")
-    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64))) as backend:
         backend.update(stored[0].id, {"content": "the marmot sleeps"})
         backend.remove([stored[1].id])
         backend.store([make_entry("a new one")])
@@ -136,7 +133,7 @@ def test_an_index_that_is_behind_the_records_is_sound(tmp_path: Path) -> None:
         delete(tmp_path / "store" / name)
         former = tmp_path / "before" / name
         (shutil.copytree if former.is_dir() else shutil.copy)(former, tmp_path / "store" / name)
-    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path / "store", HashingEmbedder(64))) as backend:
         assert found(backend) == {}
         assert [hit.entry.content for hit in backend.search(Query("sleeps", limit=1))] == ["the marmot sleeps"]
 
@@ -152,14 +149,14 @@ class Picky(CountingEmbedder):
 
 def test_returning_to_a_space_drops_vectors_of_a_refused_text(tmp_path: Path) -> None:
     one, other = HashingEmbedder(64), HashingEmbedder(96)
-    with closing(FaissMemoryBackend(tmp_path, one, Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, one)) as backend:
         (entry, _) = backend.store([make_entry("a numbat at dawn"), make_entry("a quokka")])
         backend.reembed(other)
-    with closing(FaissMemoryBackend(tmp_path, other, Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, other)) as backend:
         backend.reembed(one)
-    with closing(FaissMemoryBackend(tmp_path, one, Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, one)) as backend:
         backend.update(entry.id, {"content": "poison"})
         assert backend.reembed(Picky(other)).failed == 1
-    with closing(FaissMemoryBackend(tmp_path, other, Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, other)) as backend:
         assert entry.id not in [hit.entry.id for hit in backend.search(Query("a numbat at dawn", mode="dense"))]
         assert found(backend) == {}

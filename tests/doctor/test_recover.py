@@ -19,7 +19,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import entries as records
 from agentformer.records.codec import now
 from agentformer.records.database import Database
@@ -247,7 +246,7 @@ def test_recovery_keeps_a_symbolic_link(store: Path, tmp_path: Path) -> None:
 
 def test_an_interrupted_check_repairs_nothing(tmp_path: Path) -> None:
     """An interrupted check of SQLite says nothing about the file."""
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
         backend.store([make_entry(each) for each in ALL])
         checking: list[bool] = []
         (connection,) = backend._database._idle

@@ -12,7 +12,6 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.database import Database
@@ -21,7 +20,7 @@ from agentformer.types import MemoryBackend, MemoryEntry
 
 
 def opened(kind: str, folder: Path) -> MemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes) if kind == "faiss" else LocalJsonMemoryBackend(folder)
+    return FaissMemoryBackend(folder, HashingEmbedder()) if kind == "faiss" else LocalJsonMemoryBackend(folder)
 
 
 def link(kind: str, folder: Path, entry: MemoryEntry, successor: str) -> None:

@@ -23,7 +23,6 @@ from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, 
 from agentformer.factory import build_embedder
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Query, Scope, TokenEmbedder
@@ -108,7 +107,7 @@ def test_a_text_over_128_tokens_is_refused_not_cut(load: Load, own_model: Path) 
 
 
 def test_a_long_entry_is_embedded_in_windows_that_fit(load: Load, own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
+    backend = FaissMemoryBackend(tmp_path, load(own_model))
     text = "the master keeps the keys. " * 80
     backend.store([make_entry(text + "volcano", context="the lighthouse of the harbour")])
     assert backend.pending(Scope()) == 0
@@ -187,12 +186,12 @@ def test_another_model_under_the_same_name_is_noticed(
     load: Load, own_model: Path, other_model: Path, tmp_path: Path
 ) -> None:
     place = Path(shutil.copytree(own_model, tmp_path / "model"))
-    backend = FaissMemoryBackend(tmp_path, load(place), Indexes)
+    backend = FaissMemoryBackend(tmp_path, load(place))
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
     shutil.rmtree(place)
     shutil.copytree(other_model, place)
-    swapped = FaissMemoryBackend(tmp_path, load(place), Indexes)
+    swapped = FaissMemoryBackend(tmp_path, load(place))
     with pytest.raises(SpaceMismatch, match="another model"):
         swapped.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch, match="another model"):
@@ -202,12 +201,10 @@ def test_another_model_under_the_same_name_is_noticed(
 
 
 def test_a_model_that_was_moved_is_still_the_same(load: Load, own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path / "store", load(own_model), Indexes)
+    backend = FaissMemoryBackend(tmp_path / "store", load(own_model))
     backend.store([make_entry("the keys of the harbour")])
     backend.close()
-    moved = FaissMemoryBackend(
-        tmp_path / "store", load(Path(shutil.copytree(own_model, tmp_path / "elsewhere"))), Indexes
-    )
+    moved = FaissMemoryBackend(tmp_path / "store", load(Path(shutil.copytree(own_model, tmp_path / "elsewhere"))))
     assert [hit.dense_rank for hit in moved.search(Query("the keys"))] == [1]
     moved.close()
 
@@ -220,10 +217,10 @@ def test_auto_finds_the_folder_that_a_store_was_made_with(own_model: Path, tmp_p
 
 
 def test_another_models_vectors_are_never_compared(load: Load, own_model: Path, tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, load(own_model), Indexes)
+    backend = FaissMemoryBackend(tmp_path, load(own_model))
     (entry,) = backend.store([make_entry("the keys of the harbour")])
     backend.close()
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(768), Indexes)
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(768))
     with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):
         other.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch, match=r"sbert:.*model"):

@@ -21,7 +21,6 @@ from agentformer.embedders.sbert.openvino import OpenVinoRuntime
 from agentformer.embedders.sbert.runtime import SAME_SPACE, TorchRuntime, has_bf16
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance, make_entry
 from agentformer.types import Embedder, Matrix, Query
@@ -108,10 +107,10 @@ def prompted(folder: Path) -> Path:
 
 
 def test_a_store_made_with_torch_is_used_with_openvino(own_model: Path, cache: Path, tmp_path: Path) -> None:
-    first = FaissMemoryBackend(tmp_path, on_torch(own_model), Indexes)
+    first = FaissMemoryBackend(tmp_path, on_torch(own_model))
     first.store([make_entry("the keys of the harbour"), make_entry("a volcano")])
     first.close()
-    other = FaissMemoryBackend(tmp_path, fast(own_model, cache), Indexes)
+    other = FaissMemoryBackend(tmp_path, fast(own_model, cache))
     other.store([make_entry("the teapot")])
     hits = other.search(Query("the keys of the harbour", mode="dense"))
     assert len(hits) == 3 and hits[0].entry.content == "the keys of the harbour"
@@ -132,7 +131,7 @@ def test_int8_and_fp32_never_meet_and_auto_reopens_int8_as_such(
         af.embedder.embed_documents(["word " * limit])
         with pytest.raises(TextTooLong):
             af.embedder.embed_documents(["word " * (limit + 1)])
-    whole = FaissMemoryBackend(tmp_path, fast(own_model, cache), Indexes)
+    whole = FaissMemoryBackend(tmp_path, fast(own_model, cache))
     with pytest.raises(SpaceMismatch):
         whole.store([make_entry("the teapot")])
     with pytest.raises(SpaceMismatch):

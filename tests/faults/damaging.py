@@ -25,7 +25,6 @@ from typing import Any
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import NotFound, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.codec import COUNTED
 from agentformer.records.entry_json import entry_from_json, entry_to_json
 from agentformer.records.sqlite.connection import SqliteConnection
@@ -107,7 +106,7 @@ def build(folder: Path) -> None:
 
 
 def open_store(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder())
 
 
 def damage(path: Path, chance: random.Random) -> str:

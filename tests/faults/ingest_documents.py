@@ -15,7 +15,6 @@ from reportlab.pdfgen.canvas import Canvas
 from agentformer.cli import main
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import MemoryEntry, Scope
 
 SUBJECTS = ("harbour", "lighthouse", "museum", "observatory", "railway", "library", "bakery", "forest")
@@ -110,7 +109,7 @@ def half_documents(index: Path) -> list[str]:
 
 
 def entries(index: Path) -> list[MemoryEntry]:
-    backend = FaissMemoryBackend(index, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(index, HashingEmbedder())
     found: list[MemoryEntry] = []
     while page := backend.list(Scope(include_archived=True), after=found[-1].id if found else "", limit=1000):
         found += page

@@ -33,9 +33,8 @@ WRITER = f"""
 import sys; from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(64), Indexes)
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(64))
 for number in range({CALLS}):
     backend.store([make_entry(f"the heron number {{number}} stands in the reeds")])
     if number == 4:

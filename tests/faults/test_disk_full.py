@@ -51,11 +51,10 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import Query
 
-backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder(), Indexes)
+backend = FaissMemoryBackend(Path(sys.argv[1]), HashingEmbedder())
 backend.store([make_entry(f"numbat {n} under lantern {n * n} in room {n * 7}") for n in range(200)])
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
 for _ in range(2):

@@ -22,7 +22,6 @@ from reembed_store import NOTES
 
 from agentformer.factory import named_embedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Embedder, MemoryEntry, Query, Scope
@@ -104,7 +103,7 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     questions.write_text(json.dumps(QUESTIONS))
     settings = Settings()
     former = named_embedder("hashing", settings)
-    backend = FaissMemoryBackend(index, former, Indexes)
+    backend = FaissMemoryBackend(index, former)
     entries = list(backend.store([make_entry(text) for text in passages()]))
     old = answers(entries, former, backend)
     backend.close()
@@ -124,7 +123,7 @@ def test_a_move_that_is_killed_again_and_again_embeds_nothing_twice_and_no_clien
     seen = told(client, 120)
     assert moved["switched"] or kills < KILLS
 
-    backend = FaissMemoryBackend(index, target, Indexes)
+    backend = FaissMemoryBackend(index, target)
     new = answers(entries, target, backend)
     times = Counter(lines(log))
     twice = sum(count - 1 for count in times.values())

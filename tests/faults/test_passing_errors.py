@@ -18,7 +18,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, StoreFull, is_passing, store_failure
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.integrity import verify
 from agentformer.records.integrity.file_guard import translate_errors
 from agentformer.testing import make_entry
@@ -30,7 +29,7 @@ NUMBERS = [errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM, errno.EINTR]
 
 
 def opened(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(64), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder(64))
 
 
 @pytest.fixture
@@ -165,7 +164,7 @@ def test_rows_that_cannot_be_read_now_are_not_quarantined(folder: Path, monkeypa
 def test_a_recovery_that_cannot_read_the_file_changes_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    from agentformer.memory.backends.faiss.indexes import salvage_folder
+    from agentformer.memory.backends.faiss.verifier import salvage_folder
     from agentformer.records.integrity import cells
 
     def failing(self: cells.Pages, at: int, length: int) -> bytes:

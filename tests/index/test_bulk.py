@@ -14,7 +14,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict
 from agentformer.index import words
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
@@ -171,7 +170,7 @@ def test_the_word_index_is_written_by_steps(tmp_path: Path, monkeypatch: pytest.
         write(folder, state)
 
     monkeypatch.setattr(words, "write_manifest", spy)
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as backend:
         stored = [entry for start in range(0, 40, 5) for entry in backend.store(many(5, start))]
         assert found(backend, "numbat") == sorted(entry.content for entry in stored)
         assert steps == [10, 20, 30, 40]
@@ -181,7 +180,7 @@ def test_the_word_index_is_written_by_steps(tmp_path: Path, monkeypatch: pytest.
         contents = [entry.content for entry in backend.list(Scope(), limit=200)]
         assert found(backend, "sleeps") == sorted(contents)
         assert found(backend, "kakapo") == ["kakapo sleeps"]
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as again:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as again:
         assert found(again, "sleeps") == sorted(contents)
         assert {check.name: check.found for check in again.verify()}["words"] == 0
 
@@ -193,8 +192,8 @@ def test_entries_that_change_while_a_step_is_written_are_found_as_they_are_now(
     monkeypatch.setattr(words, "_BATCH", 5)
     analyze = words._analyze
     with (
-        closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend,
-        closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as other,
+        closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as backend,
+        closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as other,
     ):
         stored = backend.store(many(20))
 

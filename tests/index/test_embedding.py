@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Embedder, Scope
 from tests.faults.long_form import LONG
@@ -27,7 +26,7 @@ def counting(minilm: Embedder) -> CountingEmbedder:
 def check(folder: Path, embedder: CountingEmbedder, content: str, context: str) -> list[str]:
     """Stores an entry; returns what was embedded for it."""
     del embedder.documents[:]
-    backend = FaissMemoryBackend(folder, embedder, Indexes)
+    backend = FaissMemoryBackend(folder, embedder)
     backend.store([make_entry(content, context=context)])
     assert backend.pending(Scope()) == 0  # nothing was refused as too long
     backend.close()

@@ -25,7 +25,6 @@ from agentformer.index.vectors.flat import Flat
 from agentformer.index.vectors.index import VectorIndex
 from agentformer.index.vectors.ivf import Ivf
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Matrix, MemoryEntry, Query, Scope
 from tests.faults.long_form import LONG
@@ -205,9 +204,8 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 options = FaissOptions(index=IndexOptions(4, 2, 1.0, 3600.0))
-backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes, options)
+backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), options)
 backend.embed_pending()  # trains, and writes the snapshot
 print(backend.status()["index"]["trained_at"], flush=True)
 sys.stdin.readline()
@@ -221,7 +219,7 @@ def entries(count: int, first: int = 0) -> list[MemoryEntry]:
 
 def opened(folder: Path, train_at: int) -> FaissMemoryBackend:
     options = FaissOptions(index=IndexOptions(train_at, 2, 1.0, 0.0))
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes, options)
+    return FaissMemoryBackend(folder, HashingEmbedder(), options)
 
 
 def index_status(backend: FaissMemoryBackend) -> dict[str, Any]:

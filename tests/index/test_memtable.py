@@ -19,7 +19,6 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.records.fields import MAX_LIMIT
 from agentformer.settings.access import file_lock
@@ -33,7 +32,7 @@ SECONDS = 60
 
 
 def open_store(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(16), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder(16))
 
 
 def said(n: int) -> str:

@@ -16,7 +16,6 @@ import tantivy
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter, Sudachi
 from agentformer.types import Query
@@ -31,14 +30,13 @@ import sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text.analyzers import Analyzers
 from agentformer.text.analyzers import Sudachi
 from agentformer.types import Query
 
 analyzers = Analyzers(japanese=Sudachi(required=True)) if kind == "more" else Analyzers()
-backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
+backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), FaissOptions(analyzers=analyzers))
 for line in sys.stdin:
     command, _, text = line.strip().partition(" ")
     if command == "store":
@@ -160,7 +158,7 @@ class Deciding(Detector):
 
 
 def opened(folder: Path, analyzers: Analyzers) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes, FaissOptions(analyzers=analyzers))
+    return FaissMemoryBackend(folder, HashingEmbedder(), FaissOptions(analyzers=analyzers))
 
 
 def asked(folder: Path, analyzers: Analyzers, text: str = "kahvi") -> list[str]:

@@ -16,7 +16,6 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.index import VectorIndex
 from agentformer.index.vectors.snapshot import Image
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.types import MemoryEntry, Query
 from tests.faults.long_form import LONG
@@ -40,7 +39,7 @@ def reference(made: tuple[Path, list[MemoryEntry]], tmp_path: Path) -> Reference
 
 def make_store(folder: Path, seed: int = 1) -> Reference:
     choose = random.Random(seed)
-    backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(folder, HashingEmbedder())
     entries = [make_entry(f"numbat {choose.randrange(9)} under lantern {choose.randrange(9)} {n}") for n in range(60)]
     reference = Reference(backend.store(entries), HashingEmbedder())
     reference.check_dense(QUERY, backend.search(QUERY))
@@ -52,7 +51,7 @@ def make_store(folder: Path, seed: int = 1) -> Reference:
 def check(folder: Path, reference: Reference) -> None:
     """Twice, so that a snapshot written after the repair is right too."""
     for _ in range(2):
-        backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+        backend = FaissMemoryBackend(folder, HashingEmbedder())
         reference.check_dense(QUERY, backend.search(QUERY))
         backend.close()
 
@@ -184,7 +183,7 @@ def test_an_old_snapshot_is_brought_up_to_date(reference: Reference, tmp_path: P
 
 def change(folder: Path, reference: Reference) -> None:
     """Removes ten entries, changes one, adds three; the snapshot follows."""
-    backend = FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(folder, HashingEmbedder())
     gone = sorted(reference.entries)[5:15]
     backend.remove(gone)
     for entry_id in gone:
@@ -217,7 +216,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
 
 
 def test_a_full_disk_at_close_does_not_lose_the_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     reference = Reference(backend.store([make_entry("numbat 3 under lantern 5")]))
     backend.search(QUERY)
 

@@ -21,7 +21,6 @@ from agentformer.index.vectors import IndexOptions, follower, training
 from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.training import Interrupted
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import Reference, make_entry
 from agentformer.testing.changing import Changing
 from agentformer.testing.embedding import Pending
@@ -36,7 +35,7 @@ TIMEOUT = 60.0  # seconds, after which a test fails instead of hanging
 
 
 def index_of(backend: FaissMemoryBackend) -> Any:
-    return backend._indexes.search.vectors
+    return backend._open().vectors
 
 
 def settle(backend: FaissMemoryBackend) -> dict[str, Any]:
@@ -67,7 +66,7 @@ class TestTrained(Scopes, Searching):
     test_reading_does_not_change_decay = None
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return Settled(folder, embedder, Indexes, FaissOptions(index=PLAN))
+        return Settled(folder, embedder, FaissOptions(index=PLAN))
 
 
 @pytest.mark.slow
@@ -75,7 +74,7 @@ class TestSwitching(Changing, Pending):
     """Trainings begin and end at any moment of the suite."""
 
     def open(self, folder: Path, embedder: Embedder) -> FaissMemoryBackend:
-        return FaissMemoryBackend(folder, embedder, Indexes, FaissOptions(index=PLAN))
+        return FaissMemoryBackend(folder, embedder, FaissOptions(index=PLAN))
 
 
 def entries(count: int, first: int = 0) -> list[MemoryEntry]:
@@ -84,7 +83,7 @@ def entries(count: int, first: int = 0) -> list[MemoryEntry]:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     yield made
     made.close()
 
@@ -93,10 +92,10 @@ QUERY = Query("numbat 3 under lantern 5", limit=12, mode="dense")
 
 
 def test_status_counts_the_rows_in_the_records_before_an_older_snapshot_is_opened(tmp_path: Path) -> None:
-    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder(), Indexes)) as first:
+    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder())) as first:
         first.store(entries(3))
         first.search(QUERY)
-    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder(), Indexes)) as second:
+    with closing(FaissMemoryBackend(tmp_path / "m", HashingEmbedder())) as second:
         second.store(entries(4))  # the snapshot has three rows
         status = second.status()
         assert (status["index"]["rows"], status["windows"], status["index"]["in_memory"]) == (7, 7, False)
@@ -116,7 +115,7 @@ def test_status_describes_the_index(backend: FaissMemoryBackend, tmp_path: Path)
         trained["recall"] == 1.0 and trained["probes"] == trained["lists"] > 1 and trained["memory_bytes"] > 303 * 256
     )
     backend.close()
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
     told = again.status()["index"]
     again.close()
     assert told["stage"] == "inverted" and not told["in_memory"] and told["trained_at"] == trained["trained_at"]
@@ -151,7 +150,6 @@ def test_searches_and_changes_go_on_during_the_switch(tmp_path: Path) -> None:
     backend = FaissMemoryBackend(
         tmp_path,
         HashingEmbedder(),
-        Indexes,
         FaissOptions(index=IndexOptions(train_at=60, exact_rows=2, target_recall=1.0, train_after=0)),
     )
     kept = backend.store(entries(50))
@@ -185,7 +183,7 @@ def test_a_failed_training_leaves_exact_search_and_is_logged_once(
 
     monkeypatch.setattr("agentformer.index.vectors.index.train_ivf", fail)
     monkeypatch.setattr(training, "_FAILED_SECONDS", 0.0)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     with caplog.at_level(logging.WARNING, "agentformer"):
         for _ in range(3):
@@ -220,13 +218,11 @@ def test_while_another_process_trains_searches_stay_exact(tmp_path: Path, backen
 
 
 def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    one = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(one.store(entries(30)))
     one.search(QUERY)
     trained = settle(one)["trained_at"]
-    other = FaissMemoryBackend(
-        tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN)
-    )  # the first one is still open
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))  # the first one is still open
     monkeypatch.setattr(follower.VectorIndex, "train", None)
     reference.check_dense(QUERY, other.search(QUERY))
     assert other.status()["index"]["trained_at"] == trained
@@ -235,7 +231,7 @@ def test_the_next_start_finds_the_trained_index(tmp_path: Path, monkeypatch: pyt
 
 
 def test_an_entry_removed_during_a_training_is_in_no_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     backend.store(entries(30))
     backend.store([make_entry("hers", user_id="x")])
     written: list[bool] = []
@@ -267,7 +263,7 @@ def test_an_entry_stored_between_reading_the_rows_and_training_is_found(
         build(*rest)
 
     monkeypatch.setattr(follower.VectorIndex, "train", late)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     kept = backend.store(entries(30))
     backend.search(QUERY)
     assert begun.wait(TIMEOUT)
@@ -279,7 +275,7 @@ def test_an_entry_stored_between_reading_the_rows_and_training_is_found(
     assert settle(backend)["stage"] == "inverted"
     reference.check_dense(question, backend.search(question))
     backend.close()
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference.check_dense(question, again.search(question))
     again.close()
 
@@ -288,7 +284,6 @@ def test_a_single_search_starts_no_training_and_reindexing_runs_one(tmp_path: Pa
     backend = FaissMemoryBackend(
         tmp_path,
         HashingEmbedder(),
-        Indexes,
         FaissOptions(index=IndexOptions(train_at=4, exact_rows=2, train_after=3600)),
     )
     reference = Reference(backend.store(entries(30)))
@@ -313,29 +308,34 @@ def test_closing_stops_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         raise Interrupted
 
     monkeypatch.setattr("agentformer.index.vectors.index.train_ivf", slow)
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(30)))
     backend.search(QUERY)
     assert begun.wait(TIMEOUT)
     backend.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "agentformer-index"]
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
     reference.check_dense(QUERY, again.search(QUERY))
     again.close()
 
 
-IMPORTS = ("agentformer.memory.backends.faiss.indexes", "faiss", "tantivy")
+IMPORTS = (
+    "agentformer.index.vectors.follower",
+    "agentformer.index.words",
+    "agentformer.search.hybrid",
+    "faiss",
+    "tantivy",
+)
 CHILD = """
 import os, signal, sys, time
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.types import Query
 
 options = FaissOptions(index=IndexOptions(4, 2, 1.0, 0.0))
-backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), Indexes, options)
+backend = FaissMemoryBackend(Path(folder), HashingEmbedder(), options)
 def kill(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
 if moment == "train":
@@ -363,7 +363,7 @@ time.sleep(60)
 @pytest.mark.fault
 @pytest.mark.parametrize("moment", ["index", "exit", *(["train", "description", "switch"] if LONG else [])])
 def test_a_store_killed_during_a_training_answers_exactly(tmp_path: Path, moment: str) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference = Reference(backend.store(entries(400)))
     backend.close()
     assert (tmp_path / snapshots.INDEX_FILE).exists()  # of the exact stage
@@ -371,7 +371,7 @@ def test_a_store_killed_during_a_training_answers_exactly(tmp_path: Path, moment
     child = start(code, IMPORTS, cwd=tmp_path, env=os.environ, stderr=subprocess.PIPE)
     assert child.communicate(timeout=TIMEOUT) == ("", "")
     assert child.returncode == (0 if moment == "exit" else -signal.SIGKILL)
-    again = Settled(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=PLAN))
+    again = Settled(tmp_path, HashingEmbedder(), FaissOptions(index=PLAN))
     reference.check_dense(QUERY, again.search(QUERY))
     assert settle(again)["stage"] == "inverted"
     again.close()

@@ -19,7 +19,6 @@ from agentformer.index.vectors.index import ReadWriteLock
 from agentformer.index.vectors.training import list_count, positions_of
 from agentformer.index.vectors.tuning import _ladder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import Query
 
@@ -127,7 +126,7 @@ def test_a_large_store_saves_a_snapshot_only_after_enough_changes(
     monkeypatch.setattr(follower, "_SMALL", 20)
 
     def saved_after(count: int) -> int:
-        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(16), Indexes)
+        backend = FaissMemoryBackend(tmp_path, HashingEmbedder(16))
         backend.store([make_entry(f"a numbat under lantern {n} of {count}") for n in range(count)])
         backend.search(Query("numbat", mode="dense"))
         backend.close()

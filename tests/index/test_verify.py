@@ -11,7 +11,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.types import Check, EmbeddingSpace
 
@@ -26,13 +25,13 @@ class Away(HashingEmbedder):
 
 def windows(folder: Path) -> Check:
     """Return the result of the check of the windows while the embedder is away."""
-    with closing(FaissMemoryBackend(folder, Away(), Indexes)) as backend:
+    with closing(FaissMemoryBackend(folder, Away())) as backend:
         return next(check for check in backend.verify() if check.name == "windows")
 
 
 @pytest.mark.parametrize("context", ["", "Handbook"])
 def test_texts_with_a_context_line_are_not_compared_without_the_embedder(tmp_path: Path, context: str) -> None:
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as backend:
         backend.store([make_entry("The heron waits.", context=context), make_entry("The otter swims.")])
     check = windows(tmp_path)
     assert (check.looked_at, check.found) == (2, 0)
@@ -41,7 +40,7 @@ def test_texts_with_a_context_line_are_not_compared_without_the_embedder(tmp_pat
 
 
 def test_a_vector_of_another_text_is_found_without_the_embedder(tmp_path: Path) -> None:
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as backend:
         (entry, _) = backend.store([make_entry("The heron waits."), make_entry("The otter swims.")])
     with closing(sqlite3.connect(tmp_path / "memory.sqlite3")) as connection, connection:
         connection.execute("UPDATE windows SET checksum = NULL, vector = (SELECT max(id) FROM vectors)")

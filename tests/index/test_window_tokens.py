@@ -11,7 +11,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.index.embedding.windows import WindowCutter
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.settings import Settings
 from agentformer.testing import CountingEmbedder, make_entry
 from agentformer.types import Query, Scope
@@ -43,7 +42,7 @@ def test_a_window_is_never_longer_than_the_model_reads() -> None:
 
 def opened(folder: Path, window_tokens: int, embedder: CountingEmbedder | None = None) -> FaissMemoryBackend:
     settings = Settings(index_dir=folder, window_tokens=window_tokens)
-    return FaissMemoryBackend.from_settings(settings, embedder or CountingEmbedder(), Indexes)
+    return FaissMemoryBackend.from_settings(settings, embedder or CountingEmbedder())
 
 
 def test_a_store_may_hold_windows_of_several_sizes_and_is_whole(tmp_path: Path) -> None:

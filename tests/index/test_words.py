@@ -16,7 +16,6 @@ from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import ANALYSIS, schema
 from agentformer.index.words.writer import read_manifest, store_error, write_manifest
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.records.sqlite import scopes
 from agentformer.testing import make_entry
@@ -27,7 +26,7 @@ SEGMENTS = (".idx", ".pos", ".term", ".store", ".fast", ".fieldnorm", "meta.json
 
 
 def open_store(folder: Path) -> FaissMemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder())
 
 
 def found(backend: FaissMemoryBackend, word: str) -> list[str]:

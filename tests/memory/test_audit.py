@@ -13,7 +13,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.audit import AuditReport, audit, merge_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.contradictions import block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates
 from agentformer.testing import make_entry
@@ -28,7 +27,7 @@ TEA = "Aino prefers green tea in the morning."
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield backend
     backend.close()
 

@@ -17,7 +17,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, LanguageModelUnavailable, StoreError
 from agentformer.memory import memory_cleaner
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, select_groups
 from agentformer.memory.summaries.summarizer import PROMPT_VERSION, Summarizer
 from agentformer.records.entry_json import entry_to_json
@@ -65,7 +64,7 @@ class Writer:
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield backend
     backend.close()
 
@@ -476,14 +475,13 @@ import os, signal, sys
 from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer
 class Killer:
     def complete(self, messages, **options):
         os.kill(os.getpid(), signal.SIGKILL)
 embedder = HashingEmbedder()
-backend = FaissMemoryBackend(Path(sys.argv[1]), embedder, Indexes)
+backend = FaissMemoryBackend(Path(sys.argv[1]), embedder)
 model = Killer() if sys.argv[2] == "die" else None
 cleaner = MemoryCleaner(
     backend,

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.context import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.context.builder import ContextBuilder
 from agentformer.memory.validation import without_recalled
@@ -539,7 +538,7 @@ def test_a_context_is_never_over_budget(
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    opened = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    opened = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield opened
     opened.close()
 
@@ -574,7 +573,7 @@ def test_facts_come_before_the_chatter_of_another_session(
     tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:
     embedder: Embedder = HashingEmbedder() if kind == "hashing" else request.getfixturevalue("minilm")
-    opened = FaissMemoryBackend(tmp_path, embedder, Indexes)
+    opened = FaissMemoryBackend(tmp_path, embedder)
     try:
         opened.store(
             [message(n, CHATTER[n % 6] + f" ({n})" + " So it goes." * 4, session_id="other") for n in range(12)]

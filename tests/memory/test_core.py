@@ -11,7 +11,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.hierarchical import CoreMemory
 from agentformer.testing import make_entry
 
@@ -22,7 +21,7 @@ def words(text: str) -> int:
 
 @pytest.fixture
 def core(tmp_path: Path) -> CoreMemory:
-    return CoreMemory(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes), words, block_tokens=10)
+    return CoreMemory(FaissMemoryBackend(tmp_path, HashingEmbedder()), words, block_tokens=10)
 
 
 def test_a_block_grows_by_lines_and_keeps_its_former_versions(core: CoreMemory) -> None:
@@ -109,9 +108,7 @@ def test_a_wrong_argument_is_named(core: CoreMemory, field: str, call: Callable[
 
 
 def test_of_many_editors_none_overwrites_another(tmp_path: Path) -> None:
-    cores = [
-        CoreMemory(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes), words, block_tokens=1000) for _ in range(2)
-    ]
+    cores = [CoreMemory(FaissMemoryBackend(tmp_path, HashingEmbedder()), words, block_tokens=1000) for _ in range(2)]
 
     def edit(n: int) -> None:
         for i in range(5):

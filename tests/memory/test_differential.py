@@ -26,7 +26,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.testing import Reference, admits
 from agentformer.types import UNSEARCHED_KINDS, Decay, Hits, MemoryBackend, Query, Scope
@@ -42,14 +41,14 @@ SEED = int(os.environ.get("FAULTS_OPERATIONS_SEED", random.randrange(10**6) if O
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-FORK.set_forkserver_preload(["agentformer.memory.backends.faiss.indexes", "faiss", "hypothesis", "pytest"])
+FORK.set_forkserver_preload(["agentformer.index.words", "agentformer.search.hybrid", "faiss", "hypothesis", "pytest"])
 CLOSE = ("close", (), {})
 Open = Callable[[Path], MemoryBackend]
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
 def faiss(folder: Path) -> MemoryBackend:
-    return FaissMemoryBackend(folder, HashingEmbedder(), Indexes)
+    return FaissMemoryBackend(folder, HashingEmbedder())
 
 
 def serve(opened: Open, folder: Path, pipe: Connection) -> None:

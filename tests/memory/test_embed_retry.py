@@ -16,7 +16,6 @@ import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.background import EmbedRetry
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Matrix, Scope
@@ -33,7 +32,7 @@ def wait_for(what: object, seconds: float = 30.0) -> bool:
 
 def test_an_embedder_that_comes_back_gets_what_waited(tmp_path: Path) -> None:
     embedder = FlakyEmbedder(down=True)
-    backend = FaissMemoryBackend(tmp_path, embedder, Indexes)
+    backend = FaissMemoryBackend(tmp_path, embedder)
     worker = EmbedRetry(backend, 0.02)
     worker.start()
     backend.store([make_entry(f"stoat {n}") for n in range(5)])
@@ -46,7 +45,7 @@ def test_an_embedder_that_comes_back_gets_what_waited(tmp_path: Path) -> None:
 
 
 def test_nothing_runs_where_it_is_switched_off(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True), Indexes)
+    backend = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True))
     before = threading.active_count()
     worker = EmbedRetry(backend, 0)
     worker.start()
@@ -84,11 +83,11 @@ class Slow(HashingEmbedder):
 
 @pytest.mark.slow
 def test_many_that_catch_up_at_once_embed_each_text_once(tmp_path: Path) -> None:
-    down = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True), Indexes)
+    down = FaissMemoryBackend(tmp_path, FlakyEmbedder(down=True))
     down.store([make_entry(f"stoat {n}") for n in range(100)])
     down.close()
     embedder = Slow()
-    backends = [FaissMemoryBackend(tmp_path, embedder, Indexes) for _ in range(4)]
+    backends = [FaissMemoryBackend(tmp_path, embedder) for _ in range(4)]
     left: list[int] = []
     threads = [threading.Thread(target=lambda b=backend: left.append(b.embed_pending())) for backend in backends]
     for thread in threads:

@@ -17,7 +17,6 @@ import pytest
 import agentformer
 from agentformer.errors import InvalidInput, LanguageModelUnavailable, NotFound, PromptTooLong
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import fields
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, Scope
@@ -31,7 +30,7 @@ TURKU, DOG = "I live in Turku", "I have a dog called Rex"
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[MemoryBackend]:
-    opened = FaissMemoryBackend(tmp_path, EMBEDDER, Indexes)
+    opened = FaissMemoryBackend(tmp_path, EMBEDDER)
     yield opened
     opened.close()
 

@@ -11,7 +11,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, InvalidInput, NotFound
 from agentformer.factory import connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route, load_settings, parse_routes
 from agentformer.testing import make_entry
@@ -22,9 +21,7 @@ _DAY = datetime(2026, 3, 1, tzinfo=UTC)
 
 @pytest.fixture
 def parts(tmp_path: Path) -> dict[str, FaissMemoryBackend]:
-    return {
-        name: FaissMemoryBackend(tmp_path / name, HashingEmbedder(), Indexes) for name in ("main", "notes", "diary")
-    }
+    return {name: FaissMemoryBackend(tmp_path / name, HashingEmbedder()) for name in ("main", "notes", "diary")}
 
 
 @pytest.fixture

@@ -28,7 +28,6 @@ from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFoun
 from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.duplicates import is_duplicate
 from agentformer.testing import admits, by_words, make_entry
@@ -563,7 +562,7 @@ def run(opened: Callable[[Path], MemoryBackend], examples: int, *, around: bool 
 
 
 def test_faiss_does_what_the_model_does() -> None:
-    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder(), Indexes), 20 if LONG else 4, around=True)
+    run(lambda folder: FaissMemoryBackend(folder, HashingEmbedder()), 20 if LONG else 4, around=True)
 
 
 def test_local_json_does_what_the_model_does() -> None:
@@ -580,6 +579,6 @@ def test_postgres_does_what_the_model_does(postgres_url: str) -> None:
 def test_cosmos_does_what_the_model_does(emulator: Emulator, tmp_path: Path) -> None:
     def opened(folder: Path) -> MemoryBackend:
         address = CosmosAddress(emulator.url, KEY, folder.name.replace("_", "-"), discover=False)
-        return CosmosMemoryBackend(tmp_path / uuid.uuid4().hex, HashingEmbedder(), Indexes, address)
+        return CosmosMemoryBackend(tmp_path / uuid.uuid4().hex, HashingEmbedder(), address)
 
     run(opened, 12, around=True)

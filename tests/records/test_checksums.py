@@ -16,7 +16,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import change_feed, meta
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
@@ -176,7 +175,7 @@ def test_a_row_without_a_checksum_gets_one_when_it_changes(database: Database) -
 
 
 def test_counts_and_archiving_do_not_break_checksums(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     one, other = backend.store([entry("one"), entry("other")])
     backend.store([entry("one")], unique=True)
     backend.touch([Use(one.id, AT, matches=2, reads=1)])
@@ -238,7 +237,7 @@ def test_a_changed_former_version_raises_store_damaged(database: Database) -> No
 
 
 def embedded(tmp_path: Path, *contents: str) -> FaissMemoryBackend:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     backend.store([entry(content) for content in contents])
     return backend
 
@@ -249,9 +248,7 @@ def damage_vector(backend: FaissMemoryBackend, number: int, data: object) -> Non
 
 def forget_rows(backend: FaissMemoryBackend) -> None:
     """Drop the rows that searches keep in memory, so that the next search reads them from the disk."""
-    search = backend._indexes._search
-    assert search is not None
-    search._rows = RankedRows()
+    backend._open().ranking._rows = RankedRows()
 
 
 @pytest.mark.parametrize("kind", ["bit", "shorter", "text", "null"])
@@ -291,7 +288,7 @@ def test_an_error_after_the_commit_does_not_fail_store(tmp_path: Path) -> None:
     data = bytearray((tmp_path / DATABASE_FILE).read_bytes())
     data[(root - 1) * 4096 : root * 4096] = bytes(4096)
     (tmp_path / DATABASE_FILE).write_bytes(data)
-    again = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    again = FaissMemoryBackend(tmp_path, HashingEmbedder())
     with pytest.raises(StoreDamaged):
         again.embed_pending()
     stored = again.store([entry("a quokka")])

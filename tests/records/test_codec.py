@@ -25,7 +25,6 @@ from agentformer.archive.format import entry_lines, read_entry_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.memory.backends.local_json.file_format import Record, file_text, parse_file
 from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records
@@ -212,7 +211,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("field", "wrong"), WRONG)
 def test_a_value_that_no_column_holds_is_refused(field: str, wrong: dict[str, Any], tmp_path: Path) -> None:
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
         with pytest.raises(InvalidInput) as refused:
             backend.store([make_entry(**{"content": "x", **wrong})])
         assert refused.value.field == field
@@ -220,7 +219,7 @@ def test_a_value_that_no_column_holds_is_refused(field: str, wrong: dict[str, An
 
 
 def test_numpy_numbers_are_stored_as_numbers(tmp_path: Path) -> None:
-    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64), Indexes)) as backend:
+    with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(64))) as backend:
         given = make_entry("x", source=at(np.int64(3), np.uint8(0), 7.0), salience=np.float32(0.1), user_id=np.int32(4))
         backend.store([given, make_entry("y", salience=np.float16(1), derived_from=(Link("ä", "日本"),))])
         backend.update(given.id, {"content": "z"})

@@ -12,7 +12,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
@@ -302,7 +301,7 @@ def test_a_change_of_the_working_folder_does_not_move_the_store(
     for name in ("here", "there"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    backend = FaissMemoryBackend(Path("i"), HashingEmbedder(64), Indexes)
+    backend = FaissMemoryBackend(Path("i"), HashingEmbedder(64))
     backend.store([entry("a heron")])
     monkeypatch.chdir(tmp_path / "there")
     backend.store([entry("a heron again")])

@@ -11,7 +11,6 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records import duplicates, supersession
 from agentformer.records.database import Database
 from agentformer.records.integrity import checksums
@@ -39,7 +38,7 @@ def test_a_store_of_the_first_version_is_migrated(tmp_path: Path) -> None:
     connection.executescript(schema.MIGRATIONS[0] + _FIRST)
     connection.close()
 
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     (entry,) = backend.list(Scope())
     assert (entry.content, entry.metadata, entry.salience, entry.version) == ("the second text", {"a": 1}, 0.5, 2)
     assert (entry.match_count, entry.repeat_count, entry.category, entry.user_id, entry.archived_by) == (
@@ -114,12 +113,12 @@ def test_a_former_version_on_read_only_media_raises_store_error_with_advice(tmp_
 
 
 def test_a_negative_schema_number_is_reported_as_damage(tmp_path: Path) -> None:
-    FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes).close()
+    FaissMemoryBackend(tmp_path, HashingEmbedder()).close()
     connection = sqlite3.connect(tmp_path / DATABASE_FILE)
     connection.execute("PRAGMA user_version = -1")
     connection.close()
     with pytest.raises(StoreDamaged, match=r"the damaged schema number -1; .* run `agentformer doctor --repair`"):
-        FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+        FaissMemoryBackend(tmp_path, HashingEmbedder())
 
 
 def test_a_store_without_absent_documents_records_them_after_its_migration(tmp_path: Path) -> None:
@@ -128,7 +127,7 @@ def test_a_store_without_absent_documents_records_them_after_its_migration(tmp_p
         connection.executescript("INSERT INTO meta VALUES ('store_id', 'eighth', NULL); PRAGMA user_version = 8")
     document = make_entry("numbat.txt", kind="document", metadata={"sha256": "ab"})
     for absent in ([], [AbsentDocument(document.id, "ab")]):
-        with closing(FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)) as backend:
+        with closing(FaissMemoryBackend(tmp_path, HashingEmbedder())) as backend:
             assert list(backend.absent_documents()) == absent
             backend.store([document])
             backend.remove([document.id])
@@ -150,7 +149,7 @@ def test_entries_of_the_schema_before_validity_hold_always(tmp_path: Path) -> No
             schema._apply(connection, number)
         connection.executescript("PRAGMA user_version = 12")
         connection.commit()
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     (entry,) = backend.list(Scope())
     assert (entry.valid_from, entry.valid_to, entry.expires_at) == (None, None, None)
     assert [hit.entry.id for hit in backend.search(Query("second"))] == ["e1"]

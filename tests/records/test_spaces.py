@@ -14,7 +14,6 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError, SpaceMismatch
 from agentformer.memory.backends.faiss import stored_space
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.records.database import Database
 from agentformer.records.spaces import check_same_space, claim_space
 from agentformer.records.vectors import check_rows, put_vectors, text_hash, vector_ids
@@ -122,12 +121,12 @@ class Broken(CountingEmbedder):
 
 @pytest.mark.parametrize("row", [[np.nan] * 8, [np.inf] + [0] * 7, [0] * 8, [0.5] * 8])
 def test_invalid_vectors_leave_entries_pending_and_findable_by_words(tmp_path: Path, row: list[float]) -> None:
-    backend = FaissMemoryBackend(tmp_path, Broken(row), Indexes)
+    backend = FaissMemoryBackend(tmp_path, Broken(row))
     (entry,) = backend.store([make_entry("a numbat")])
     assert backend.pending(Scope()) == 1 and backend.status()["vectors"] == 0
     assert [hit.entry.id for hit in backend.search(Query("numbat", mode="lexical"))] == [entry.id]
     backend.close()
-    good = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
+    good = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
     assert good.embed_pending() == 0
     (hit,) = good.search(Query("a numbat", mode="dense"))
     assert abs((hit.dense_score or 0) - 1) < 1e-5
@@ -136,7 +135,7 @@ def test_invalid_vectors_leave_entries_pending_and_findable_by_words(tmp_path: P
 
 def test_the_space_of_a_store_can_be_read_without_an_embedder(tmp_path: Path) -> None:
     assert stored_space(tmp_path) is None
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
     assert stored_space(tmp_path) is None
     backend.store([make_entry("a")])
     backend.close()
@@ -144,10 +143,10 @@ def test_the_space_of_a_store_can_be_read_without_an_embedder(tmp_path: Path) ->
 
 
 def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
     backend.store([make_entry("a numbat")])
     backend.close()
-    other = FaissMemoryBackend(tmp_path, HashingEmbedder(16), Indexes)
+    other = FaissMemoryBackend(tmp_path, HashingEmbedder(16))
     with pytest.raises(SpaceMismatch, match="hashing:8"):
         other.store([make_entry("b")])
     with pytest.raises(SpaceMismatch, match="hashing:8"):
@@ -157,7 +156,7 @@ def test_a_store_of_one_dimension_refuses_another(tmp_path: Path) -> None:
 
 
 def test_removing_an_entry_removes_its_windows_and_vectors(tmp_path: Path) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(8))
     one, other = backend.store([make_entry("a numbat"), make_entry("a kakapo")])
     backend.remove([one.id])
     assert backend.status()["vectors"] == 1

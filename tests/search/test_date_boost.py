@@ -13,7 +13,6 @@ import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import entry_date_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search.boosts import QueryDates, date_boost, query_dates
 from agentformer.testing import make_entry
 from agentformer.text.analysis import analyze_query
@@ -29,7 +28,7 @@ NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)  # a Monday
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield backend
     backend.close()
 

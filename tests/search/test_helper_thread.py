@@ -14,7 +14,6 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import hybrid as search_module
 from agentformer.search.vector_search import HelperThread
 from agentformer.testing import make_entry
@@ -98,10 +97,10 @@ def test_words_count_though_their_index_is_discarded_while_the_question_is_embed
     class Embedder(HashingEmbedder):
         def embed_query(self, text: str) -> Vector:
             if "discard" in text:
-                backend._indexes.search.discard()
+                backend._delete_indexes()
             return super().embed_query(text)
 
-    backend = FaissMemoryBackend(tmp_path, Embedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, Embedder())
     backend.store([make_entry(f"numbat {n} under lantern") for n in range(20)])
     backend.search(Query("numbat"))
     for text in ("numbat 7", "discard the numbat 7"):
@@ -116,13 +115,13 @@ def test_a_search_finds_the_same_with_and_without_help(tmp_path: Path, monkeypat
     start = HelperThread.start
     monkeypatch.setattr(HelperThread, "start", lambda self, task: asked.append(1) or start(self, task))
     queries = [Query(f"numbat {n} under lantern {n + 2}", limit=8) for n in range(5)]
-    with_help = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    with_help = FaissMemoryBackend(tmp_path, HashingEmbedder())
     with_help.store([make_entry(f"numbat {n % 7} under lantern {n % 11} in room {n}") for n in range(60)])
     with_help.search(queries[0])  # which brings the vectors into memory
     found = [with_help.search(query) for query in queries]
     assert len(asked) >= len(queries)
     with_help.close()
     monkeypatch.setattr(search_module, "_THREAD_WINDOWS", 1_000)
-    alone = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    alone = FaissMemoryBackend(tmp_path, HashingEmbedder())
     assert [list(alone.search(query)) for query in queries] == [list(hits) for hits in found]
     alone.close()

@@ -90,7 +90,7 @@ def test_an_index_that_is_made_anew_finds_the_same(af: AgentFormer) -> None:
     talk(af)
     before = [found(af, text) for text in ("ketch", "slugs", "garden", "weeks")]
     assert not [check for check in af.verify() if check.found]
-    af.backend._indexes.search.renew(words=True)
+    af.backend._open().words.discard()
     assert [found(af, text) for text in ("ketch", "slugs", "garden", "weeks")] == before
 
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search.relevance import is_typo, relevant_hits
 from agentformer.types import Hit, Hits, MemoryEntry, Query, Scope, Source
 from bench import precision
@@ -159,7 +158,7 @@ def test_what_is_a_slip_and_what_another_word() -> None:
 def test_what_answers_passes_in_every_language(
     tmp_path: Path, query: str, texts: list[str], expected: list[int], mode: str
 ) -> None:
-    backend = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    backend = FaissMemoryBackend(tmp_path, HashingEmbedder())
     try:
         backend.store([MemoryEntry(id=str(n), content=text) for n, text in enumerate(texts)])
         hits = backend.search(Query(query, limit=30, mode=mode))  # type: ignore[arg-type]
@@ -202,7 +201,7 @@ SHORT = [
 def searched(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Hits]]:
     """Search one of the memories that hold an answer of `SHORT` among unrelated facts. Its id ends with 5."""
     embedder = request.getfixturevalue("minilm") if request.param == "minilm" else HashingEmbedder()
-    backend = FaissMemoryBackend(tmp_path_factory.mktemp(request.param), embedder, Indexes)
+    backend = FaissMemoryBackend(tmp_path_factory.mktemp(request.param), embedder)
     for n, (language, _, answer) in enumerate(SHORT):
         facts = UNRELATED[language].split("|")
         texts = enumerate([*facts[:5], answer, *facts[5:]])

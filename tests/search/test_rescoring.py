@@ -13,7 +13,6 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.words.query import View, WordHits
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import vector_search
 from agentformer.search.row_cache import RankedRows
 from agentformer.search.vector_search import exact_scores, rescore
@@ -27,7 +26,7 @@ ASKED = "numbat 3 under lantern 5"
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
     plan = IndexOptions(train_at=4, exact_rows=2, target_recall=1.0, train_after=0)
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes, FaissOptions(index=plan))
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), FaissOptions(index=plan))
     made.store([make_entry(text) for text in TEXTS])
     made.embed_pending()
     yield made

@@ -10,7 +10,6 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.search import row_cache
 from agentformer.search.row_cache import CachedRows, CachedVectors, RankedRows
 from agentformer.testing import make_entry
@@ -19,7 +18,7 @@ from agentformer.types import Query
 
 @pytest.fixture
 def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
-    made = FaissMemoryBackend(tmp_path, HashingEmbedder(), Indexes)
+    made = FaissMemoryBackend(tmp_path, HashingEmbedder())
     yield made
     made.close()
 
@@ -127,7 +126,7 @@ def test_searches_beside_changes_equal_searches_without_memory(backend: FaissMem
     entries = backend.store(
         [make_entry(f"note {n} about lantern {n % 5}", kind="message", session_id="s") for n in range(40)]
     )
-    search = backend._indexes.search
+    search = backend._open().ranking
     for n in range(12):
         backend.update(entries[n].id, {"content": f"changed note {n} about a lantern {n % 3}?"})
         warm = backend.search(Query("which lantern was changed?", limit=20))

@@ -19,7 +19,6 @@ from tokenizers import Tokenizer
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.faiss.indexes import Indexes
 from agentformer.testing import make_entry
 from agentformer.text import splitting
 from agentformer.text.splitting import split, stated, windows
@@ -304,7 +303,7 @@ def test_a_fact_in_the_last_sentence_of_a_full_chunk_is_found_by_vectors_alone(
     chunk = _chunk(minilm, "kitchen", FACT)
     distractors = [_chunk(minilm, topic) for topic in ("garden", "ships", "accounts")]
     assert 480 <= len(minilm.token_spans(chunk)) <= 500
-    backend = FaissMemoryBackend(tmp_path, minilm, Indexes)
+    backend = FaissMemoryBackend(tmp_path, minilm)
     backend.store([make_entry(text, kind="chunk") for text in (*distractors, chunk)])
     first, second = backend.search(Query(QUESTION, limit=2, mode="dense"))
     backend.close()

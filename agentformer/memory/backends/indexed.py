@@ -1,13 +1,13 @@
-"""The methods of `MemoryBackend` for backends with a database of records and with indexes. Each call that writes is one
-transaction of the records. A subclass opens the database and the indexes."""
+"""The methods of `MemoryBackend` that all backends with a database of records share. Each call that writes is one
+transaction of the records."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from agentformer.errors import NotFound
 from agentformer.memory.backends import check_version, with_changes, with_times
@@ -17,31 +17,24 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
 from agentformer.records.entries import Histories, check_histories, insert_histories, versions_of
 from agentformer.records.entry_json import check_settable
-from agentformer.rerankers import Reranking
 from agentformer.types import (
     AbsentDocument,
-    Check,
     Connection,
-    Embedder,
     EmbeddingSpace,
-    Hits,
     MemoryEntry,
     MemorySnapshot,
-    Query,
     RecordStore,
-    Reembedding,
     Scope,
     SpaceState,
     Statement,
     StoreCheck,
-    StoredVector,
     Use,
     Waiting,
     common,
 )
 
 if TYPE_CHECKING:
-    from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded, VectorImport
+    from agentformer.index.embedding.queue import EmbeddedEntries, EmbeddingQueue, NotEmbedded
     from agentformer.index.embedding.windows import Progress
 
 # The numbers of rows that a status shows.
@@ -55,34 +48,132 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Searcher(Protocol):
-    """An object that runs the searches of a backend, such as a `RankedSearch`."""
+class IndexedBackend:
+    """A `MemoryBackend` over `database`, whose entries are embedded before the transaction that stores them. A subclass
+    opens the database and has the search. Its method `_embedding` opens the indexes."""
 
-    def search(self, query: Query) -> Hits: ...
+    def __init__(self, database: RecordStore) -> None:
+        self._database = database
 
+    def _embedding(self) -> EmbeddingQueue:
+        """Open the indexes at the first call, and return the queue of entries without vectors. Each method calls this
+        before its first change of the records."""
+        raise NotImplementedError
 
-class BackendIndexes(Protocol):
-    """The interface of the indexes of a backend: search, embedding, migration, import and verification."""
+    def _migration_lock(self) -> AbstractContextManager[None]:
+        """Return the lock that a process holds while it runs `reembed` or abandons an unfinished `reembed`. Entering
+        the lock raises `Conflict` while another process holds the lock."""
+        raise NotImplementedError
 
-    imported: VectorImport
+    def store(
+        self,
+        entries: Sequence[MemoryEntry],
+        *,
+        replacing: Sequence[Scope | Sequence[str]] = (),
+        unique: bool = False,
+        former: Histories | None = None,
+        progress: Progress | None = None,
+        check: StoreCheck | None = None,
+    ) -> list[MemoryEntry]:
+        """Store entries with their vectors, and return them; see `MemoryBackend.store`. If the embedder is unavailable,
+        the entries are stored without vectors and queued for embedding."""
+        entries = [with_times(entry) for entry in entries]
+        histories = check_histories(entries, former, unique=unique)
+        embedded = self._embed(entries, progress)
+        with self._changing() as connection:
+            if check is not None:
+                check(partial(records.ids, connection))
+            replaced: set[int] = set()
+            for what in replacing:
+                replaced.update(records.with_parts(connection, records.numbers(connection, what)))
+            inserted = stored = entries
+            if unique:
+                replaced = consolidation.with_summaries(connection, sorted(replaced))
+                nums, inserted, stored = records.insert_unique(connection, entries, replaced)
+                embedded = _select(embedded, entries, inserted)
+            else:
+                nums = records.insert(connection, entries)
+                insert_histories(connection, nums, entries, histories)
+            meta.end_absence(connection, inserted)
+            self._embedding().commit(connection, nums, inserted, embedded)
+            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged texts are kept
+            stored = supersession.keep_valid(connection, stored)
+        self._embedding().follow_up(embedded)
+        return stored
 
-    @property
-    def search(self) -> Searcher: ...
+    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
+        """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
+        check_settable(changes)
+        while True:
+            former = next(iter(self.get([entry_id])), None)
+            if former is None:
+                raise NotFound(f"there is no entry {entry_id}")
+            check_version(former, expected_version)
+            embedded = self._embed([with_changes(former, changes)])
+            with self._changing() as connection:
+                current = next(iter(records.get(connection, [entry_id])), None)
+                if current is None or current.version != former.version:
+                    continue  # another caller changed the entry first: apply the changes to the new version
+                consolidation.check_free(connection, current, changes)
+                changes = supersession.checked_changes(connection, current, changes)
+                # not from `former`, because use counts and archiving change without a new version
+                updated = with_changes(current, changes)
+                nums = [records.replace(connection, updated)]
+                if supersession.is_moved(current, updated) or supersession.releases(updated):
+                    supersession.release(connection, [entry_id])
+                self._embedding().commit(connection, nums, [updated], embedded)
+            return updated
 
-    @property
-    def embedding(self) -> EmbeddingQueue: ...
+    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
+        """Remove entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
+        if isinstance(what, Scope):
+            what = dataclasses.replace(what, include_archived=True)
+        with self._changing() as connection:
+            if expected_version is not None and not isinstance(what, Scope):
+                for entry in records.get(connection, what):
+                    check_version(entry, expected_version)
+            nums = records.with_parts(connection, records.numbers(connection, what))
+            removed = consolidation.remove(connection, nums)
+            if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
+                self._note_removal(connection)
+        self._after_removal(removed)
+        return removed
 
-    def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding: ...
+    def consolidate(
+        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
+    ) -> MemoryEntry:
+        """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
+        summary = with_times(summary)
+        embedded = self._embed([summary])
+        with self._changing() as connection:
+            consolidation.archive(connection, summary, archive_ids, now(), versions or {})
+            nums = records.insert(connection, [summary])
+            self._embedding().commit(connection, nums, [summary], embedded)
+        return summary
 
-    def migration_lock(self) -> AbstractContextManager[None]: ...
+    def restore(self, summary_id: str) -> list[MemoryEntry]:
+        with self._changing() as connection:
+            return consolidation.restore(connection, summary_id, now())
 
-    def verify(self, *, repair: bool) -> Sequence[Check]: ...
+    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
+        explained in `EmbeddingQueue.catch_up`."""
+        if self._database.read_only and not refused:
+            return 0  # the result of a background attempt could not be stored
+        return self._embedding().catch_up(progress, refused=refused)
 
+    def abandon_reembedding(self) -> bool:
+        with self._migration_lock(), self._changing() as connection:
+            return spaces.abandon_move(connection)
 
-class StoredRecords:
-    """The methods of `MemoryBackend` that need only the records of a database, and no index."""
-
-    _database: RecordStore
+    def prune_spaces(self) -> int:
+        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
+        pruned, done = 0, False
+        while not done:
+            with self._changing() as connection:
+                count, done = spaces.prune_batch(connection)
+            pruned += count
+        return pruned
 
     def touch(self, uses: Sequence[Use]) -> None:
         """Add these uses to the use counts of the entries. Do nothing if the store cannot be written."""
@@ -140,148 +231,6 @@ class StoredRecords:
     def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
         return self._read(records.latest, scope, limit)
 
-    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
-        with self._database.reading() as connection:
-            return query(connection, *args, **options)
-
-
-class IndexedBackend(StoredRecords):
-    """A `MemoryBackend` with records and indexes. A subclass provides `_database`, which contains the records, and
-    `_indexes`, which has the embedding queue and the search."""
-
-    _reranking: Reranking | None = None
-
-    @property
-    def _indexes(self) -> BackendIndexes:
-        raise NotImplementedError
-
-    def store(
-        self,
-        entries: Sequence[MemoryEntry],
-        *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        unique: bool = False,
-        former: Histories | None = None,
-        progress: Progress | None = None,
-        check: StoreCheck | None = None,
-    ) -> list[MemoryEntry]:
-        """Store entries with their vectors, and return them; see `MemoryBackend.store`. If the embedder is unavailable,
-        the entries are stored without vectors and queued for embedding."""
-        entries = [with_times(entry) for entry in entries]
-        histories = check_histories(entries, former, unique=unique)
-        embedded = self._embed(entries, progress)
-        with self._changing() as connection:
-            if check is not None:
-                check(partial(records.ids, connection))
-            replaced: set[int] = set()
-            for what in replacing:
-                replaced.update(records.with_parts(connection, records.numbers(connection, what)))
-            inserted = stored = entries
-            if unique:
-                replaced = consolidation.with_summaries(connection, sorted(replaced))
-                nums, inserted, stored = records.insert_unique(connection, entries, replaced)
-                embedded = _select(embedded, entries, inserted)
-            else:
-                nums = records.insert(connection, entries)
-                insert_histories(connection, nums, entries, histories)
-            meta.end_absence(connection, inserted)
-            self._indexes.embedding.commit(connection, nums, inserted, embedded)
-            consolidation.remove(connection, sorted(replaced))  # removed last: vectors of unchanged texts are kept
-            stored = supersession.keep_valid(connection, stored)
-        self._indexes.embedding.follow_up(embedded)
-        return stored
-
-    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
-        check_settable(changes)
-        while True:
-            former = next(iter(self.get([entry_id])), None)
-            if former is None:
-                raise NotFound(f"there is no entry {entry_id}")
-            check_version(former, expected_version)
-            embedded = self._embed([with_changes(former, changes)])
-            with self._changing() as connection:
-                current = next(iter(records.get(connection, [entry_id])), None)
-                if current is None or current.version != former.version:
-                    continue  # another caller changed the entry first: apply the changes to the new version
-                consolidation.check_free(connection, current, changes)
-                changes = supersession.checked_changes(connection, current, changes)
-                # not from `former`, because use counts and archiving change without a new version
-                updated = with_changes(current, changes)
-                nums = [records.replace(connection, updated)]
-                if supersession.is_moved(current, updated) or supersession.releases(updated):
-                    supersession.release(connection, [entry_id])
-                self._indexes.embedding.commit(connection, nums, [updated], embedded)
-            return updated
-
-    def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
-        """Remove entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
-        if isinstance(what, Scope):
-            what = dataclasses.replace(what, include_archived=True)
-        with self._changing() as connection:
-            if expected_version is not None and not isinstance(what, Scope):
-                for entry in records.get(connection, what):
-                    check_version(entry, expected_version)
-            nums = records.with_parts(connection, records.numbers(connection, what))
-            removed = consolidation.remove(connection, nums)
-            if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
-                self._note_removal(connection)
-        self._after_removal(removed)
-        return removed
-
-    def consolidate(
-        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
-    ) -> MemoryEntry:
-        """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
-        summary = with_times(summary)
-        embedded = self._embed([summary])
-        with self._changing() as connection:
-            consolidation.archive(connection, summary, archive_ids, now(), versions or {})
-            nums = records.insert(connection, [summary])
-            self._indexes.embedding.commit(connection, nums, [summary], embedded)
-        return summary
-
-    def restore(self, summary_id: str) -> list[MemoryEntry]:
-        with self._changing() as connection:
-            return consolidation.restore(connection, summary_id, now())
-
-    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
-        explained in `EmbeddingQueue.catch_up`."""
-        if self._database.read_only and not refused:
-            return 0  # the result of a background attempt could not be stored
-        return self._indexes.embedding.catch_up(progress, refused=refused)
-
-    def reembed(
-        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
-    ) -> Reembedding:
-        """Embed all entries again, and use the new vectors for searches; see `MemoryBackend.reembed`."""
-        return self._indexes.reembed(target, queries, progress)
-
-    def abandon_reembedding(self) -> bool:
-        with self._indexes.migration_lock(), self._changing() as connection:
-            return spaces.abandon_move(connection)
-
-    def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
-        pruned, done = 0, False
-        while not done:
-            with self._changing() as connection:
-                count, done = spaces.prune_batch(connection)
-            pruned += count
-        return pruned
-
-    def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        return self._indexes.verify(repair=repair)
-
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return self._indexes.imported.store(vectors)
-
-    def search(self, query: Query) -> Hits:
-        """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
-        search, reranking = self._indexes.search.search, self._reranking
-        return reranking.search(search, query) if reranking else search(query)
-
     def _note_removal(self, connection: Connection) -> None:
         """Record that the files of the indexes may contain the text of removed entries. These files must then be
         deleted, even if the process crashes before it has deleted them. `connection` is in the transaction that removes
@@ -291,14 +240,18 @@ class IndexedBackend(StoredRecords):
         """Delete the files that may still contain the text of removed entries. `removed` is their number."""
 
     def _changing(self) -> AbstractContextManager[Connection]:
-        """Return a context manager that yields a connection in a transaction, which may change the records. The search
-        must be open before the first change of the records (see `Indexes.search`), so it is opened here."""
-        _ = self._indexes.search
+        """Open the indexes, and return a context manager that yields a connection in a transaction, which may change
+        the records."""
+        self._embedding()
         return self._database.writing()
 
     def _embed(self, entries: Sequence[MemoryEntry], progress: Progress | None = None) -> EmbeddedEntries | NotEmbedded:
         check_texts(entries)
-        return self._indexes.embedding.try_embed(entries, progress)
+        return self._embedding().try_embed(entries, progress)
+
+    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
+        with self._database.reading() as connection:
+            return query(connection, *args, **options)
 
 
 def record_status(connection: Connection, space: tuple[int, EmbeddingSpace] | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from agentformer.memory.backends.cosmos_db.head import Heads
 from agentformer.memory.backends.cosmos_db.items import PARTITION_KEY, partition_of
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
-from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, OpenIndexes, search_options
+from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, search_options
 from agentformer.records import entries as records
 from agentformer.records.database import Database
 from agentformer.records.scopes import SEARCHED
@@ -80,7 +80,6 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         self,
         folder: Path,
         embedder: Embedder,
-        open_indexes: OpenIndexes,
         address: CosmosAddress,
         options: FaissOptions = DEFAULT_OPTIONS,
     ) -> None:
@@ -94,15 +93,15 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             return ReplicaDatabase(path, self._container, heads, searched=address.searched)
 
         try:
-            super().__init__(folder, embedder, open_indexes, options, open_copy)
+            super().__init__(folder, embedder, options, open_copy)
         except StoreDamaged as error:
             log.warning("The local copy %s is damaged and is read again from Cosmos DB: %s", folder, error)
             shutil.rmtree(folder, ignore_errors=True)
-            super().__init__(folder, embedder, open_indexes, options, open_copy)
+            super().__init__(folder, embedder, options, open_copy)
         self._server = ServerSearch(self._container, self._database, embedder) if address.searched else None
 
     @classmethod
-    def from_settings(cls, settings: Settings, embedder: Embedder, open_indexes: OpenIndexes) -> CosmosMemoryBackend:
+    def from_settings(cls, settings: Settings, embedder: Embedder) -> CosmosMemoryBackend:
         """Open the container of the settings. The local copy is in the folder `cosmos` of `Settings.index_dir`. Raises
         `InvalidInput` if the settings have no address or no key."""
         for name in ("cosmos_endpoint", "cosmos_key"):
@@ -122,7 +121,6 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         return cls(
             settings.index_dir / (SEARCHED_FOLDER if searched else CACHE_FOLDER),
             embedder,
-            open_indexes,
             address,
             search_options(settings),
         )

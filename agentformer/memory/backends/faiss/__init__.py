@@ -1,4 +1,4 @@
-"""The options of the backend `faiss` (`FaissOptions`), and functions that read the store in a folder without opening
+"""The options of the backend `faiss`, its open indexes, and functions that read the store in a folder without opening
 the backend."""
 
 from __future__ import annotations
@@ -7,8 +7,9 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from agentformer.index.files import ScratchFolder
 from agentformer.index.vectors import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
@@ -16,6 +17,12 @@ from agentformer.rerankers import Reranking
 from agentformer.search.fusion import FusionOptions
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Connection, EmbeddingSpace
+
+if TYPE_CHECKING:
+    from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
+    from agentformer.index.vectors.follower import VectorFollower
+    from agentformer.index.words import WordIndex
+    from agentformer.search.hybrid import RankedSearch
 
 T = TypeVar("T")
 
@@ -35,6 +42,18 @@ class FaissOptions:
 
 
 DEFAULT_OPTIONS = FaissOptions()
+
+
+class OpenIndexes(NamedTuple):
+    """The open indexes of a store, and the parts that use them."""
+
+    vectors: VectorFollower
+    words: WordIndex
+    ranking: RankedSearch
+    embedding: EmbeddingQueue
+    imported: VectorImport
+    seq: int  # the newest change of the records when the indexes were opened
+    scratch: ScratchFolder | None  # the folder of the indexes if the store cannot be written
 
 
 def present(folder: Path) -> bool:

@@ -55,10 +55,6 @@ class _NoVectors:
         """Embed nothing."""
 
 
-class _Indexes:
-    embedding = _NoVectors()
-
-
 class LocalJsonMemoryBackend(IndexedBackend):
     """A `MemoryBackend` with one JSON file for each namespace, so that people can read and edit the entries. It is made
     for up to a few thousand entries, because each write replaces the complete files of the changed namespaces, and each
@@ -71,10 +67,9 @@ class LocalJsonMemoryBackend(IndexedBackend):
     `status` include only the files that can be read.
     """
 
-    _database: FolderRecords
-
     def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
-        self._database = FolderRecords(folder)
+        self._database: FolderRecords = FolderRecords(folder)
+        super().__init__(self._database)
         self._words = Words()
         self._rrf_k = rrf_k
 
@@ -84,9 +79,8 @@ class LocalJsonMemoryBackend(IndexedBackend):
         stored."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
-    @property
-    def _indexes(self) -> Any:
-        return _Indexes
+    def _embedding(self) -> Any:
+        return _NoVectors()
 
     def store(
         self,

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from agentformer.errors import StoreFull
+from agentformer.index.embedding.queue import EmbeddingQueue
+from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends import with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
@@ -26,7 +28,7 @@ from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
-from agentformer.types import Embedder, MemoryEntry
+from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector
 
 __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
 
@@ -98,6 +100,7 @@ class PostgresMemoryBackend(IndexedBackend):
 
     def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
         self._database: PostgresDatabase = PostgresDatabase(url, options.schema, options.connections)
+        super().__init__(self._database)
         self._reranking = options.reranking
         self._closed = False
         self._opened = ServerIndexes(
@@ -108,10 +111,6 @@ class PostgresMemoryBackend(IndexedBackend):
             window_tokens=options.window_tokens,
             analyzers=options.analyzers,
         )
-
-    @property
-    def _indexes(self) -> ServerIndexes:
-        return self._opened
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
@@ -125,13 +124,36 @@ class PostgresMemoryBackend(IndexedBackend):
         with self._opened.prepared(entries):
             return _repeating(super().store)(entries, **options)
 
+    def _embedding(self) -> EmbeddingQueue:
+        return self._opened.embedding
+
+    def _migration_lock(self) -> AbstractContextManager[None]:
+        return self._opened.migration_lock()
+
+    @_repeating
+    def search(self, query: Query) -> Hits:
+        """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
+        search = self._opened.search.search
+        return self._reranking.search(search, query) if self._reranking else search(query)
+
     update = _repeating(IndexedBackend.update)
     remove = _repeating(IndexedBackend.remove)
     consolidate = _repeating(IndexedBackend.consolidate)
     restore = _repeating(IndexedBackend.restore)
     touch = _repeating(IndexedBackend.touch)
-    search = _repeating(IndexedBackend.search)
     _read = _repeating(IndexedBackend._read)
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        return self._opened.imported.store(vectors)
+
+    def reembed(
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
+    ) -> Reembedding:
+        """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`."""
+        return self._opened.reembed(target, queries, progress)
+
+    def verify(self, *, repair: bool = False) -> Sequence[Check]:
+        return self._opened.verify(repair=repair)
 
     def backup(self, folder: Path) -> None:
         """Write the records and vectors of this moment into `folder`, as a store that the backend `faiss` can open."""

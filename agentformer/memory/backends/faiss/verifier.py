@@ -1,25 +1,18 @@
-"""The indexes of the backend `faiss`: search, embedding, migration and verification in one folder. Importing this
-module imports the index libraries. Therefore the backend receives a function that opens `Indexes`, and calls this
-function only when an index is needed."""
+"""The verification and repair of a store of the backend `faiss`: `StoreVerifier` checks an open store, and
+`salvage_folder` recovers the rows of a database that cannot be opened."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, suppress
-from functools import partial
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
 
 from agentformer.errors import SpaceMismatch, StoreDamaged, StoreFull
 from agentformer.index.embedding.active import active_embedder
-from agentformer.index.embedding.migration import SpaceMigration, migration_lock
-from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport, queue_lock
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
-from agentformer.index.embedding.windows import Progress
-from agentformer.index.files import ScratchFolder, usable_index_folder
 from agentformer.index.verify import verify_snapshot, verify_words
-from agentformer.memory.backends.faiss import DATABASE_FILE, FaissOptions
+from agentformer.memory.backends.faiss import DATABASE_FILE, OpenIndexes
 from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
@@ -27,96 +20,9 @@ from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.search.local import HybridSearch
-from agentformer.types import Check, Embedder, Reembedding
+from agentformer.types import Check, Embedder
 
 _UNTOUCHED = "nothing more is repaired, because a part of the database file cannot be read"
-
-
-class Indexes:
-    """The indexes of one folder. Thread-safe. The hybrid search is opened when a method first needs it."""
-
-    def __init__(self, folder: Path, database: Database, embedder: Embedder, options: FaissOptions) -> None:
-        self._folder = folder
-        self._database = database
-        self._embedder = embedder
-        self._options = options
-        self._lock = threading.RLock()
-        self._search: HybridSearch | None = None
-        self._scratch: ScratchFolder | None = None  # the temporary index folder of a store that cannot be written
-        self._embedding = EmbeddingQueue(
-            partial(queue_lock, folder), database, embedder, window_tokens=options.window_tokens
-        )
-        self.imported = VectorImport(database, embedder)
-
-    @property
-    def search(self) -> HybridSearch:
-        """The hybrid search, which is opened at its first use. The caller must use this property before the first
-        change of the records, because `close` updates the indexes only if the records have changed since the search was
-        opened."""
-        with self._lock:
-            if self._search is None:
-                folder, options = self._folder, self._options
-                if self._database.read_only:
-                    self._scratch = ScratchFolder(folder)
-                    folder = self._scratch.folder
-                self._search = HybridSearch(
-                    folder,
-                    self._database,
-                    self._embedder,
-                    fanout=options.fanout,
-                    fusion=options.fusion,
-                    index_options=options.index,
-                    analyzers=options.analyzers,
-                )
-            return self._search
-
-    @property
-    def embedding(self) -> EmbeddingQueue:
-        """The queue of entries without vectors. Opens the search before the queue changes records (see `search`)."""
-        _ = self.search
-        return self._embedding
-
-    @property
-    def searching(self) -> bool:
-        """True if the search is open. A status report then uses the open vector index and does not read its files."""
-        return self._search is not None
-
-    def reembed(self, target: Embedder, queries: Sequence[str], progress: Progress | None) -> Reembedding:
-        """Embed all entries again with `target`, and use the new vectors; see `MemoryBackend.reembed`."""
-        _ = self.search
-        tokens = self._options.window_tokens
-        migration = SpaceMigration(self.migration_lock, self._database, self._embedder, target, window_tokens=tokens)
-        return migration.run(queries, progress)
-
-    def migration_lock(self) -> AbstractContextManager[None]:
-        """Return the lock that a process holds while it runs `reembed` or abandons an unfinished `reembed`. Entering
-        the lock raises `Conflict` while another process holds the lock."""
-        return migration_lock(self._folder)
-
-    def verify(self, *, repair: bool) -> Sequence[Check]:
-        """Compare the records with the indexes, and repair damage if `repair` is True; see `MemoryBackend.verify`."""
-        with usable_index_folder(self._folder, writable=not self._database.read_only) as folder:
-            return StoreVerifier(folder, self._database, self._embedder, self, repair=repair).run()
-
-    def close(self) -> None:
-        """Delete imported vectors that no entry uses, and save the vector index. Raises `OSError` or `StoreError` if
-        the files cannot be written."""
-        self.imported.drop_unused()
-        if self._search is None:
-            return  # nothing was changed or searched
-        if self._scratch is not None:
-            self._search.close()
-            return
-        if self._search.catches_up_soon():  # so that both indexes are up to date at the next start
-            self._search.refresh()
-        self._search.close()
-        self._search.vectors.save()
-
-    def discard_scratch(self) -> None:
-        """Delete the temporary index folder, which exists only if the store cannot be written."""
-        if self._scratch is not None:
-            self._scratch.close()
 
 
 class StoreVerifier:
@@ -124,8 +30,17 @@ class StoreVerifier:
     check finds is repaired before the next check, so that the next check sees the repaired store. Rows are repaired
     only if SQLite can read the complete file."""
 
-    def __init__(self, folder: Path, database: Database, embedder: Embedder, indexes: Indexes, *, repair: bool) -> None:
-        """`folder` contains the index files. Raises `StoreFull` if `repair` is True and the store cannot be written."""
+    def __init__(
+        self,
+        folder: Path,
+        database: Database,
+        embedder: Embedder,
+        open_indexes: Callable[[], OpenIndexes],
+        *,
+        repair: bool,
+    ) -> None:
+        """`folder` contains the index files, and `open_indexes` opens them for a repair. Raises `StoreFull` if `repair`
+        is True and the store cannot be written."""
         if repair and database.read_only:
             raise StoreFull(
                 f"{database.path} cannot be written, so nothing in it can be repaired; "
@@ -134,7 +49,7 @@ class StoreVerifier:
         self._folder = folder
         self._database = database
         self._embedder = embedder
-        self._indexes = indexes
+        self._open_indexes = open_indexes
         self._quarantine = Quarantine(database.path.parent)
         self._repair = repair
 
@@ -161,7 +76,7 @@ class StoreVerifier:
         windows = self._check_windows(damaged)
         if vectors.mended or windows.mended:
             with suppress(SpaceMismatch):
-                self._indexes.embedding.catch_up(refused=False)
+                self._open_indexes().embedding.catch_up(refused=False)
         index_files = self._check_index_files({*damaged, *windows.keys}, {row.num for row in vectors.keys})
         return [findings.to_check() for findings in (*results, vectors, windows, *index_files)]
 
@@ -209,7 +124,7 @@ class StoreVerifier:
         possible."""
         with self._database.replacing():
             recovered = recover_file(self._database.path, self._quarantine)
-        self._indexes.search.renew(words=True, vectors=True)
+        self._renew(words=True, vectors=True)
         recovered.add_to(findings)
 
     def _check_windows(self, damaged: set[int]) -> Findings:
@@ -231,9 +146,19 @@ class StoreVerifier:
             self._discard_index(snapshot, vectors=True)
         return [words, snapshot]
 
+    def _renew(self, *, words: bool = False, vectors: bool = False) -> None:
+        """Delete the word index, the vector index or both, on disk and in memory. The next search rebuilds a deleted
+        index. Raises `OSError` if a file cannot be deleted."""
+        indexes = self._open_indexes()
+        if words:
+            indexes.words.discard()
+        if vectors:
+            indexes.vectors.unload()
+            indexes.vectors.discard()
+
     def _discard_index(self, findings: Findings, *, words: bool = False, vectors: bool = False) -> None:
         try:
-            self._indexes.search.renew(words=words, vectors=vectors)
+            self._renew(words=words, vectors=vectors)
             findings.mark_repaired(findings.found, "the index is deleted, and the next search rebuilds it")
         except OSError as error:
             findings.advice = (
