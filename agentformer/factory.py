@@ -402,7 +402,7 @@ def load_shared_modules(settings: Settings) -> None:
 
         from agentformer.index import words  # noqa: F401
         from agentformer.index.vectors import follower  # noqa: F401
-        from agentformer.search import hybrid  # noqa: F401
+        from agentformer.search import pipeline  # noqa: F401
     if settings.embedder.partition(":")[0] in ("auto", "minilm", "multilingual", "sbert"):
         with suppress(Exception):
             from agentformer.embedders.sbert.openvino import import_openvino

@@ -37,7 +37,7 @@ SERVE = (
     "agentformer.rag.answer.answerer",
     "agentformer.readers.plain",
     "agentformer.rerankers",
-    "agentformer.search.hybrid",
+    "agentformer.search.pipeline",
     "agentformer.search.newest_facts",
     "agentformer.search.relevance",
     "agentformer.text.prompt_quoting",

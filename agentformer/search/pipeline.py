@@ -1,28 +1,424 @@
-"""The search pipeline: the named steps from the hits of a store to the final order.
+"""The search pipeline: the steps from a query to the final order of its hits.
 
-A store searches words and vectors, and fuses and boosts what they find; the votes of each hit show these ranked lists
-(`search.hybrid`). The steps of this module finish the order. There is one list of steps for each purpose:
+`Pipeline.search` runs the first steps, in the indexes of one store:
+
+1. analysis: the terms and dates of the query (`text.analysis`), and the entries in its scope (`ScopeSide`)
+2. words (`WordSide`) and vectors (`search.vector_search`), at the same time
+3. weight of the vectors (`search.weights`)
+4. fusion of the two lists (`search.fusion`)
+5. boosts by document, title, code and date (`search.boosts`)
+6. statements before questions (`search.statements`)
+7. hits: the entries with their scores, spans and votes
+
+Both indexes receive a mask of the entries in the scope, so that entries outside the scope do not displace entries of
+the scope from a limited list.
+
+The last steps depend on the purpose, and a caller gives their list to `search.steps.run`:
 
 - `for_search`: salience, relevance or noise floor, newest facts, least score, limit.
 - `for_answer`: salience, usable (without messages that only ask), newest facts, limit.
 - `for_context`: room, salience, relevance, newest facts.
-
-`search.steps.run` applies the steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+import itertools
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+
+from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
+from agentformer.index.entry_properties import Derived
+from agentformer.index.property_threads import DerivedRenewal
+from agentformer.index.scope_masks import ScopeMask
+from agentformer.index.vectors.index import VectorHits
+from agentformer.index.words.query import WordHits
+from agentformer.records import change_feed
+from agentformer.records import entries as records
+from agentformer.records.fields import MAX_LIMIT
+from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import effective_salience
+from agentformer.records.spaces import active_space
+from agentformer.records.vectors import has_pending, pending_count
+from agentformer.search.boosts import QueryDates, all_boosts, query_dates
+from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
 from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
+from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
+from agentformer.search.statements import favor_statements
 from agentformer.search.steps import Step
-from agentformer.types import Decay, Hit, Hits, Query
+from agentformer.search.vector_search import (
+    HelperThread,
+    RankedEntries,
+    VectorSearch,
+    VectorSide,
+    exact_scores,
+    rescore,
+)
+from agentformer.search.weights import LanguageCoverage, vector_weight
+from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.types import (
+    NOT_INDEXED,
+    Connection,
+    Decay,
+    Embedder,
+    EmbeddingSpace,
+    Factor,
+    Hit,
+    Hits,
+    HitVectors,
+    Query,
+    RecordStore,
+    Scope,
+    Vector,
+)
 
+VECTORS, WORDS = "vectors", "words"  # names of the two lists
+_DERIVED = 200  # number of best entries whose derived rows are read; the boosts use only these entries
+_THREAD_WINDOWS = 5_000  # from this number of windows on, searching the vectors takes longer than starting a thread
+_SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
+_NO_WORDS = WordHits([], [])
+_NO_VECTORS = RankedEntries([], [], [], [], 0)
 EXTRA_HITS = 10  # hits that a search requests beyond its limit, because the steps move hits up and leave hits out
 _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of its entry is 0
+_PENDING = (
+    "{} entries have no vectors yet, so only a search by words finds them; run `agentformer reindex` to embed them"
+)
+_WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
+_NOT_INDEXED = (
+    f"{NOT_INDEXED}, so this search did not find the words of {{}} changed entries; search again in a moment, or run "
+    "`agentformer reindex` to wait for the update"
+)
+_VECTORS_ALONE = "only vectors were searched, because the word index is unavailable: {}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """A search request: the query with its words and dates, and the state of the database when the search began."""
+
+    query: Query
+    terms: QueryTerms
+    dates: QueryDates
+    seq: int  # number of the newest change of the records
+    mask: ScopeMask
+    space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None if only words are searched
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    words: WordHits
+    vectors: VectorHits | None  # None without a vector search
+    warnings: tuple[str, ...]
+    complete: bool  # True if a search by vectors gave no warning
+    one_sided: bool  # True if a hybrid search could not use the words, or could not use the vectors
+
+
+class _Ranked(NamedTuple):
+    """The result of the ranking. `factors` are the factors of the weight of the vectors, and `known` are derived rows
+    of the best entries, by number."""
+
+    nearest: RankedEntries
+    factors: tuple[Factor, ...]
+    ranking: Ranking
+    known: Mapping[int, Derived]
+
+
+class _Running:
+    """Counts the searches that run at this moment."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.count = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.count += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.count -= 1
+
+
+class WordView(Protocol):
+    """The interface that a search needs to look up words in one state of the index; see `index.words.query.View`."""
+
+    def search(
+        self, query: QueryTerms, scope: Scope, limit: int, allowed: ScopeMask, dates: Sequence[str] = ()
+    ) -> WordHits: ...
+
+
+class WordSide(Protocol):
+    """The interface of a word index, which a store can implement in its own way; see `index.words.WordIndex`."""
+
+    def view(self, database: RecordStore, newest: int = -1) -> WordView: ...
+
+
+class ScopeSide(Protocol):
+    """The interface for finding the entries of a scope; see `index.scope_masks.ScopeCache`."""
+
+    def allowed(self, connection: Connection, scope: Scope, seq: int) -> ScopeMask: ...
+
+
+class Pipeline:
+    """The first steps of the search in one store, with its indexes; the module docstring lists the steps. `fanout` is
+    the minimum number of results that is requested from each of the two indexes. `one_transaction` returns a context
+    manager. After the query is embedded, a search does all its reads of the database in this context, so no
+    transaction waits for the embedder. Thread-safe."""
+
+    def __init__(
+        self,
+        database: RecordStore,
+        embedder: Embedder,
+        *,
+        vectors: VectorSide,
+        words: WordSide,
+        scopes: ScopeSide,
+        fanout: int,
+        fusion: FusionOptions | None = None,
+        one_transaction: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        self._database = database
+        self._vector_index = vectors
+        self._vector_search = VectorSearch(vectors, database, embedder)
+        self._word_index = words
+        self._scopes = scopes
+        self._coverage = LanguageCoverage(embedder)
+        self._fanout = fanout
+        self._fusion = fusion or FusionOptions()
+        self._one_transaction = one_transaction
+        self._helper = HelperThread()
+        self._running = _Running()
+        self._renewal = DerivedRenewal(lambda: self._running.count > 0)
+        self._rows = RankedRows()
+
+    def search(self, query: Query) -> Hits:
+        """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
+        cannot be written, only vectors are searched. In these two cases, the result contains a warning. Raises
+        `StoreError` if neither words nor vectors can be searched, and `SpaceMismatch` if the embedder belongs to
+        another embedding space."""
+        if query.limit < 1 or not query.text.strip():
+            return Hits()
+        terms = analyze_query(query.text)
+        request = self._request(query, terms, query_dates(terms, query.at))
+        if not request.mask.count:
+            return Hits()
+        with self._running, ExitStack() as reads:
+            words, words_error = self._start_words(request)
+            vectors, warnings = self._search_vectors(request, words_error, reads)
+            complete = query.mode != "lexical" and not warnings
+            if words_error is not None:
+                warnings = (_VECTORS_ALONE.format(words_error), *warnings)
+            one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
+            if vectors is None:
+                reads.close()
+                reads.enter_context(self._one_transaction())
+            found = words()
+            if found.missing:
+                warnings = (*warnings, _NOT_INDEXED.format(found.missing))
+            candidates = _Candidates(found, vectors, warnings, complete, one_sided)
+            try:
+                return self._hits(request, candidates)
+            except StoreDamaged as error:
+                if vectors is None or query.mode == "dense" or words_error is not None:
+                    raise
+                warnings = (*warnings, _WORDS_ALONE.format(error))
+            reads.close()
+            return self._hits(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
+
+    def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
+        with self._database.reading() as connection:
+            seq = change_feed.last_seq(connection)
+            mask = self._scopes.allowed(connection, query.scope, seq)
+            space = active_space(connection) if query.mode != "lexical" else None
+            return _Request(query, terms, dates, seq, mask, space)
+
+    def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
+        """Prepare the search by words, and start it in the helper thread if this saves time. Return a function that
+        returns the result of the search, and the error that makes the word index unavailable, or None."""
+        query = request.query
+        if query.mode == "dense":
+            return lambda: _NO_WORDS, None
+        try:
+            view = self._word_index.view(self._database, request.seq)
+        except StoreError as error:
+            if query.mode == "lexical" or isinstance(error, StoreDamaged):
+                raise
+            return lambda: _NO_WORDS, error
+
+        def search() -> WordHits:
+            limit = self._candidate_count(query)
+            return view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
+
+        if query.mode != "hybrid" or request.space is None:
+            return search, None
+        cached = self._vector_search.cache.has(request.space[0], query.text)
+        slow = len(self._vector_index) >= _THREAD_WINDOWS or not cached
+        # If other searches run, they keep the processors busy, so the thread is not useful. The first search starts the
+        # thread in any case, so that later searches need not start it.
+        useful = self._running.count == 1 or not self._helper.started
+        return self._helper.start(search) if slow and useful else search, None
+
+    def _search_vectors(
+        self, request: _Request, words_error: StoreError | None, reads: ExitStack
+    ) -> tuple[VectorHits | None, tuple[str, ...]]:
+        """Return the windows nearest to the query, and warnings. The windows are None if the search uses only words, or
+        if vectors are unavailable. `words_error` is the error that makes the word index unavailable, or None. This
+        error is raised if vectors are unavailable, too."""
+        if request.query.mode == "lexical":
+            return None, ()
+        query, limit = request.query, self._candidate_count(request.query)
+        try:
+            while request.space is not None:
+                result = self._vector_search.nearest(
+                    query.text,
+                    request.space,
+                    request.seq,
+                    limit,
+                    request.mask,
+                    lambda: reads.enter_context(self._one_transaction()),
+                )
+                if result is not None:
+                    return result
+                reads.close()
+                request = self._request(query, request.terms, request.dates)  # the store has moved to another space
+            return None, ()
+        except SpaceMismatch:
+            raise
+        except (EmbedderError, StoreDamaged) as error:
+            if words_error is not None:
+                raise words_error from error
+            if request.query.mode == "dense" and isinstance(error, StoreDamaged):
+                raise
+            return None, (_WORDS_ALONE.format(error),)
+
+    def _candidate_count(self, query: Query) -> int:
+        return min(max(self._fanout, query.limit), MAX_LIMIT)
+
+    def _hits(self, request: _Request, candidates: _Candidates) -> Hits:
+        with self._database.reading() as connection:
+            reads = self._rows.reads(connection)
+            warnings = candidates.warnings
+            if candidates.complete:
+                warnings = (*warnings, *_pending_warning(connection, request.query.scope))
+            ranked = self._rank(reads, request, candidates)
+            return _read_hits(reads, request, replace(candidates, warnings=warnings), ranked)
+
+    def _rank(self, reads: Reads, request: _Request, candidates: _Candidates) -> _Ranked:
+        """Rank the candidates of both searches: weight of the vectors, fusion, boosts and statements. A list with the
+        weight 0 is left out, because its ranks have no influence and must not be shown as votes of a hit."""
+        query, words, nearest = request.query, candidates.words, _NO_VECTORS
+        if candidates.vectors:
+            alone = query.mode == "dense" or not words.entries
+            nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
+        factors: tuple[Factor, ...] = ()
+        if query.mode == "hybrid" and nearest.entries:
+            samples, options = reads.samples, self._fusion
+            factors = vector_weight(request.terms, words, nearest.entries, samples, self._coverage, options)
+        weight = math.prod(factor.value for factor in factors)
+        by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
+        by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
+        lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
+        options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
+        if options.kind != "adaptive":
+            return _Ranked(nearest, factors, Ranking(lists, options), {})
+        fusion, connection = Fusion(), reads.connection
+        order = fusion.add(lists)
+        known = self._derived(reads, request, [num for num, _ in order[:_DERIVED]])
+        if boosts := all_boosts(connection, order, request.dates, known, request.terms, weight):
+            lists, order = [*lists, *boosts], fusion.add(boosts)
+        ranking = Ranking(lists, options, order)
+        ranking.reordered(*favor_statements(connection, ranking.order, known))
+        return _Ranked(nearest, factors, ranking, known)
+
+    def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
+        """Return a dictionary: number of an entry -> its derived row, which the boosts need (see
+        `index.entry_properties`). `nums` is sorted, best first. A row without influence on the ranking may be replaced
+        by `PLAIN`. A missing row is left out, and a background thread writes it for later searches."""
+        few = request.mask.count <= CACHED_DERIVED  # the derived rows of all entries fit in memory
+        known = reads.derived(nums) if few or request.dates else reads.for_boosts(nums, request.query.limit)
+        if len(known) < len(nums) and not self._database.read_only:
+            self._renewal.start(self._database, [num for num in nums if num not in known])
+        return known
+
+    def close(self) -> None:
+        """Stop the background threads."""
+        self._renewal.stop()
+        self._helper.close()
+
+
+def _read_hits(reads: Reads, request: _Request, candidates: _Candidates, ranked: _Ranked) -> Hits:
+    """Read the entries of the best candidates, and return their hits, best first."""
+    words, nearest, ranking = candidates.words, ranked.nearest, ranked.ranking
+    scores = _best(ranking.order, request.query)
+    voting = nearest.entries if ranking.has(VECTORS) else ()
+    near_at = {num: n for n, num in enumerate(voting) if num in scores}
+    words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
+    vector = candidates.vectors.query if candidates.vectors else None
+    cosines = exact_scores(reads.vectors, vector, nearest, near_at.values()) if vector is not None else {}
+    parts = reads.spans([nearest.windows[n] for n in near_at.values()])
+    rows = _vectors_of(reads, candidates, {num: nearest.vectors[n] for num, n in near_at.items()})
+    entries = _entries(reads.connection, scores, request.query.scope)
+    known = reads.complete(ranked.known, entries)
+    hits = []
+    for num, entry in entries.items():
+        near, word = near_at.get(num), words_at.get(num)
+        hit = Hit(
+            entry,
+            scores[num],
+            dense_score=None if near is None else cosines[near],
+            lexical_score=None if word is None else words.scores[word],
+            dense_rank=None if near is None else near + 1,
+            lexical_rank=None if word is None else word + 1,
+            span=None if near is None else parts.get(nearest.windows[near]),
+            votes=ranking.votes(num),
+        )
+        hits.append(hit)
+    best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: request.query.limit]
+    analyzed = {entries[num].id: row.analyzed for num, row in known.items()}
+    vectors = None
+    if rows and request.space is not None:
+        space, by_id = request.space[1], {entries[num].id: row for num, row in rows.items() if num in entries}
+        vectors = HitVectors((space.provider, space.model), by_id)
+    one_sided, factors = candidates.one_sided, ranked.factors
+    return Hits(best, candidates.warnings, one_sided=one_sided, factors=factors, analyzed=analyzed, vectors=vectors)
+
+
+def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
+    """Return the best entries with scores of at least `query.min_score`, and their scores. There may be more than
+    `query.limit` entries: if the last entry within the limit has the same score as the following entries, these are
+    returned, too. The caller sorts entries with equal scores by id, and then applies the limit."""
+    least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
+    return dict(itertools.takewhile(lambda item: item[1] >= least, order))
+
+
+def _vectors_of(reads: Reads, candidates: _Candidates, numbers: dict[int, int]) -> dict[int, Vector]:
+    """Return the vectors of hits by the numbers of their entries. `numbers` has the number of the vector of each. They
+    are in the memory of the search, which has just compared them with the query. The result is empty if the search used
+    another embedding space than the active one."""
+    if candidates.vectors is None or not candidates.complete or len(numbers) < 2:
+        return {}
+    found, rows = reads.vectors(np.unique(np.array([*numbers.values()], np.int64)), len(candidates.vectors.query))
+    places = dict(zip(found.tolist(), rows, strict=True))
+    return {num: places[number] for num, number in numbers.items() if number in places}
+
+
+def _entries(connection: Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:
+    """Return a dictionary of the hits: number of an entry -> entry. An entry that was deleted after the search is left
+    out. Raises `StoreDamaged` if an entry belongs to another namespace."""
+    entries = records.by_num(connection, list(nums))
+    if any(entry.namespace != scope.namespace for entry in entries.values()):
+        raise damage_error("an index of the entries", "it contains an entry of another namespace")
+    return entries
+
+
+def _pending_warning(connection: Connection, scope: Scope) -> tuple[str, ...]:
+    pending = pending_count(connection, scope) if has_pending(connection, refused=True) else 0
+    return (_PENDING.format(pending),) if pending else ()
 
 
 def for_search(query: Query, nearness: Nearness, *, noise_floor: float, relevant_only: bool = False) -> list[Step]:

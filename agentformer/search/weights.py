@@ -11,11 +11,14 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import accumulate
 
+from agentformer.index.words.query import WordHits
+from agentformer.records.entries import Sample
+from agentformer.search.fusion import FusionOptions
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.code import code_parts, is_code
 from agentformer.text.languages import detect_language
@@ -31,6 +34,9 @@ _MOST = 4.0
 _CODE_WEIGHT = 3.0  # weight of the vectors for a query that asks for source code
 _CODE_SHARE = 0.5  # share of the best passages that are code
 
+_SAMPLES = 3  # number of passages that are compared with the language of the query
+_SAMPLED = 5  # number of entries of each list whose kind and length are read
+
 _WORD = re.compile(r"[^\W\d_]{3,}")  # short words and numbers are left out: they say little about a language
 # Tokens per word: an English model takes about 1.2 for English prose and 2.5 or more for Finnish.
 KNOWN = 1.6
@@ -41,6 +47,38 @@ _CACHED_TEXTS = 4_096  # beginnings of passages, and queries, with their numbers
 
 
 _is_code = lru_cache(maxsize=_CACHED_TEXTS)(is_code)
+
+
+def vector_weight(
+    query: QueryTerms,
+    words: WordHits,
+    nearest: Sequence[int],
+    read_samples: Callable[[Sequence[int]], Mapping[int, Sample]],
+    coverage: LanguageCoverage,
+    options: FusionOptions,
+) -> tuple[Factor, ...]:
+    """Return the factors of the weight of the vectors. `words` and `nearest` are the results of the two searches, best
+    first: `nearest` contains numbers of entries. `read_samples` returns samples of entries, by their numbers."""
+    samples = read_samples([*words.entries[:_SAMPLED], *nearest[:_SAMPLED]])
+
+    def texts(nums: Sequence[int]) -> list[str]:
+        return [samples[num].text for num in sorted(nums[:_SAMPLES]) if num in samples]
+
+    by_words = texts(words.entries)
+    by_vectors = cache(lambda: texts(nearest))
+    language = coverage.of_search(query, by_words, by_vectors) if coverage.varies else 1.0
+    factors = [Factor("setting", options.dense_weight), Factor("language", language)]
+    if not all(factor.value for factor in factors):
+        return tuple(factors)
+    if not words.entries:
+        return (Factor("alone", 1.0),)  # only the vectors decide
+    if options.kind == "adaptive":
+        messages = 2 * sum(sample.kind == "message" for sample in samples.values()) > len(samples)
+        shown = weight_factors(words.covered, messages=messages)
+        factors += shown
+        if asks_for_code(query, [*by_words, *by_vectors()]):
+            factors.append(code_factor(shown))
+    return tuple(factors)
 
 
 def weight_factors(covered: float, *, messages: bool = False) -> tuple[Factor, ...]:

@@ -59,7 +59,7 @@ _WAYS = tuple(
 
 
 class TsWords:
-    """Words as `search.hybrid` uses them, from `tsvector` columns. `seconds` has the time of each search."""
+    """Words as `search.pipeline` uses them, from `tsvector` columns. `seconds` has the time of each search."""
 
     def __init__(self, way: Way, languages: Sequence[str]) -> None:
         self._way = way

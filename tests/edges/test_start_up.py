@@ -109,7 +109,7 @@ def test_looking_at_records_imports_no_index_model_or_reader(store: tuple[str, .
     there = imported(RUN, command, *store)
     assert "sqlite3" in there
     assert not HEAVY & there
-    assert not {"agentformer.search.hybrid", "agentformer.tools.toolbox", "agentformer.readers"} & there
+    assert not {"agentformer.search.pipeline", "agentformer.tools.toolbox", "agentformer.readers"} & there
     assert command != "status" or "agentformer.text.prompt_quoting" not in there
     assert "importlib.metadata" not in there  # no file of every package is read for plugins
 
@@ -181,7 +181,7 @@ run()
 MOMENTS = ["agentformer.cli.group", "click", "agentformer.factory", "tantivy", "the end"]
 if LONG:
     MOMENTS += [
-        "agentformer.search.hybrid",
+        "agentformer.search.pipeline",
         "agentformer.cli.commands.search",
         "sqlite3",
         "agentformer.memory.backends.faiss.backend",

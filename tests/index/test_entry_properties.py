@@ -66,7 +66,7 @@ def execute(af: agentformer.AgentFormer, statement: str) -> None:
 def filled(af: agentformer.AgentFormer) -> dict[str, entry_properties.Derived]:
     """Search once, wait for the background thread, and return the rows."""
     af.memory.search("Tuesday")
-    af.backend._open().ranking._renewal.wait()
+    af.backend._open().pipeline._renewal.wait()
     return rows(af)
 
 
@@ -163,7 +163,7 @@ def test_rows_of_many_entries_and_of_an_older_analysis_are_written_in_the_backgr
     assert len(stored) > entry_properties.INLINE and rows(af) == {}
     assert filled(af).keys() == {entry.id for entry in stored}  # no search finds a page
     monkeypatch.setattr(entry_properties, "VERSION", entry_properties.VERSION + 1)
-    af.backend._open().ranking._renewal._again_at = 0.0
+    af.backend._open().pipeline._renewal._again_at = 0.0
     assert rows(af) == {} and filled(af).keys() == {entry.id for entry in stored}
 
 

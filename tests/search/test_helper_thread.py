@@ -14,7 +14,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.search import hybrid as search_module
+from agentformer.search import pipeline as search_module
 from agentformer.search.vector_search import HelperThread
 from agentformer.testing import make_entry
 from agentformer.types import Query, Vector

@@ -105,7 +105,7 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
 def english(af: AgentFormer, monkeypatch: pytest.MonkeyPatch) -> AgentFormer:
     """A memory whose embedder knows English alone."""
     space = dataclasses.replace(af.embedder.space, languages="en")
-    monkeypatch.setattr(af.backend._open().ranking._coverage, "_embedder", SimpleNamespace(space=space))
+    monkeypatch.setattr(af.backend._open().pipeline._coverage, "_embedder", SimpleNamespace(space=space))
     return af
 
 

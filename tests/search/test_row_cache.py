@@ -126,7 +126,7 @@ def test_searches_beside_changes_equal_searches_without_memory(backend: FaissMem
     entries = backend.store(
         [make_entry(f"note {n} about lantern {n % 5}", kind="message", session_id="s") for n in range(40)]
     )
-    search = backend._open().ranking
+    search = backend._open().pipeline
     for n in range(12):
         backend.update(entries[n].id, {"content": f"changed note {n} about a lantern {n % 3}?"})
         warm = backend.search(Query("which lantern was changed?", limit=20))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
     from agentformer.index.vectors.follower import VectorFollower
     from agentformer.index.words import WordIndex
-    from agentformer.search.hybrid import RankedSearch
+    from agentformer.search.pipeline import Pipeline
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ class OpenIndexes(NamedTuple):
 
     vectors: VectorFollower
     words: WordIndex
-    ranking: RankedSearch
+    pipeline: Pipeline
     embedding: EmbeddingQueue
     imported: VectorImport
     seq: int  # the newest change of the records when the indexes were opened

@@ -82,7 +82,7 @@ class FaissMemoryBackend(IndexedBackend):
         from agentformer.index.scope_masks import ScopeCache
         from agentformer.index.vectors.follower import VectorFollower
         from agentformer.index.words import WordIndex
-        from agentformer.search.hybrid import RankedSearch, SearchIndexes
+        from agentformer.search.pipeline import Pipeline
 
         with self._opening:
             if self._indexes is None:
@@ -91,14 +91,21 @@ class FaissMemoryBackend(IndexedBackend):
                 folder = scratch.folder if scratch else self._folder
                 vectors = VectorFollower(folder, database.store_id, options.index)
                 words = WordIndex(folder / WORDS_FOLDER, database.store_id, options.analyzers)
-                searched = SearchIndexes(vectors, words, ScopeCache())
-                ranking = RankedSearch(database, embedder, searched, fanout=options.fanout, fusion=options.fusion)
+                pipeline = Pipeline(
+                    database,
+                    embedder,
+                    vectors=vectors,
+                    words=words,
+                    scopes=ScopeCache(),
+                    fanout=options.fanout,
+                    fusion=options.fusion,
+                )
                 lock = partial(queue_lock, self._folder)
                 queue = EmbeddingQueue(lock, database, embedder, window_tokens=options.window_tokens)
                 with database.reading() as connection:
                     seq = change_feed.last_seq(connection)
                 imported = VectorImport(database, embedder)
-                self._indexes = OpenIndexes(vectors, words, ranking, queue, imported, seq, scratch)
+                self._indexes = OpenIndexes(vectors, words, pipeline, queue, imported, seq, scratch)
             return self._indexes
 
     def _embedding(self) -> EmbeddingQueue:
@@ -107,7 +114,7 @@ class FaissMemoryBackend(IndexedBackend):
     def search(self, query: Query) -> Hits:
         """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
         self._secure_delete.retry()
-        search = self._open().ranking.search
+        search = self._open().pipeline.search
         return self._reranking.search(search, query) if self._reranking else search(query)
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
@@ -180,7 +187,7 @@ class FaissMemoryBackend(IndexedBackend):
             if changes != indexes.seq and changes <= _SMALL:
                 self._update_indexes()
         indexes.vectors.close()
-        indexes.ranking.close()
+        indexes.pipeline.close()
         indexes.words.close(self._database)
         if indexes.scratch is None:
             indexes.vectors.save()

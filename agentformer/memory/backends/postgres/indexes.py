@@ -25,7 +25,7 @@ from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.scopes import SEARCHED
 from agentformer.search.fusion import FusionOptions
-from agentformer.search.hybrid import RankedSearch, SearchIndexes
+from agentformer.search.pipeline import Pipeline
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Check, Connection, Embedder, Hits, MemoryEntry, Query, RecordStore, Reembedding
 
@@ -43,14 +43,14 @@ _CheckRecords = Callable[[Connection], Findings]
 _Mend = Callable[[RecordStore, Findings], None]
 
 
-class ServerSearch(RankedSearch):
-    """A `RankedSearch` that runs a whole search in one read transaction if the query need not be embedded. This is the
+class ServerSearch(Pipeline):
+    """A `Pipeline` that runs a whole search in one read transaction if the query need not be embedded. This is the
     case if the vector of the query is cached, or if the search compares only words."""
 
     reads: SearchReads
 
     def search(self, query: Query) -> Hits:
-        """Return the hits, best first; see `RankedSearch.search`."""
+        """Return the hits, best first; see `Pipeline.search`."""
         with ExitStack() as transaction:
             known = self._vector_search.cache.has(self._vector_index.space, query.text)
             if known or query.mode == "lexical":
@@ -80,7 +80,9 @@ class ServerIndexes:
         self.search = ServerSearch(
             reads,
             embedder,
-            SearchIndexes(self.vectors, ServerWords(reads, analyzers), ServerScopes()),
+            vectors=self.vectors,
+            words=ServerWords(reads, analyzers),
+            scopes=ServerScopes(),
             fanout=fanout,
             fusion=fusion,
             one_transaction=reads.joined,

@@ -74,10 +74,9 @@ class SearchReads(RecordStore):
         joined = self._joined.connection  # not None if the search uses no helper thread
         return nullcontext(joined) if joined is not None else self._database.reading(beyond=True)
 
-    def joined(self, mask: ScopeMask) -> AbstractContextManager[None]:
+    def joined(self) -> AbstractContextManager[None]:
         """Return a context manager for the last steps of a search. Inside its context, all calls of `reading` in this
-        thread use one transaction. Inside the context of `whole`, they keep its transaction. `mask` is the scope of the
-        search; this implementation does not use it."""
+        thread use one transaction. Inside the context of `whole`, they keep its transaction."""
         return nullcontext() if self._joined.connection is not None else self._join(_QUEUE)
 
     def whole(self) -> AbstractContextManager[None]:
