@@ -6,16 +6,16 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentformer.errors import StoreError
+from agentformer.errors import Conflict, StoreError
 from agentformer.index.embedding.queue import EmbeddingQueue
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres import PostgresDatabase
-from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.backend import MOVING, PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.connection import native
 from agentformer.memory.nodes import Node, release_lease, take_lease
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, Listener, NodeLocks
@@ -167,11 +167,8 @@ class DistributedMemory(PostgresMemoryBackend):
         self.node = Node(self._database, lease_seconds)
         self.files = DatabaseFiles(self._database)
         self.locks = NodeLocks(self.node, self._database)
-        self._opened.moving = lambda: self.node.lease("reembed")
         if not self._database.read_only:
-            self._opened.embedding = SharedQueue(
-                self.node, self._database, embedder, window_tokens=options.window_tokens
-            )
+            self._queue = SharedQueue(self.node, self._database, embedder, window_tokens=options.window_tokens)
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> DistributedMemory:
@@ -186,6 +183,13 @@ class DistributedMemory(PostgresMemoryBackend):
     def release(self, name: str, holder: str) -> None:
         """End a lease; see `MemoryBackend.release`."""
         release_lease(self._database, name, holder)
+
+    @contextmanager
+    def _migration_lock(self) -> Iterator[None]:
+        with self.node.lease("reembed") as taken:
+            if not taken:
+                raise Conflict(MOVING)
+            yield
 
     def key_place(self, folder: Path) -> DatabaseKeys:
         """Return the object that stores the API keys in the database. `folder` is the index folder of this machine,

@@ -28,7 +28,6 @@ from agentformer.types import (
     Hits,
     MemoryBackend,
     MemoryEntry,
-    Query,
     Reference,
     Scope,
     Where,
@@ -192,7 +191,7 @@ class MemoryManager(BatchOperations):
         >>> [hit.entry.content for hit in af.memory.search("What does Aino prefer?", user_id="aino")]
         ['Aino prefers tea.']
         """
-        query = _query(text, self._scope(scope), limit, min_score, mode, at)
+        query = validation.query_from(text, self._scope(scope), limit, min_score, mode, at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
         hits = self._parts.recall().search(query, relevant_only=relevant_only, noise_floor=noise_floor)
@@ -502,14 +501,6 @@ def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
     if entry.archived_at is not None and (expired or (entry.kind != "summary" and not changes)):
         changes["archived_at"] = None
     return [backend.update(entry.id, changes, entry.version)] if changes else [*backend.restore(entry.id)]
-
-
-def _query(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:
-    fields.text("text", text)
-    fields.number("min_score", min_score)
-    if mode not in ("hybrid", "dense", "lexical"):
-        raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
-    return Query(text, scope, fields.limit("limit", limit), min_score, mode, fields.moment_in_zone("at", at))
 
 
 def _check_supersession(old: MemoryEntry, new: MemoryEntry) -> None:

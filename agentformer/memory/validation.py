@@ -22,6 +22,7 @@ from agentformer.types import (
     UNSEARCHED_KIND,
     Decay,
     MemoryEntry,
+    Query,
     Scope,
     Tier,
     Where,
@@ -265,6 +266,15 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
             (name, _FILTER_CHECKS.get(name, fields.optional_name)(name, given(name))) for name in optional
         ),
     )
+
+
+def query_from(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:
+    """Check the arguments of a search, and return its query. Raises `InvalidInput` for an invalid argument."""
+    fields.text("text", text)
+    fields.number("min_score", min_score)
+    if mode not in ("hybrid", "dense", "lexical"):
+        raise InvalidInput("mode", f"must be hybrid, dense or lexical, got {mode!r}")
+    return Query(text, scope, fields.limit("limit", limit), min_score, mode, fields.moment_in_zone("at", at))
 
 
 def checked(scope: Scope) -> Scope:

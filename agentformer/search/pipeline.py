@@ -222,13 +222,18 @@ class Pipeline:
                 warnings = (*warnings, _NOT_INDEXED.format(found.missing))
             candidates = _Candidates(found, vectors, warnings, complete, one_sided)
             try:
-                return self._hits(request, candidates)
+                return self._ranked(request, candidates)
             except StoreDamaged as error:
                 if vectors is None or query.mode == "dense" or words_error is not None:
                     raise
                 warnings = (*warnings, _WORDS_ALONE.format(error))
             reads.close()
-            return self._hits(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
+            return self._ranked(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
+
+    def embeds(self, query: Query) -> bool:
+        """Return whether a search for this query must first embed it: it uses vectors, and the vector of the query is
+        not cached."""
+        return query.mode != "lexical" and not self._vector_search.cache.has(self._vector_index.space, query.text)
 
     def _request(self, query: Query, terms: QueryTerms, dates: QueryDates) -> _Request:
         with self._database.reading() as connection:
@@ -299,14 +304,13 @@ class Pipeline:
     def _candidate_count(self, query: Query) -> int:
         return min(max(self._fanout, query.limit), MAX_LIMIT)
 
-    def _hits(self, request: _Request, candidates: _Candidates) -> Hits:
+    def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
+        """Rank the candidates of both searches, and return the hits of the best ones."""
         with self._database.reading() as connection:
             reads = self._rows.reads(connection)
-            warnings = candidates.warnings
-            if candidates.complete:
-                warnings = (*warnings, *_pending_warning(connection, request.query.scope))
-            ranked = self._rank(reads, request, candidates)
-            return _read_hits(reads, request, replace(candidates, warnings=warnings), ranked)
+            pending = _pending_warning(connection, request.query.scope) if candidates.complete else ()
+            candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
+            return _read_hits(reads, request, candidates, self._rank(reads, request, candidates))
 
     def _rank(self, reads: Reads, request: _Request, candidates: _Candidates) -> _Ranked:
         """Rank the candidates of both searches: weight of the vectors, fusion, boosts and statements. A list with the

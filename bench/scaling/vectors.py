@@ -68,7 +68,7 @@ def _entry(text: str, number: int) -> MemoryEntry:
 def _settle(memory: AgentFormer, question: str) -> None:
     """Wait for the index of the vectors, and let the server count its tables."""
     memory.backend.search(Query(question, Scope("default"), LIMIT))
-    vectors: Any = memory.backend._opened.vectors  # type: ignore[attr-defined]
+    vectors: Any = memory.backend._vectors  # type: ignore[attr-defined]
     started = time.perf_counter()
     vectors.build(wait=True)
     print(f"HNSW index: {time.perf_counter() - started:.0f} s", flush=True)

@@ -96,7 +96,7 @@ def compare_words(url: str, names: Sequence[str], sample: int) -> None:
         dataset = load(name, sample)
         with trial(settings) as memory:
             memory.load(dataset)
-            search: Any = memory.backend._opened.search  # type: ignore[attr-defined]
+            search: Any = memory.backend._pipeline  # type: ignore[attr-defined]
             search._word_index = timed = _Timed(search._word_index)
             _report(name, "BM25 (agentformer)", memory, dataset, timed.seconds)
             languages = _fill(memory)

@@ -101,7 +101,7 @@ def test_the_batch_of_a_dead_node_is_embedded_by_another_one_after_its_lease(nod
     _wait(node(_Down()), 2)
     dying, living = node(seconds=_LEASE), node(seconds=_LEASE)
     holder = f"{dying.node.id}/1"  # never extended, as after `kill -9`
-    shared = dying._opened.embedding
+    shared = dying._queue
     assert isinstance(shared, SharedQueue)
     dying.node.join()
     claimed = shared._claim(holder, 0, False)
@@ -109,7 +109,7 @@ def test_the_batch_of_a_dead_node_is_embedded_by_another_one_after_its_lease(nod
     assert living.queue().claimed == 2
     states = {state.id: state.claimed for state in living.nodes()}
     assert states[dying.node.id] == 2
-    assert living._opened.embedding.catch_up(wait=False) == 2  # it waits for no other node
+    assert living._queue.catch_up(wait=False) == 2  # it waits for no other node
     assert living.embed_pending() == 0
     assert living.status()["vectors"] == 2
 

@@ -184,7 +184,7 @@ def test_a_large_space_is_searched_by_its_index(
     backend.store(entries)
     queries = [Query(entry.content, mode="dense", limit=10) for entry in entries[:20]]
     exact = [[hit.dense_score for hit in backend.search(query)] for query in queries]
-    backend._opened.vectors.build(wait=True)
+    backend._vectors.build(wait=True)
     assert backend.status()["index"]["kind"] == "hnsw"
     found = [[hit.dense_score for hit in backend.search(query)] for query in queries]
     assert np.allclose(found, exact, atol=1e-6)

@@ -120,8 +120,8 @@ def test_an_index_of_vectors_is_created_through_the_pooler(
         for memory in (af, other):
             for number in range(30):
                 memory.memory.store(f"Boat {number} is blue.")
-        af.backend._opened.vectors._build()
-        assert af.backend._opened.vectors.problem == ""
+        af.backend._vectors._build()
+        assert af.backend._vectors.problem == ""
         assert (af.backend.status()["index"]["kind"], other.backend.status()["index"]["kind"]) == ("hnsw", "exact")
         assert len(af.memory.search("boat 7", limit=3)) == 3
 

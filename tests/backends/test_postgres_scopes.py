@@ -25,7 +25,7 @@ def _found(hits: Hits) -> list[tuple[str, float]]:
 
 
 def _cached(memory: Any) -> list[Any]:
-    return [known for known in memory._opened.vectors._scopes._known.values() if known]
+    return [known for known in memory._vectors._scopes._known.values() if known]
 
 
 def test_a_scope_in_memory_sees_each_write_of_other_nodes(tmp_path: Path) -> None:

@@ -5,27 +5,35 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from agentformer.errors import StoreFull
-from agentformer.index.embedding.queue import EmbeddingQueue
+from filelock import Timeout
+
+from agentformer.errors import Conflict, StoreFull
+from agentformer.index.embedding.migration import SpaceMigration
+from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends import with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.connection import PostgresConnection
-from agentformer.memory.backends.postgres.indexes import ServerIndexes
+from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
 from agentformer.memory.backends.postgres.server import TransactionLost
-from agentformer.records import spaces
+from agentformer.memory.backends.postgres.vectors import ServerVectors
+from agentformer.memory.backends.postgres.verifier import verify_store
+from agentformer.memory.backends.postgres.words import ServerWords, prepare, update_words
+from agentformer.records import change_feed, spaces
 from agentformer.records.codec import check_texts
 from agentformer.records.database import Database
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.rerankers import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
+from agentformer.search.pipeline import Pipeline
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
 from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector
@@ -34,6 +42,7 @@ __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+MOVING = "another node is re-embedding this store; wait until it has finished, or stop that process"
 _REPEATS = 3  # repetitions of a call whose transaction was undone because the connection was lost
 # Tables of a backup -> columns of their keys. In this order, each row refers only to rows that were copied before.
 _TABLES = {
@@ -101,16 +110,30 @@ class PostgresMemoryBackend(IndexedBackend):
     def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
         self._database: PostgresDatabase = PostgresDatabase(url, options.schema, options.connections)
         super().__init__(self._database)
-        self._reranking = options.reranking
-        self._closed = False
-        self._opened = ServerIndexes(
-            self._database,
+        self._embedder = embedder
+        self._options = options
+        self._reads = SearchReads(self._database)
+        self._vectors = ServerVectors(self._database, self._reads)
+        self._pipeline = Pipeline(
+            self._reads,
             embedder,
+            vectors=self._vectors,
+            words=ServerWords(self._reads, options.analyzers),
+            scopes=ServerScopes(),
             fanout=options.fanout,
             fusion=options.fusion,
-            window_tokens=options.window_tokens,
-            analyzers=options.analyzers,
+            one_transaction=self._reads.joined,
         )
+        self._queue: EmbeddingQueue = EmbeddingQueue(
+            lambda wait: self._database.lock("embedding", wait=wait),
+            self._database,
+            embedder,
+            window_tokens=options.window_tokens,
+        )
+        self._imported = VectorImport(self._database, embedder)
+        self._prepared = threading.local()  # the terms of the entries that this thread stores
+        self._database.before_commit = self._update_words
+        self._closed = False
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
@@ -121,20 +144,29 @@ class PostgresMemoryBackend(IndexedBackend):
         """Store entries as `MemoryBackend.store` does. Their words are analyzed before the transaction begins."""
         check_texts(entries)
         entries = [with_times(entry) for entry in entries]
-        with self._opened.prepared(entries):
+        self._prepared.terms = prepare(entries, self._options.analyzers)  # now, so that other writers wait less
+        try:
             return _repeating(super().store)(entries, **options)
+        finally:
+            self._prepared.terms = {}
 
     def _embedding(self) -> EmbeddingQueue:
-        return self._opened.embedding
+        return self._queue
 
-    def _migration_lock(self) -> AbstractContextManager[None]:
-        return self._opened.migration_lock()
+    def _update_words(self, connection: PostgresConnection, since: int) -> None:
+        changed = change_feed.entries_since(connection, since)
+        update_words(connection, changed, self._options.analyzers, getattr(self._prepared, "terms", {}))
 
     @_repeating
     def search(self, query: Query) -> Hits:
         """Return the hits of a query, best first. A configured reranker changes the order of the hits."""
-        search = self._opened.search.search
-        return self._reranking.search(search, query) if self._reranking else search(query)
+        reranking = self._options.reranking
+        return reranking.search(self._search, query) if reranking else self._search(query)
+
+    def _search(self, query: Query) -> Hits:
+        """Run a search. If the query need not be embedded, the whole search is one read transaction."""
+        with nullcontext() if self._pipeline.embeds(query) else self._reads.whole():
+            return self._pipeline.search(query)
 
     update = _repeating(IndexedBackend.update)
     remove = _repeating(IndexedBackend.remove)
@@ -144,16 +176,27 @@ class PostgresMemoryBackend(IndexedBackend):
     _read = _repeating(IndexedBackend._read)
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return self._opened.imported.store(vectors)
+        return self._imported.store(vectors)
 
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Progress | None = None
     ) -> Reembedding:
         """Embed all entries again with the embedder `target`; see `MemoryBackend.reembed`."""
-        return self._opened.reembed(target, queries, progress)
+        tokens = self._options.window_tokens
+        migration = SpaceMigration(self._migration_lock, self._database, self._embedder, target, window_tokens=tokens)
+        return migration.run(queries, progress)
+
+    @contextmanager
+    def _migration_lock(self) -> Iterator[None]:
+        with ExitStack() as lock:
+            try:
+                lock.enter_context(self._database.lock("migration", wait=False))
+            except Timeout:
+                raise Conflict(MOVING) from None
+            yield
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        return self._opened.verify(repair=repair)
+        return verify_store(self._database, self._embedder, self._queue, self._options.analyzers, repair=repair)
 
     def backup(self, folder: Path) -> None:
         """Write the records and vectors of this moment into `folder`, as a store that the backend `faiss` can open."""
@@ -168,7 +211,7 @@ class PostgresMemoryBackend(IndexedBackend):
         """Return JSON values: the numbers of records, the embedding space, and the state of the vector index."""
         with self._database.reading() as connection:
             space = spaces.active_space(connection)
-            index = self._opened.vectors.status(connection, space[0] if space else 0)
+            index = self._vectors.status(connection, space[0] if space else 0)
             return {**record_status(connection, space), "index": index}
 
     def close(self) -> None:
@@ -177,7 +220,10 @@ class PostgresMemoryBackend(IndexedBackend):
             return
         self._closed = True
         try:
-            self._opened.close()
+            if not self._database.read_only:
+                self._imported.drop_unused()
+            self._vectors.close()
+            self._pipeline.close()
         finally:
             self._database.close()
 
