@@ -191,7 +191,7 @@ class MemoryManager(BatchOperations):
         >>> [hit.entry.content for hit in af.memory.search("What does Aino prefer?", user_id="aino")]
         ['Aino prefers tea.']
         """
-        query = validation.query_from(text, self._scope(scope), limit, min_score, mode, at)
+        query = validation.query_from(text, scope, self._decay, limit=limit, min_score=min_score, mode=mode, at=at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
         hits = self._parts.recall().search(query, relevant_only=relevant_only, noise_floor=noise_floor)

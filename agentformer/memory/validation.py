@@ -268,8 +268,19 @@ def scope_from(values: Mapping[str, Any], decay: Decay) -> Scope:
     )
 
 
-def query_from(text: str, scope: Scope, limit: int, min_score: float, mode: Any, at: datetime | str | None) -> Query:
-    """Check the arguments of a search, and return its query. Raises `InvalidInput` for an invalid argument."""
+def query_from(
+    text: str,
+    values: Mapping[str, Any],
+    decay: Decay,
+    *,
+    limit: int,
+    min_score: float,
+    mode: Any,
+    at: datetime | str | None,
+) -> Query:
+    """Check the arguments of a search, and return its query. `values` contains the filters of its scope; see
+    `scope_from`. Raises `InvalidInput` for an invalid argument."""
+    scope = scope_from(values, decay)
     fields.text("text", text)
     fields.number("min_score", min_score)
     if mode not in ("hybrid", "dense", "lexical"):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import date, datetime
 from functools import lru_cache
 
 from agentformer.index.entry_properties import DATE_TEXT, NONE, TITLE_TEXT, Derived, named_days, own_title
@@ -19,8 +17,7 @@ from agentformer.index.words.fields import day_of
 from agentformer.records.codec import from_micros
 from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.dates.expressions import Period, period_of, query_date_ranges, range_terms
-from agentformer.text.dates.relative import DateRange
+from agentformer.text.dates.query import QueryDates
 from agentformer.types import Connection, Statement
 
 _DOCUMENT_WEIGHT = 0.5  # weight of the list; the weight of the words is 1
@@ -177,31 +174,6 @@ def identifier_boost(
             owners = [num for num, text in texts.items() if _has_words(text, identifier)]
             found.update(owners if len(owners) <= _IDENTIFIER_OWNERS else ())
     return RankedList("identifiers", [num for num in nums if num in found], _IDENTIFIER_WEIGHT + weight)
-
-
-@dataclass(frozen=True, slots=True)
-class QueryDates:
-    """The dates that a query names, such as "last week". `bool(dates)` is False if the query names no date."""
-
-    periods: tuple[Period, ...] = ()
-    terms: tuple[str, ...] = ()  # the same dates as terms of the word index
-    days: tuple[DateRange, ...] = ()  # the days of the periods; time zones are ignored
-
-    def __bool__(self) -> bool:
-        return bool(self.periods or self.terms)
-
-
-def query_dates(query: QueryTerms, at: datetime | None = None) -> QueryDates:
-    """Return the dates that a query names. `at` is the moment to which "yesterday" refers. None means now, in local
-    time."""
-    at = at or datetime.now().astimezone()
-    days = _days(query.text, at.date(), query.language)
-    return QueryDates(tuple(dict.fromkeys(period_of(day, at.tzinfo) for day in days)), range_terms(days), days)
-
-
-@lru_cache(maxsize=512)
-def _days(text: str, on: date, language: str) -> tuple[DateRange, ...]:
-    return tuple(query_date_ranges(text, on, language))
 
 
 def date_boost(

@@ -45,15 +45,15 @@ from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.scopes import effective_salience
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
-from agentformer.search.boosts import QueryDates, all_boosts, query_dates
+from agentformer.search.boosts import all_boosts
 from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
+from agentformer.search.helper_thread import HelperThread
 from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
 from agentformer.search.statements import favor_statements
 from agentformer.search.steps import Step
 from agentformer.search.vector_search import (
-    HelperThread,
     RankedEntries,
     VectorSearch,
     VectorSide,
@@ -62,6 +62,7 @@ from agentformer.search.vector_search import (
 )
 from agentformer.search.weights import LanguageCoverage, vector_weight
 from agentformer.text.analysis import QueryTerms, analyze_query
+from agentformer.text.dates.query import QueryDates, query_dates
 from agentformer.types import (
     NOT_INDEXED,
     Connection,

@@ -1,17 +1,12 @@
 """The search by vectors: embed the query, find the nearest windows (embedded parts of entries), and compute their exact
-cosines.
-
-The module also contains a helper thread, in which the search by words can run at the same time.
-"""
+cosines."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +24,6 @@ _FORMER_SPACE = "the search used the vectors of the former embedding model, beca
 
 _RESCORED = 32  # number of entries that get exact cosines if words also affect the ranking; reading vectors is slow
 
-Result = TypeVar("Result")
 # A function that reads vectors. The arguments are vector numbers in ascending order, and the dimension. The result is
 # the numbers of the vectors that are stored, and a matrix of these vectors.
 ReadVectors = Callable[[IntArray, int], tuple[IntArray, Matrix]]
@@ -190,50 +184,3 @@ def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArr
         return rounded
     places = np.minimum(np.searchsorted(numbers, vectors), len(numbers) - 1)
     return np.where(numbers[places] == vectors, (rows @ query)[places], rounded)
-
-
-class HelperThread:
-    """A thread for one task at a time. It starts with the first task. A forked process gets its own thread.
-    Thread-safe."""
-
-    def __init__(self) -> None:
-        self._idle = threading.Lock()
-        self._executor: ThreadPoolExecutor | None = None
-        self._process = 0  # the process that the executor belongs to
-        self._enabled = (os.cpu_count() or 1) > 1
-
-    def start(self, task: Callable[[], Result]) -> Callable[[], Result]:
-        """Start `task` in the thread. Return a function that waits for the task, and returns its result or raises its
-        error. If the thread is busy, or if there is only one CPU, return `task` itself, so that the caller runs it."""
-        if not self._enabled or not self._idle.acquire(blocking=False):
-            return task
-
-        def run() -> Result:
-            try:
-                return task()
-            finally:
-                self._idle.release()
-
-        try:
-            return self._started().submit(run).result
-        except RuntimeError:  # the interpreter exits or cannot start a thread; the task stays in the queue
-            self._executor = None
-            self._idle.release()
-            return task
-
-    @property
-    def started(self) -> bool:
-        """True if `start` need not create the thread: this process has already created it, or no thread is used."""
-        return not self._enabled or (self._executor is not None and self._process == os.getpid())
-
-    def close(self) -> None:
-        """End the thread. After this call, `start` returns each task to the caller. A second call has no effect."""
-        self._enabled = False
-        if self._executor is not None and self._process == os.getpid():
-            self._executor.shutdown()
-
-    def _started(self) -> ThreadPoolExecutor:
-        if self._executor is None or self._process != os.getpid():
-            self._executor = ThreadPoolExecutor(1, thread_name_prefix="agentformer-search")
-            self._process = os.getpid()
-        return self._executor

@@ -9,8 +9,9 @@ from datetime import datetime
 import pytest
 
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.search.boosts import QueryDates, document_boost, identifier_boost, title_boost
+from agentformer.search.boosts import document_boost, identifier_boost, title_boost
 from agentformer.text.dates.expressions import Period
+from agentformer.text.dates.query import QueryDates
 
 
 @pytest.fixture

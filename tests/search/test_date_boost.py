@@ -13,9 +13,10 @@ import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import entry_date_terms
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.search.boosts import QueryDates, date_boost, query_dates
+from agentformer.search.boosts import date_boost
 from agentformer.testing import make_entry
 from agentformer.text.analysis import analyze_query
+from agentformer.text.dates.query import QueryDates, query_dates
 from agentformer.types import MemoryEntry, Query
 
 

@@ -15,7 +15,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.search import pipeline as search_module
-from agentformer.search.vector_search import HelperThread
+from agentformer.search.helper_thread import HelperThread
 from agentformer.testing import make_entry
 from agentformer.types import Query, Vector
 
@@ -76,7 +76,7 @@ def test_a_forked_process_has_a_helper_of_its_own() -> None:
     script = """
         import os, threading
         os.cpu_count = lambda: 2
-        from agentformer.search.vector_search import HelperThread
+        from agentformer.search.helper_thread import HelperThread
         helper = HelperThread()
         assert helper.start(lambda: 1)() == 1
         child = os.fork()

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from agentformer.rag.chunks import CARRIED
-from agentformer.search.boosts import query_dates
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.text.dates.query import query_dates
 from agentformer.text.dates.relative import DateRange
 from agentformer.text.languages import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
