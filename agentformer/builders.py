@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +173,19 @@ def _build_fetcher(settings: Settings) -> Fetcher:
         max_bytes=settings.max_file_bytes,
     )
     return Fetcher(rules, once(load))
+
+
+def build_post(settings: Settings) -> Callable[[str, bytes, Mapping[str, str]], tuple[int, str]]:
+    """Return the function that sends a request to a webhook. It returns the status and the header `Retry-After`."""
+    hosts = parse_hosts("webhook_private_hosts", settings.webhook_private_hosts)
+    rules = FetchRules(private_hosts=hosts, seconds=settings.webhook_seconds, max_bytes=0, prefix="webhook")
+
+    def send(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
+        from agentformer.http.fetch import post  # TLS takes time to import
+
+        return post(url, body, headers, rules)
+
+    return send
 
 
 def build_cleaner(

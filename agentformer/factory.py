@@ -25,6 +25,7 @@ from agentformer.builders import (
     build_learner,
     build_memory,
     build_model,
+    build_post,
     build_rag,
     check_space,
     in_folder,
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
+    from agentformer.events import EventLog
+    from agentformer.events.delivery import Delivery
+    from agentformer.events.webhooks import Webhooks
     from agentformer.memory.distributed import DistributedMemory
     from agentformer.memory.learning.learner import Learner
     from agentformer.memory.memory_cleaner import MemoryCleaner
@@ -166,6 +170,32 @@ class AgentFormer:
 
         return Toolbox(self.memory, self.rag, self.backend, self.status)
 
+    @_Part
+    def events(self) -> EventLog:
+        """The changes of the entries, in order. Raises `InvalidInput` if the backend has no change feed."""
+        from agentformer.events import EventLog, database_of
+        from agentformer.tools.result_json import shown_json
+
+        return EventLog(database_of(self.backend, self.settings.backend), shown_json)
+
+    @_Part
+    def webhooks(self) -> Webhooks:
+        """The URLs that get the changes of the entries. Raises `InvalidInput` if the backend has no change feed."""
+        from agentformer.events import database_of
+        from agentformer.events.webhooks import Webhooks
+
+        return Webhooks(database_of(self.backend, self.settings.backend))
+
+    @_Part
+    def _delivery(self) -> Delivery:
+        from agentformer.events.delivery import Delivery
+
+        seconds = 3 * self.settings.webhook_seconds
+        post = build_post(self.settings)
+        delivery = Delivery(self.events, self.webhooks, self.keys, self.backend, post, seconds)
+        self._closing.callback(delivery.close)
+        return delivery
+
     @property
     def distributed(self) -> DistributedMemory | None:
         """The backend of a memory that several nodes share, or None for any other backend."""
@@ -178,13 +208,15 @@ class AgentFormer:
     def ready(self, role: str = "server") -> Self:
         """Build all parts now, and return this object. A server calls this method before it accepts requests, so that
         errors are raised at the start, such as `InvalidInput` for an unknown language model. In a shared memory, this
-        process becomes a node with this role."""
+        process becomes a node with this role. From then on, this process sends events to webhooks."""
         if self.distributed is not None:
             self.distributed.join(role)
         _ = self.model, self.toolbox
         self.rag.ready()
         if self.settings.markdown_home:
             _ = self._home_keeper
+        if getattr(self.backend, "feed", None) is not None:
+            self._delivery.start()
         return self
 
     def reembed(

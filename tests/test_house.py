@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("index", "llms", "rerankers", "readers", "access", "jobs"),
     ("search",),
     ("memory", "rag"),
-    ("tools", "archive", "evaluation"),
+    ("tools", "archive", "evaluation", "events"),
     ("builders",),
     ("factory",),
     ("agent", "testing", "console", "hooks", "servers"),

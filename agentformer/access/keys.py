@@ -235,17 +235,26 @@ class KeyStore:
             raise Unauthenticated(
                 "this key does not exist in this memory, or was revoked; ask the administrator for a key"
             )
-        key, now = matching[0], datetime.now(UTC)
-        if key.expires_at is not None and key.expires_at <= now:
-            raise Unauthenticated("this key has expired; ask the administrator for a new key")
-        quota = None
+        key = matching[0]
+        grant = self.grant_by_id(key.id)
         if key.requests_per_minute:
             quota, wait = self._rates.take(f"key {key.id}", key.requests_per_minute)
             if wait:
                 message = f"this key may send {key.requests_per_minute} requests a minute to this server; wait"
                 raise Busy("requests_per_minute", message, math.ceil(wait))
-        self._note_use(key, now.date())
-        return Grant(frozenset(key.rights), key.namespaces, key.without, key.id, quota)
+            grant = replace(grant, quota=quota)
+        self._note_use(key, datetime.now(UTC).date())
+        return grant
+
+    def grant_by_id(self, key_id: str) -> Grant:
+        """Return the present rights of the key with this id, for work that goes on after the request with the key.
+        Raises `Unauthenticated` if the key was revoked or has expired."""
+        key = next((key for key in self.all() if key.id == key_id), None)
+        if key is None:
+            raise Unauthenticated("this key was revoked; ask the administrator for a key")
+        if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
+            raise Unauthenticated("this key has expired; ask the administrator for a new key")
+        return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
 
     def _note_use(self, key: Key, today: date) -> None:
         """Store today as the day of the last use of a key, at most once a day. If the day cannot be stored immediately,

@@ -183,6 +183,8 @@ PERMISSIONS: Mapping[str, Permission] = {
     "status": Permission("admin", ("memory_status",)),
     "metrics": Permission("admin"),
     "map": Permission("read", ("memory_search",)),
+    "events": Permission("read", ("memory_search",)),  # their content also needs `memory_get`
+    "webhooks": Permission("admin", ("memory_search",)),
     "keys": Permission("admin"),
     "checks": Permission("admin", ("memory_status",)),
     "tools": Permission("any"),  # a call also needs the permission of the called tool

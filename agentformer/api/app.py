@@ -11,7 +11,19 @@ from flask import Blueprint, Flask
 
 from agentformer.access.permissions import Grant
 from agentformer.api.auth import Guard
-from agentformer.api.endpoints import console, documents, entries, jobs, keys, memory, openapi, server, tools, uploads
+from agentformer.api.endpoints import (
+    console,
+    documents,
+    entries,
+    events,
+    jobs,
+    keys,
+    memory,
+    openapi,
+    server,
+    tools,
+    uploads,
+)
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
@@ -35,6 +47,7 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     entries.router,
     memory.router,
     memory.core_router,
+    events.router,
     console.router,
     tools.router,
     files.router,

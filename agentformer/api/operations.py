@@ -42,7 +42,7 @@ class Service:
     threads: ThreadLimit
     uploads: ThreadLimit  # limits the uploads in progress
     bodies: ThreadLimit  # limits the requests whose bodies are still arriving; uploads do not count
-    followers: threading.BoundedSemaphore  # limits the clients that follow a job
+    followers: threading.BoundedSemaphore  # limits the clients that follow jobs and events
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
     chat: Callable[[], ChatForwarder | ModelChat | None]  # returns what answers chat requests, if a model is configured

@@ -21,7 +21,7 @@ from agentformer.types import AnswerEvent
 log = logging.getLogger("agentformer")
 
 EVENT_STREAM = "text/event-stream"
-Event = tuple[str, Mapping[str, Any]]  # name and data
+Event = tuple[str, Mapping[str, Any]] | tuple[str, Mapping[str, Any], str]  # name, data, and the id if it has one
 T = TypeVar("T")
 
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}  # proxies must not buffer events
@@ -188,5 +188,6 @@ def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> I
         yield _event("error", {"type": problem["type"], "title": problem["title"], "detail": interrupted})
 
 
-def _event(name: str, data: Mapping[str, Any]) -> str:
-    return f"event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"
+def _event(name: str, data: Mapping[str, Any], event_id: str = "") -> str:
+    place = f"id: {event_id}\n" if event_id else ""
+    return f"{place}event: {name}\ndata: {json.dumps(data, allow_nan=False)}\n\n"

@@ -1,5 +1,5 @@
-"""Fetches a document from a URL. A private or other special address is used only if the rules allow it. Each fetch has
-a time limit.
+"""Fetches a document from a URL, or posts data to one. A private or other special address is used only if the rules
+allow it. Each request has a time limit.
 
 The host is resolved once, every address is checked, and the connection is made to a checked address, so a name that
 changes its address in between has no effect. Each redirect is checked like the first URL. No credentials, cookies or
@@ -14,7 +14,7 @@ import socket
 import ssl
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urljoin
@@ -54,14 +54,32 @@ def fetch(url: str, rules: FetchRules) -> Download:
     are too many redirects or bytes, or if the fetch takes too long. The messages contain no query and no
     credentials."""
     first = target = parse_url(url)
-    limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
+    limit = _limit(rules)
     for _ in range(rules.redirects + 1):
         rules.refuse_host(target)
-        response = _request(target, _addresses(target, rules, limit), rules, limit)
+        response = _request(target, rules, limit)
         if not response.location:
             return Download(first.identity, _name(first, response.media_type), response.data)
         target = _redirected(target, response.location)
-    raise FetchFailed(f"{first.shown} was not fetched: there are more than {rules.redirects} redirects")
+    raise FetchFailed(f"{first.shown} was not requested: there are more than {rules.redirects} redirects")
+
+
+def post(url: str, body: bytes, headers: Mapping[str, str], rules: FetchRules) -> tuple[int, str]:
+    """Send a POST request, and return the status and the header `Retry-After` of the response, or "". The body of the
+    response is not read, and a redirect is not followed. Raises the errors of `fetch`, and `FetchRefused` for an
+    address without encryption, unless its host is one of `FetchRules.private_hosts`."""
+    target, limit = parse_url(url), _limit(rules)
+    rules.refuse_host(target)
+    if target.scheme == "http" and not any(pattern.matches(target) for pattern in rules.private_hosts):
+        raise FetchRefused(f"{target.shown} was not requested: it has no encryption; use https")
+    with _exchange(target, rules, limit, "POST", body, headers) as response:
+        return response.status, response.getheader("Retry-After", "")
+
+
+def _limit(rules: FetchRules) -> _Limit:
+    limit = _Limit(_SILENCE, rules.seconds, rules.max_bytes + _HEADER_BYTES)
+    limit.advice = f"raise the setting {rules.prefix}_seconds"
+    return limit
 
 
 def _redirected(target: Target, location: str) -> Target:
@@ -90,35 +108,50 @@ def _addresses(target: Target, rules: FetchRules, limit: _Limit) -> list[_Addres
     thread.start()
     thread.join(_left(target, limit))
     if thread.is_alive():
-        raise FetchFailed(f"{target.shown} was not fetched: the host name was not resolved in time")
+        raise FetchFailed(f"{target.shown} was not requested: the host name was not resolved in time")
     addresses = [(family, place) for family, _, _, _, place in found]
     if failed or not addresses:
-        raise FetchFailed(f"{target.shown} was not fetched: the host name is unknown")
+        raise FetchFailed(f"{target.shown} was not requested: the host name is unknown")
     for _, place in addresses:
         rules.refuse_address(target, str(place[0]))
     return addresses
 
 
-def _request(target: Target, addresses: list[_Address], rules: FetchRules, limit: _Limit) -> _Response:
+def _request(target: Target, rules: FetchRules, limit: _Limit) -> _Response:
     """Send one request, and read the response: a document with status 200, or the address of a redirect. Raises
     `FetchFailed` for any other response, and if the response is not complete."""
+    with _exchange(target, rules, limit, "GET") as response:
+        if response.status in _REDIRECTS and (location := response.getheader("Location")):
+            return _Response(location, b"", "")
+        if response.status != 200:
+            raise FetchFailed(f"{target.shown} returned HTTP {response.status}")
+        data = _body(target, response, rules.max_bytes, limit)
+        return _Response("", data, response.headers.get_content_type())
+
+
+@contextmanager
+def _exchange(
+    target: Target,
+    rules: FetchRules,
+    limit: _Limit,
+    method: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Iterator[http.client.HTTPResponse]:
+    """Send a request, and yield the response, whose body was not read yet. Raises `FetchFailed` if there is none, or if
+    reading it fails."""
+    addresses = _addresses(target, rules, limit)
     try:
         with _connected(target, addresses, limit) as sock:
             connection = http.client.HTTPConnection(target.host)
             connection.sock = bounded_socket(sock, limit)
-            connection.request("GET", target.path, headers={"Host": target.authority, **_HEADERS})
-            response = connection.getresponse()
-            if response.status in _REDIRECTS and (location := response.getheader("Location")):
-                return _Response(location, b"", "")
-            if response.status != 200:
-                raise FetchFailed(f"{target.shown} returned HTTP {response.status}")
-            data = _body(target, response, rules.max_bytes, limit)
-            return _Response("", data, response.headers.get_content_type())
+            connection.request(method, target.path, body, {"Host": target.authority, **_HEADERS, **(headers or {})})
+            yield connection.getresponse()
     except OverLimit as error:
-        advice = "; raise the setting url_seconds" if error.exceeded == "seconds" else ""
+        advice = f"; {limit.advice}" if error.exceeded == "seconds" else ""
         raise FetchFailed(f"{target.shown} {error}{advice}") from None
     except TimeoutError:
-        raise FetchFailed(f"{target.shown} {limit.too_slow()}; raise the setting url_seconds") from None
+        raise FetchFailed(f"{target.shown} {limit.too_slow()}; {limit.advice}") from None
     except ssl.SSLCertVerificationError as error:
         raise FetchFailed(f"{target.shown} has an untrusted certificate ({error.verify_message})") from None
     except ConnectionRefusedError:
@@ -161,14 +194,15 @@ def _left(target: Target, limit: _Limit) -> float:
     try:
         return limit.left()
     except OverLimit as error:
-        raise FetchFailed(f"{target.shown} {error}; raise the setting url_seconds") from None
+        raise FetchFailed(f"{target.shown} {error}; {limit.advice}") from None
 
 
 class _Limit(ResponseLimit):
     """The limits of a fetch. `silence` is the longest time in seconds that a read may wait for the server. A caller may
-    change `silence` between reads."""
+    change `silence` between reads. `advice` is a part of the message for a request that takes too long."""
 
     silence = _SILENCE
+    advice = ""
 
     def read(self, receive: Callable[[float], Any], timeout: float | None = None) -> Any:
         """Read from the network by calling `receive(seconds)`, as `ResponseLimit.read` does. `timeout` is the longest

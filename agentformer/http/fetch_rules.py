@@ -125,28 +125,30 @@ def parse_hosts(setting: str, text: str) -> tuple[HostPattern, ...]:
 @dataclass(frozen=True, slots=True)
 class FetchRules:
     """The hosts from which documents may be fetched, and the limits of one fetch. `hosts` is None if every host is
-    allowed. Only `private_hosts` may have private, loopback and other special addresses."""
+    allowed. Only `private_hosts` may have private, loopback and other special addresses. `prefix` is the beginning of
+    the names of the settings that errors name."""
 
     hosts: tuple[HostPattern, ...] | None = None
     private_hosts: tuple[HostPattern, ...] = ()
     seconds: float = 60.0  # time limit for the whole fetch, with its redirects
     max_bytes: int = 256 << 20
     redirects: int = 5
+    prefix: str = "url"
 
     def refuse_host(self, target: Target) -> None:
         """Raise `FetchRefused` if the host of the target is not allowed."""
         allowed = (*(self.hosts or ()), *self.private_hosts)
         if self.hosts is not None and not any(pattern.matches(target) for pattern in allowed):
             raise FetchRefused(
-                f"{target.shown} was not fetched: the host {target.authority} is not in the setting url_hosts"
+                f"{target.shown} was not requested: the host {target.authority} is not in the setting url_hosts"
             )
 
     def refuse_address(self, target: Target, address: str) -> None:
         """Raise `FetchRefused` if the host of the target has a special address that is not allowed for this host."""
         if not is_public(address) and not any(pattern.matches(target) for pattern in self.private_hosts):
             raise FetchRefused(
-                f"{target.shown} was not fetched: {target.authority} has a private, loopback or other special address; "
-                "to allow it, add the host to the setting url_private_hosts"
+                f"{target.shown} was not requested: {target.authority} has a private, loopback or other special "
+                f"address; to allow it, add the host to the setting {self.prefix}_private_hosts"
             )
 
 

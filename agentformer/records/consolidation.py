@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
-from agentformer.records import change_feed, meta, supersession
+from agentformer.records import change_feed, events, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import to_micros
 from agentformer.types import Connection, MemoryEntry, Statement, common
@@ -67,6 +67,7 @@ def archive(
         )
     connection.run_many(_ARCHIVE, ((to_micros(at), summary.id, num) for num in live))
     change_feed.append(connection, live)
+    events.add_numbers(connection, live, "changed")
 
 
 def restore(connection: Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
@@ -84,6 +85,7 @@ def restore(connection: Connection, summary_id: str, at: datetime) -> list[Memor
     (num,) = records.numbers(connection, [summary_id])
     connection.run(_ARCHIVE_SUMMARY, [to_micros(at), num])
     change_feed.append(connection, [num])
+    events.add_numbers(connection, [num], "changed")
     if summary.superseded_by is None:
         supersession.release(connection, [summary_id])
     return sorted(records.by_num(connection, originals).values(), key=lambda entry: entry.id)
@@ -146,3 +148,4 @@ def _originals(connection: Connection, summaries: Sequence[str]) -> list[int]:
 def _make_live(connection: Connection, nums: Sequence[int]) -> None:
     connection.run_many(_MAKE_LIVE, ((num,) for num in nums))
     change_feed.append(connection, nums)
+    events.add_numbers(connection, nums, "changed")

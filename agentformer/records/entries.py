@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.records import change_feed
+from agentformer.records import change_feed, events
 from agentformer.records.codec import from_row, from_rows, from_state, to_micros, to_row
 from agentformer.records.duplicates import KnownEntries, add_equal_texts, have_distinct_texts
 from agentformer.records.entry_json import entry_to_json
@@ -130,6 +130,7 @@ def insert(connection: Connection, entries: Iterable[MemoryEntry]) -> list[int]:
     entries = list(entries)
     nums = connection.insert_entries(entries)
     change_feed.append(connection, [*nums, *_other_neighbors(connection, entries, nums)])
+    events.add(connection, entries)
     return nums
 
 
@@ -160,6 +161,7 @@ def insert_unique(
         stored.append(entry)
     nums += connection.insert_entries(inserted[len(nums) :])
     change_feed.append(connection, [*nums, *_other_neighbors(connection, inserted, nums)])
+    events.add(connection, inserted)
     return nums, inserted, stored
 
 
@@ -222,6 +224,7 @@ def remove(connection: Connection, nums: Sequence[int]) -> int:
     no other entry uses. The parts of these entries are not deleted. Return how many entries were deleted."""
     neighbors = _other_neighbors(connection, _messages(connection, nums), nums)  # read before the rows are deleted
     delete_windows(connection, nums)
+    events.add_numbers(connection, nums, "removed")
     connection.run_many(_DELETE, ((num,) for num in nums))
     change_feed.append(connection, [*nums, *neighbors])
     return len(nums)
@@ -243,6 +246,7 @@ def replace(connection: Connection, changed: MemoryEntry) -> int:
     overwrite(connection, changed)
     neighbors = _other_neighbors(connection, (former, changed), [row["num"]])
     change_feed.append(connection, [row["num"], *neighbors])
+    events.add_change(connection, former, changed)
     return int(row["num"])
 
 

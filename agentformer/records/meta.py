@@ -23,6 +23,8 @@ _SET_VALUE = Statement(
     postgres="INSERT INTO meta VALUES (%s, %s, %s) "
     "ON CONFLICT (key) DO UPDATE SET value = excluded.value, checksum = excluded.checksum",
 )
+_VALUES = common("SELECT * FROM meta WHERE key >= ? AND key < ? ORDER BY key")
+_DELETE_KEY = common("DELETE FROM meta WHERE key = ?")
 _DELETE_VALUE = common("DELETE FROM meta WHERE key = ? AND value = ?")
 _LEASE = common("SELECT * FROM leases WHERE name = ?")
 _TAKE_LEASE = Statement(
@@ -49,6 +51,18 @@ def get_value(connection: Connection, key: str) -> str:
 
 def set_value(connection: Connection, key: str, value: str) -> None:
     connection.run(_SET_VALUE, [key, value, checksums.of_text(value, key)])
+
+
+def values(connection: Connection, prefix: str) -> dict[str, str]:
+    """Return the values of all keys that begin with `prefix`, without this prefix, in order of key. `prefix` ends with
+    a slash. Raises `StoreDamaged` if a value is damaged."""
+    rows = connection.run(_VALUES, [prefix, f"{prefix[:-1]}0"])  # "0" comes after "/"
+    return {row["key"].removeprefix(prefix): check_value(row) for row in rows}
+
+
+def delete_value(connection: Connection, key: str) -> bool:
+    """Delete a key and its value. Return False if there is no such key."""
+    return connection.run(_DELETE_KEY, [key]).rowcount > 0
 
 
 def check_value(row: Row) -> str:

@@ -142,6 +142,10 @@ class Settings:
     url_private_hosts: str = ""  # hosts that may have private or loopback addresses: "intranet.example.org:8080"
     url_seconds: float = 60.0  # seconds of one fetch
 
+    # Webhooks, which send the events of a memory to URLs.
+    webhook_private_hosts: str = ""  # hosts with private or loopback addresses, or without TLS: "127.0.0.1:9000"
+    webhook_seconds: float = 10.0  # seconds of one request to a webhook
+
     # Language model. Without a language model, answers are quotations.
     llm_model: str = ""
     llm_base_url: str = ""
@@ -206,7 +210,7 @@ class Settings:
         self._normalize(_check_key, *_KEYS)
         self._normalize(_check_prefix, "url_prefix")
         self._normalize(_check_languages, "embed_languages")
-        for name in ("url_hosts", "url_private_hosts"):
+        for name in ("url_hosts", "url_private_hosts", "webhook_private_hosts"):
             parse_hosts(name, getattr(self, name))
         if not _SCHEMA.fullmatch(self.postgres_schema.replace("{folder}", "x")):
             raise invalid("postgres_schema", "must be lower-case letters, digits and _", self.postgres_schema)
@@ -244,7 +248,15 @@ class Settings:
 
 _POSITIVE = (
     *("batch_tokens", "chunk_tokens", "top_k", "fanout", "rrf_k", "rerank_hits", "max_file_bytes", "max_pages"),
-    *("postgres_connections", "read_seconds", "sync_text_bytes", "url_seconds", "llm_timeout", "answer_tokens"),
+    *(
+        "postgres_connections",
+        "read_seconds",
+        "sync_text_bytes",
+        "url_seconds",
+        "webhook_seconds",
+        "llm_timeout",
+        "answer_tokens",
+    ),
     *("answer_context_tokens", "threads", "max_question_chars", "core_block_tokens", "working_messages"),
     *("context_tokens", "clean_batch", "summary_tokens", "lease_seconds", "embed_timeout", "embed_batch"),
     *("breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads", "node_lease_seconds"),

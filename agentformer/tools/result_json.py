@@ -83,6 +83,14 @@ def memory_hit_json(hit: Hit) -> dict[str, Any]:
     return {**entry_to_json(hit.entry), **_scores(hit), "originals": originals_json(hit), "newer": hit.newer}
 
 
+def shown_json(entry: MemoryEntry) -> dict[str, Any]:
+    """Return an entry as JSON for clients of a server: a document has no metadata about its file on the server."""
+    value = entry_to_json(entry)
+    if value["kind"] == "document":
+        value["metadata"] = {name: each for name, each in value["metadata"].items() if name not in ON_SERVER}
+    return value
+
+
 def originals_json(hit: Hit) -> list[dict[str, Any]]:
     """Return the originals of a summary that answer the query best, each with its session, speaker and time."""
     return [

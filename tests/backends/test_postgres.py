@@ -54,7 +54,7 @@ def test_a_call_that_stores_needs_few_round_trips(
         sent.clear()
         memory.store([dataclasses.replace(entry, id=new_id()) for entry in new], unique=unique)
         counts.append(len(sent))
-    assert all(count <= most for count, most in zip(counts, (34, 36, 27, 99), strict=True)), counts
+    assert all(count <= most for count, most in zip(counts, (35, 37, 27, 99), strict=True)), counts
     memory.close()
 
 
@@ -117,6 +117,7 @@ def test_a_store_of_the_schema_before_validity_is_migrated(postgres_url: str, tm
         connection.execute(f"SET search_path = {schema_of(tmp_path)}, public")
         for column in ("valid_from", "valid_to", "expires_at"):
             connection.execute(f"ALTER TABLE entries DROP COLUMN {column}")
+        connection.execute("DROP TABLE events")
         connection.execute("UPDATE schema_version SET version = 1")
     memory = open_store(tmp_path, HashingEmbedder())
     assert list(memory.get([old.id, new.id])) == [old, new]

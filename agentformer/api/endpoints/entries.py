@@ -21,6 +21,7 @@ from agentformer.factory import AgentFormer
 from agentformer.memory import validation
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
+from agentformer.tools.result_json import shown_json
 from agentformer.types import MemoryEntry
 
 MEMORY = "/api/memory"
@@ -38,9 +39,6 @@ _MAX_SHOWN = 80  # characters of an invalid header in a message
 router = Router("memories")
 
 
-_PLACE = ("origin", "root", "stamp")  # keys of a document's metadata that describe its file on the server
-
-
 def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
     """Return the entry with this id, for an endpoint. The access is not counted as a use of the entry. Raises
     `NotFound` if there is no such entry, or if the grant does not allow its namespace. Both errors have the same
@@ -53,11 +51,7 @@ def find_entry(af: AgentFormer, grant: Grant, entry_id: str) -> MemoryEntry:
 
 def entries_json(entries: Iterable[MemoryEntry]) -> list[dict[str, Any]]:
     """Return the entries as JSON objects. The origin of a document is left out, because it is a path on the server."""
-    values = [entry_to_json(entry) for entry in entries]
-    for value in values:
-        if value["kind"] == "document":
-            value["metadata"] = {name: v for name, v in value["metadata"].items() if name not in _PLACE}
-    return values
+    return [shown_json(entry) for entry in entries]
 
 
 def entry_response(entry: MemoryEntry) -> Response:

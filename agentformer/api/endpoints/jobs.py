@@ -90,12 +90,18 @@ def get_job(service: Service, grant: Grant, job_id: str) -> Response:
     job = _find(service.jobs, grant, job_id)
     if not prefers_events():
         return reply(job.as_json())
+    return follow(service, _events(service.jobs, job), _INTERRUPTED)
+
+
+def follow(service: Service, events: Generator[Event | None, None, None], interrupted: str) -> Response:
+    """Return a response that streams events for as long as the client stays; see `response.stream`. Raises `Busy` if
+    too many clients follow something, because each of them uses a thread."""
     if not service.followers.acquire(blocking=False):
-        message = "Server busy: too many clients follow jobs. Request the job as JSON, or retry after 5 s."
+        message = "Server busy: too many clients follow streams. Send the request for JSON, or retry after 5 s."
         raise Busy("threads", message, 5)
     with ExitStack() as held:
         held.callback(service.followers.release)
-        response = service.threads.run(lambda: stream(_events(service.jobs, job), _INTERRUPTED))
+        response = service.threads.run(lambda: stream(events, interrupted))
         response.call_on_close(held.pop_all().close)
         return response
 

@@ -65,6 +65,8 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.chat
     elif name == "keys":
         import agentformer.cli.commands.keys
+    elif name == "webhooks":
+        import agentformer.cli.commands.webhooks
     elif name in ("worker", "nodes"):
         import agentformer.cli.commands.nodes
     elif name in ("serve", "mcp", "completion"):

@@ -52,6 +52,8 @@ class IndexedBackend:
     """A `MemoryBackend` over `database`, whose entries are embedded before the transaction that stores them. A subclass
     opens the database and has the search. Its method `_embedding` opens the indexes."""
 
+    feed: RecordStore | None = None  # the database whose events can be watched, if it is the system of record
+
     def __init__(self, database: RecordStore) -> None:
         self._database = database
 

@@ -240,6 +240,14 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX entries_searched_by_agent ON entries (namespace, agent_id, tier, kind, {_COMPARED})
         WHERE agent_id IS NOT NULL AND {_CURRENT} AND {_SEARCHED};
     """,
+    # 14: the events that watchers read, see `records.events`.
+    """
+    CREATE TABLE events (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT, token TEXT NOT NULL, type TEXT NOT NULL,
+        entry TEXT NOT NULL, namespace TEXT NOT NULL, kind TEXT NOT NULL, tier TEXT NOT NULL, version INTEGER NOT NULL,
+        at INTEGER NOT NULL                     -- microseconds, UTC
+    );
+    """,
 )
 _HIGHEST = 1_000  # a higher number is damaged
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum

@@ -98,6 +98,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             log.warning("The local copy %s is damaged and is read again from Cosmos DB: %s", folder, error)
             shutil.rmtree(folder, ignore_errors=True)
             super().__init__(folder, embedder, options, open_copy)
+        self.feed = None  # the local copy is a cache
         self._server = ServerSearch(self._container, self._database, embedder) if address.searched else None
 
     @classmethod

@@ -59,6 +59,7 @@ class FaissMemoryBackend(IndexedBackend):
         check_records(self._folder / DATABASE_FILE)
         self._database: Database = open_database(self._folder / DATABASE_FILE)
         super().__init__(self._database)
+        self.feed = self._database
         self._embedder = embedder
         self._options = options
         self._reranking = options.reranking

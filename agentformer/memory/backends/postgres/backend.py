@@ -110,6 +110,7 @@ class PostgresMemoryBackend(IndexedBackend):
     def __init__(self, url: str, embedder: Embedder, options: PostgresOptions = PostgresOptions()) -> None:
         self._database: PostgresDatabase = PostgresDatabase(url, options.schema, options.connections)
         super().__init__(self._database)
+        self.feed = self._database
         self._embedder = embedder
         self._options = options
         self._reads = SearchReads(self._database)
