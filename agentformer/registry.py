@@ -59,6 +59,16 @@ PARTS: dict[str, dict[str, str]] = {
         "local_json": "agentformer.memory.backends:has_local_json",
         "postgres": "agentformer.memory.backends.postgres:present",
     },
+    # Backends with a database whose schema can be old, and whose deleted content takes space. The callables are
+    # (settings, *, copy) and (settings, history_before).
+    "upgrades": {
+        "faiss": "agentformer.memory.backends.faiss:upgrade",
+        "postgres": "agentformer.memory.backends.postgres:upgrade",
+    },
+    "vacuums": {
+        "faiss": "agentformer.memory.backends.faiss:vacuum",
+        "postgres": "agentformer.memory.backends.postgres:vacuum",
+    },
     "salvagers": {"faiss": "agentformer.memory.backends.faiss.verifier:salvage_folder"},
     "servers": {
         "auto": "agentformer.api.serving:serve",  # selects one of the other servers

@@ -68,6 +68,8 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "reindex": "Embed the entries that wait for an embedder, in every namespace",
         "reembed": "Move the memory to another embedder while the memory stays in use",
         "spaces": "Show the embedding spaces of the memory",
+        "vacuum": "Give the space of deleted content back to the disk while the memory stays in use",
+        "upgrade": "Migrate the store of an older version, after a copy of it",
         "backup": "Copy the whole memory into a new folder while the memory stays in use",
         "copy": "Copy a memory from one backend to another while it is in use",
         "export": "Write the stored data to a folder, or print the text of the documents",

@@ -4,7 +4,6 @@ write-ahead log."""
 from __future__ import annotations
 
 import os
-import sqlite3
 import threading
 import time
 import weakref
@@ -17,12 +16,10 @@ from agentformer.records import change_feed, entries, meta
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
-    FULL_WORDS,
     MOVED,
     GuardedConnection,
     check_regular_file,
     file_size,
-    is_passing_failure,
     open_database,
     transaction,
     translate_errors,
@@ -33,10 +30,11 @@ from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
 from agentformer.records.scopes import decayed
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version, migrate
+from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version
 from agentformer.records.sqlite.scopes import metadata_equals
+from agentformer.records.upgrade import upgrade, write_copy
 from agentformer.records.vectors import decode_vectors
-from agentformer.settings.access import create_empty, make_folder
+from agentformer.settings.access import make_folder
 from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
@@ -148,7 +146,9 @@ class Database:
     Methods raise `StoreFull` if the disk cannot be written, `StoreDamaged` for a damaged file, and `StoreError` for
     other problems of the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, keeps_copy: bool = True) -> None:
+        """If `keeps_copy` is False, a store of an older schema is migrated without a copy (see `records.upgrade`)."""
+        self._keeps_copy = keeps_copy
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
         self._idle: list[GuardedConnection] = []
         self._borrowed_count = 0
@@ -182,7 +182,7 @@ class Database:
             self._first = connection = self._connect(check=True)
             self.read_only = connection.read_only
             try:
-                migrate(connection)
+                upgrade(connection, self.path, copy=self._keeps_copy and not self.read_only)
                 self.store_id = meta.get_value(connection, "store_id")
                 if not self.store_id:
                     raise damage_error("the store's metadata", "its id is missing")
@@ -231,26 +231,18 @@ class Database:
         because `VACUUM INTO` reads in one transaction. The copy has no write-ahead log and contains no deleted content.
         Raises `StoreFull` if the copy cannot be written, and `StoreDamaged` if the store cannot be read. After an
         error, `path` does not exist."""
-        try:
-            with self._translate_errors(), self._borrow() as connection:
-                connection.check_file()
-                create_empty(path)
-                try:
-                    connection.execute("VACUUM INTO ?", [str(path)])
-                except sqlite3.OperationalError as error:
-                    if not is_passing_failure(error) and any(word in str(error).lower() for word in FULL_WORDS):
-                        raise OSError(str(error)) from error
-                    raise
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-        except OSError as error:
-            path.unlink(missing_ok=True)
-            advice = "free some disk space or choose another folder"
-            raise store_failure(f"{path} cannot be written", error, advice) from error
-        except BaseException:
-            path.unlink(missing_ok=True)
-            raise
+        with self._translate_errors(), self._borrow() as connection:
+            connection.check_file()
+            write_copy(connection, path, "free some disk space or choose another folder")
         sync_folder(path.parent)
+
+    def vacuum(self) -> None:
+        """Write the file anew without its free pages. Readers go on; writers wait, as for another writer. Needs room on
+        the disk for two more copies of the file. Raises `StoreFull` if there is none; then the file is unchanged."""
+        with self._translate_errors(), self._borrow() as connection:
+            connection.check_file()
+            connection.execute("VACUUM")
+        self.clear_log()
 
     def clear_log(self) -> None:
         """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, the log is

@@ -10,6 +10,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
@@ -119,6 +120,7 @@ def test_a_store_of_the_schema_before_validity_is_migrated(postgres_url: str, tm
             connection.execute(f"ALTER TABLE entries DROP COLUMN {column}")
         connection.execute("DROP TABLE events")
         connection.execute("UPDATE schema_version SET version = 1")
+    PostgresDatabase(postgres_url, schema_of(tmp_path), migrates=True).close()
     memory = open_store(tmp_path, HashingEmbedder())
     assert list(memory.get([old.id, new.id])) == [old, new]
     assert memory.update(old.id, {"superseded_by": new.id}).valid_to == new.created_at

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreError, StoreReadOnly
-from agentformer.memory.backends.postgres import PostgresDatabase, searching, vectors
+from agentformer.memory.backends.postgres import PostgresDatabase, searching, vacuum, vectors
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.server import open_connection
+from agentformer.settings import Settings
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads
 from agentformer.types import Query, Scope
@@ -118,6 +120,9 @@ def test_a_store_of_an_earlier_numbering_is_opened_or_named(postgres_url: str, t
     _execute(postgres_url, f"ALTER TABLE {schema}.entries {', '.join(f'DROP COLUMN {name}' for name in columns)}")
     _execute(postgres_url, f"ALTER INDEX {schema}.word_counts_pkey RENAME TO word_counts_of_all")
     _execute(postgres_url, f"UPDATE {schema}.schema_version SET version = 7")
+    with pytest.raises(StoreError, match=r"pg_dump.*agentformer upgrade --without-copy"):
+        _open(postgres_url, tmp_path)
+    PostgresDatabase(postgres_url, schema, migrates=True).close()
     reopened = _open(postgres_url, tmp_path)
     assert [hit.entry.id for hit in reopened.search(Query("heron"))] == [entry.id]
     reopened.close()
@@ -145,6 +150,19 @@ def test_a_server_without_free_connections_is_named(postgres_url: str, tmp_path:
     url = postgres_url.replace("postgresql://postgres", f"postgresql://{role}")
     with open_connection(url), pytest.raises(StoreError, match="max_connections"):
         open_connection(url)
+
+
+def test_a_vacuum_deletes_old_versions_and_frees_deleted_rows(postgres_url: str, tmp_path: Path) -> None:
+    backend = _open(postgres_url, tmp_path)
+    (entry,) = backend.store([make_entry("a heron")])
+    for text in ("an egret", "a stork"):
+        backend.update(entry.id, {"content": text})
+    settings = Settings(backend="postgres", postgres_url=postgres_url, postgres_schema=schema_of(tmp_path))
+    assert vacuum(settings, None).versions == 0 and len(backend.history(entry.id)) == 2
+    done = vacuum(settings, datetime.now(UTC))
+    assert done.versions == 2 and done.before > 0 < done.after and backend.history(entry.id) == []
+    assert [hit.entry.content for hit in backend.search(Query("stork"))] == ["a stork"]
+    backend.close()
 
 
 def test_callers_share_the_connections_that_the_server_accepts(postgres_url: str, tmp_path: Path) -> None:

@@ -1,16 +1,17 @@
-"""The commands for maintenance: clean, restore, audit, reindex, reembed, spaces."""
+"""The commands for maintenance: clean, restore, audit, reindex, reembed, spaces, vacuum, upgrade."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import entry_of, lines_of, open_existing
+from agentformer.cli.group import common, examples, main, without_namespace
+from agentformer.cli.inputs import entry_of, lines_of, open_existing, require_memory
 from agentformer.cli.output import (
     INTERRUPTED,
     bar,
@@ -27,12 +28,15 @@ from agentformer.cli.output import (
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.records.entry_json import entry_to_json
+from agentformer.registry import known, lookup
+from agentformer.settings import Settings, load_settings
 from agentformer.tools.result_json import move_json, report_json, space_json
 from agentformer.types import Reembedding, Scope, SpaceState
 
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
 
+_MOST_DAYS = 36_500  # of the history
 _SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
 _RESUME = "finished work is kept; to continue, run: agentformer reembed --to {to}"
 
@@ -249,6 +253,51 @@ def _print_audit(report: AuditReport) -> None:
     if not (titled or report.contradictions or report.oversized):
         say("no duplicates, contradictions or large blocks")
     print_warnings(report.notes)
+
+
+@main.command(epilog=examples("agentformer vacuum", "agentformer vacuum --history-days 365"))
+@click.option(
+    "--history-days",
+    type=click.FloatRange(0, _MOST_DAYS),
+    metavar="N",
+    help="Also delete the former versions of entries that were replaced more than N days ago [default: keep all].",
+)
+@without_namespace
+def vacuum(history_days: float | None, as_json: bool, **options: Any) -> None:
+    """Give the space of deleted content back to the disk while the memory stays in use.
+
+    Readers go on; writers wait until the end, for about a second for each 100 MB. The disk needs room for two more
+    copies of the database. In PostgreSQL, deleted rows become free for new ones, and the files keep their size.
+    """
+    settings = _settings_of("vacuums", options)
+    before = datetime.now(UTC) - timedelta(days=history_days) if history_days is not None else None
+    done = lookup("vacuums", settings.backend)(settings, before)
+    text = f"the database has {done.after / 1e6:.1f} MB; before, it had {done.before / 1e6:.1f} MB"
+    deleted = f"; former versions deleted: {done.versions}" if before else ""
+    print_result(done._asdict(), text + deleted, as_json=as_json)
+
+
+@main.command(epilog=examples("agentformer upgrade", "agentformer upgrade --without-copy"))
+@click.option("--without-copy", is_flag=True, help="Make no copy, for a full disk or for a database that you copied.")
+@without_namespace
+def upgrade(without_copy: bool, as_json: bool, **options: Any) -> None:
+    """Migrate the store of an older version, after a copy of it.
+
+    Every command and server does this at the start, so the command is needed only with --without-copy: if the disk has
+    no room for a copy, or for PostgreSQL, whose database is not copied. Stop the processes of the older version first.
+    """
+    settings = _settings_of("upgrades", options)
+    lookup("upgrades", settings.backend)(settings, copy=not without_copy)
+    print_result({"upgraded": True}, "the store has the schema of this version", as_json=as_json)
+
+
+def _settings_of(group: str, options: dict[str, Any]) -> Settings:
+    """Return the settings of an existing memory whose backend has a function in a group of the registry."""
+    settings = load_settings(options)
+    require_memory(settings)
+    if not known(group, settings.backend):
+        raise InvalidInput("backend", f"{settings.backend} has no database of its own, so there is nothing to do")
+    return settings
 
 
 def _space_cells(state: SpaceState) -> tuple[str, ...]:

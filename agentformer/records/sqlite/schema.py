@@ -259,7 +259,7 @@ def migrate(connection: sqlite3.Connection) -> None:
     """Migrate the schema of the database to the newest version. Each migration is one transaction. For a new database,
     one transaction creates the newest schema. Several processes may migrate at the same time. Raises `StoreError` if
     the schema is newer than this software, or if the schema is older and the database cannot be written."""
-    while (version := _version(connection)) < len(MIGRATIONS):
+    while (version := stored_version(connection)) < len(MIGRATIONS):
         try:
             _migrate_step(connection, version)
         except sqlite3.OperationalError as error:
@@ -275,7 +275,7 @@ def migrate(connection: sqlite3.Connection) -> None:
 def check_version(connection: sqlite3.Connection) -> None:
     """Check at the start of a write transaction that no other process has migrated the schema since this process opened
     the database. Raises `StoreError` if the schema is newer, and `StoreDamaged` if its number is too low."""
-    if (version := _version(connection)) != len(MIGRATIONS):
+    if (version := stored_version(connection)) != len(MIGRATIONS):
         _check_newer(version)
         raise StoreDamaged(f"the schema number of the database has changed to {version} while it was open")
 
@@ -318,7 +318,7 @@ def _migrate_step(connection: sqlite3.Connection, version: int) -> None:
     another process has already done this migration."""
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if _version(connection) == version:
+        if stored_version(connection) == version:
             if (tables := real_version(connection)) > version:
                 raise StoreDamaged(f"the database has the schema number {version}, but the tables of schema {tables}")
             if version:
@@ -366,7 +366,7 @@ def _apply(connection: sqlite3.Connection, version: int) -> None:
                 connection.execute(f"UPDATE {table} SET checksum = ? WHERE {key} = ?", [checksum, name])
 
 
-def _version(connection: sqlite3.Connection) -> int:
+def stored_version(connection: sqlite3.Connection) -> int:
     """Return the number of the schema. Raises `StoreDamaged` if no version of this package has such a number."""
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
     if not 0 <= version <= _HIGHEST:

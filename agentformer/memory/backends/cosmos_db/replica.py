@@ -93,7 +93,7 @@ class ReplicaDatabase(Database):
         self._mutex = threading.RLock()
         self._known = _Known()
         self.erasures = False  # True if another node removed a scope since the last check
-        super().__init__(path)
+        super().__init__(path, keeps_copy=False)  # the container has all that the replica has
         with super().writing() as connection:
             for statement in _SCHEMA:
                 connection.execute(statement)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -13,8 +14,11 @@ from agentformer.index.files import ScratchFolder
 from agentformer.index.vectors import IndexOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
+from agentformer.records.integrity.file_guard import file_size, wal_path
+from agentformer.records.vacuum import Vacuumed, trim_history
 from agentformer.rerankers import Reranking
 from agentformer.search.fusion import FusionOptions
+from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Connection, EmbeddingSpace
 
@@ -75,6 +79,26 @@ def stored_space(folder: Path) -> EmbeddingSpace | None:
     store, or if the store has no vectors."""
     active = _read(folder, spaces.active_space)
     return active[1] if active else None
+
+
+def upgrade(settings: Settings, *, copy: bool) -> None:
+    """Migrate the store to the schema of this version, after a copy of it was made if `copy` is True."""
+    Database(settings.index_dir / DATABASE_FILE, keeps_copy=copy).close()
+
+
+def vacuum(settings: Settings, history_before: datetime | None) -> Vacuumed:
+    """Delete the former versions that were replaced before a time (None: none), and give free pages of the database
+    back to the disk."""
+    path = settings.index_dir / DATABASE_FILE
+    with closing(Database(path)) as database:
+        before = _size(path)
+        versions = trim_history(database, history_before) if history_before else 0
+        database.vacuum()
+    return Vacuumed(before, _size(path), versions)
+
+
+def _size(path: Path) -> int:
+    return sum(file_size(each) for each in (path, wal_path(path)))
 
 
 def _read(folder: Path, read: Callable[[Connection], T]) -> T | None:

@@ -12,6 +12,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import Timeout
@@ -28,6 +29,7 @@ from agentformer.memory.backends.postgres.server import (
 )
 from agentformer.records import change_feed, spaces
 from agentformer.records.database import RecordsSnapshot
+from agentformer.records.vacuum import Vacuumed, trim_history
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, new_id
 
@@ -68,6 +70,10 @@ _READ_ONLY = """
 """
 _FORGET = "DELETE FROM commits WHERE at < server_micros() - 86400000000"  # of connections that ended long ago
 _READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_SIZE = """
+    SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class AS c
+    WHERE c.relnamespace = (current_schemas(false))[1]::regnamespace AND c.relkind = 'r'
+"""
 T = TypeVar("T")
 _Hook = Callable[[PostgresConnection, int], object]
 
@@ -78,7 +84,10 @@ class PostgresDatabase:
     `before_commit(connection, since)` is called at the end of each transaction that writes; `since` is the number of
     the last change before this transaction."""
 
-    def __init__(self, url: str, schema_name: str = "agentformer", connections: int = 16) -> None:
+    def __init__(
+        self, url: str, schema_name: str = "agentformer", connections: int = 16, *, migrates: bool = False
+    ) -> None:
+        """If `migrates` is True, a store of an older schema is migrated; otherwise it is refused."""
         self._schema = schema_name
         self._lock_number = _lock_number(schema_name)
         import_psycopg()
@@ -89,7 +98,7 @@ class PostgresDatabase:
             row = connection.execute(_READ_ONLY, [f'"{schema_name}".entries']).fetchone()
             self.read_only = bool(row and row[0])
             if not self.read_only:
-                schema.migrate(connection, schema_name, self._lock_number)
+                schema.migrate(connection, schema_name, self._lock_number, asked=migrates)
             with connection.transaction():
                 connection.execute(f'SET LOCAL search_path = "{schema_name}", public'.encode())
                 if not self.read_only:
@@ -253,6 +262,34 @@ def stored_space(settings: Settings) -> EmbeddingSpace | None:
     """Return the embedding space of the vectors in the store, or None if there is no store or no vector."""
     active = _read(settings, spaces.active_space)
     return active[1] if active else None
+
+
+def upgrade(settings: Settings, *, copy: bool) -> None:
+    """Migrate the store to the schema of this version. Raises `StoreError` if it has an older schema and `copy` is
+    True, because no copy of a database is made."""
+    url, name = settings.postgres_url, schema_of(settings)
+    PostgresDatabase(url, name, settings.postgres_connections, migrates=not copy).close()
+
+
+def vacuum(settings: Settings, history_before: datetime | None) -> Vacuumed:
+    """Delete the former versions that were replaced before a time (None: none), and let the server use the room of
+    deleted rows again. Only `VACUUM FULL`, which stops all readers, would make its files smaller."""
+    database = PostgresDatabase(settings.postgres_url, schema_of(settings))
+    with closing(database):
+        before = _size(database)
+        versions = trim_history(database, history_before) if history_before else 0
+        database.create_index(_vacuum_tables)
+        return Vacuumed(before, _size(database), versions)
+
+
+def _vacuum_tables(connection: PostgresConnection, name: str) -> None:
+    for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name]).fetchall():
+        connection.execute(f'VACUUM (ANALYZE) "{name}"."{table}"')
+
+
+def _size(database: PostgresDatabase) -> int:
+    with database.reading() as connection:
+        return int(connection.execute(_SIZE).fetchone()[0])
 
 
 def remove_store(settings: Settings) -> None:

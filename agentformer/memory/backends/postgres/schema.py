@@ -270,15 +270,22 @@ MIGRATIONS: tuple[str, ...] = (
 )
 
 
-def migrate(connection: psycopg.Connection[Any], schema: str, lock: int) -> None:
+def migrate(connection: psycopg.Connection[Any], schema: str, lock: int, *, asked: bool) -> None:
     """Create the schema, or migrate it to the newest version. `lock` is the number of the advisory lock of the writers.
-    Raises `StoreError` if the schema is newer than this software, or if pgvector is missing or too old."""
+    Raises `StoreError` if the schema is newer than this software, if it is older and the migration was not `asked` for,
+    or if pgvector is missing or too old."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", [lock])
         version = _version(connection, schema)
         if version >= len(MIGRATIONS):
             check_version(version)
             return
+        if version and not asked:
+            raise StoreError(
+                f"an older version of agentformer wrote this store (schema {version}; this version needs schema "
+                f"{len(MIGRATIONS)}), and no copy of a database is made; make one with pg_dump, stop the processes of "
+                "the older version, and run: agentformer upgrade --without-copy"
+            )
         connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
         _check_pgvector(connection)
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{schema}"'.encode())
