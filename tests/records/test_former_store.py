@@ -1,9 +1,10 @@
-"""A store that version 0.1.0 wrote before the modules were renamed opens and gives the same answers."""
+"""Stores of all released versions open, and give the same answers."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,17 +16,59 @@ from agentformer.search import pipeline
 from agentformer.search.fusion import RankedList
 from tests.records import former_store
 
-ARCHIVE = Path(__file__).with_name("former_store.tar.xz")
+HERE = Path(__file__).parent
+RELEASES = sorted(path.name.removeprefix("former_store_").removesuffix(".tar.xz") for path in HERE.glob("*.tar.xz"))
+# What a version has stored; what a search finds in it is a matter of the version that searches.
+RECORDS = ("namespaces", "entries", "history", "counts", "latest", "documents", "transcript")
 META = Path("indexes", "rag_faiss_meta.json")
 INDEX = Path("indexes", "rag_faiss_index.bin")
 _QUOTED = ("number", "document", "document_id", "page", "label", "start", "end", "quote", "entry_id")
 
 
+def unpacked(release: str, folder: Path) -> Path:
+    """Unpack the store of a release, with the answers and the export of that version."""
+    shutil.unpack_archive(HERE / f"former_store_{release}.tar.xz", folder, filter="data")
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The unpacked store, with the answers and the export of the version that wrote it."""
-    shutil.unpack_archive(ARCHIVE, tmp_path, filter="data")
-    return tmp_path
+    """The store of 0.1.0, before the modules were renamed."""
+    return unpacked("0.1.0", tmp_path)
+
+
+def test_each_release_has_a_store() -> None:
+    releases = re.findall(r"^## (\d+\.\d+\.\d+)", (HERE.parents[1] / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert sorted(releases) == RELEASES
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_store_of_a_release_keeps_its_records_and_goes_back_by_export(release: str, tmp_path: Path) -> None:
+    folder = unpacked(release, tmp_path)
+    expected, answers = json.loads((folder / "answers.json").read_text()), former_store.answers(folder)
+    for entry in (*answers["entries"], *itertools.chain(*answers["history"].values())):
+        for name in {"valid_from", "valid_to", "expires_at"} - expected["entries"][0].keys():
+            assert entry.pop(name) is None
+    assert [line for name in RECORDS for line in _differences(name, answers[name], expected[name])] == []
+    for text, (_, mode, citations, *_) in expected["questions"].items():
+        assert mode == answers["questions"][text][1]
+        assert [each["document"] for each in citations[:1]] == [
+            each["document"] for each in answers["questions"][text][2][:1]
+        ]
+    former_store.export(folder, folder / "new-export")
+    with former_store.connect(folder / "back") as opened:
+        opened.import_from(folder / "new-export")
+    assert [*_differences("back", _entries(folder / "back"), _entries(folder))] == []
+
+
+def _entries(folder: Path) -> Any:
+    """Return the entries of a store as JSON values, ordered by id. Counts of use differ, since questions were asked."""
+    used = ("last_accessed", "access_count", "match_count", "read_count")
+    entries = former_store.answers(folder)["entries"]
+    return [
+        {name: value for name, value in entry.items() if name not in used}
+        for entry in sorted(entries, key=lambda e: e["id"])
+    ]
 
 
 def test_a_former_store_gives_the_same_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
