@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, install_command
@@ -20,10 +20,11 @@ from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_ho
 from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
+from agentformer.records.offers import offered
 from agentformer.registry import SERVERS, built_in_names, known, lookup, names
 from agentformer.settings import Settings
 from agentformer.settings.access import share_with_group
-from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, MemoryEntry
+from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, MemoryEntry, OriginalsStore
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
@@ -71,7 +72,7 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     share_with_group(settings.file_access == "group")
     builders = {name: lookup("backends", name) for name in _backend_names(settings)}
     exists = any(of_backends("present", settings))
-    built: dict[str, MemoryBackend] = {name: build(settings, embedder) for name, build in builders.items()}
+    built = {name: _with_sidecar(build(settings, embedder), settings, name) for name, build in builders.items()}
     # Warn if an existing store would be overlooked.
     for name in built_in_names("present") if exists else names("present"):
         if name not in built and name not in SERVERS and lookup("present", name)(settings.index_dir):
@@ -86,6 +87,15 @@ def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
 
     targets = {**built, "hierarchical": built[settings.hierarchical_backend or settings.backend]}
     return RoutedBackend(settings.routes, targets, settings.backend, rrf_k=settings.rrf_k)
+
+
+def _with_sidecar(backend: MemoryBackend, settings: Settings, name: str) -> MemoryBackend:
+    """Return the backend. If it lists no absent documents, a file in the index folder has the list and the leases."""
+    if offered(backend, OriginalsStore):
+        return backend
+    from agentformer.memory.backends.sidecar import SidecarStore
+
+    return cast(MemoryBackend, SidecarStore(backend, settings.index_dir / f"sidecar-{name}.json"))
 
 
 @contextmanager

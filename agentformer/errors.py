@@ -1,7 +1,8 @@
 """The exception classes of this package. All errors that the package raises on purpose are `AgentFormerError`s.
 
     AgentFormerError
-    ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, MissingExtra (also ImportError)
+    ├── InvalidInput (also ValueError), NotFound (also LookupError), Conflict, NotOffered
+    ├── MissingExtra (also ImportError)
     ├── AccessError: Unauthenticated, Forbidden
     ├── LimitExceeded: TooLarge, Busy
     ├── DocumentError: EmptyDocument, UnsupportedFormat, CorruptDocument, EncryptedDocument, DocumentTooLarge
@@ -93,6 +94,10 @@ def retried(
                 raise
             if failed == ATTEMPTS:
                 raise Conflict(busy) from error
+
+
+class NotOffered(AgentFormerError):
+    """The store of this memory cannot do what the call needs, such as a snapshot. Another backend can."""
 
 
 class AccessError(AgentFormerError):

@@ -38,6 +38,7 @@ from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
+from agentformer.records.offers import vectors_of
 from agentformer.registry import SERVERS, load
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding, new_id
@@ -223,10 +224,10 @@ class AgentFormer:
         self, to: str, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
         """Replace all vectors by those of the embedder `to`, such as `minilm:` or `ollama:nomic-embed-text`, while
-        other calls use the store. `MemoryBackend.reembed` describes the parameters and the result."""
+        other calls use the store. `VectorStore.reembed` describes the parameters and the result."""
         target = named_embedder(to, self.settings)
         self.embedder.register(target)  # loaded before the move, because searches need it directly after the switch
-        return self.backend.reembed(target, queries=queries, progress=progress)
+        return vectors_of(self.backend).reembed(target, queries=queries, progress=progress)
 
     def export_to(
         self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
@@ -253,7 +254,7 @@ class AgentFormer:
         from agentformer.archive.reader import read
 
         archive = read(Path(folder))
-        if archive.vectors and self.settings.embedder == "auto" and not self.backend.spaces():
+        if archive.vectors and self.settings.embedder == "auto" and not vectors_of(self.backend).spaces():
             # A new memory without a configured embedder uses the embedder of the imported vectors.
             with suppress(EmbedderUnavailable):
                 self.embedder.for_space(archive.vectors[0].space)
@@ -289,8 +290,8 @@ class AgentFormer:
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()
-        active = [state.space for state in self.backend.spaces() if state.state == "active"]
-        if active and target.settings.embedder == "auto" and not target.backend.spaces():
+        active = [state.space for state in vectors_of(self.backend).spaces() if state.state == "active"]
+        if active and target.settings.embedder == "auto" and not vectors_of(target.backend).spaces():
             with suppress(EmbedderUnavailable):
                 target.embedder.for_space(active[0])
         copied = copy_entries(self.backend, target.backend, delete=delete, progress=progress)
@@ -333,7 +334,7 @@ class AgentFormer:
 
     def verify(self, *, repair: bool = False) -> list[Check]:
         """Check whether records, indexes, documents and original files agree with each other. Damage raises no error.
-        With `repair`, derived data is rebuilt, and unreadable data is moved to a file; see `MemoryBackend.verify`."""
+        With `repair`, derived data is rebuilt, and unreadable data is moved to a file; see `VerifiedStore.verify`."""
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
@@ -356,7 +357,7 @@ class AgentFormer:
         """Return entry counts, embedding spaces, the usage of models and the state of parts, as JSON values."""
         from agentformer.tools.result_json import space_json
 
-        spaces = [*map(space_json, self.backend.spaces())]
+        spaces = [*map(space_json, vectors_of(self.backend).spaces())]
         return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
 
     def close(self) -> None:

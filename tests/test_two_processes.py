@@ -189,7 +189,8 @@ def test_a_lease_from_before_the_clock_was_set_back_is_not_for_ever(
     )
     first, other = open_store(), open_store()
     with monkeypatch.context() as patched:
-        patched.setattr("agentformer.records.meta.now", lambda: later)
+        for module in ("records.meta", "memory.backends.sidecar"):
+            patched.setattr(f"agentformer.{module}.now", lambda: later)
         assert first.lease("clean", "dead", 300)
         assert not other.lease("clean", "other", 300)
     assert other.lease("clean", "other", 300)

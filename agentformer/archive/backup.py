@@ -26,8 +26,9 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.originals import Originals
 from agentformer.rag.ownership import claim, owner_of_copy, settle
 from agentformer.records.integrity.files import delete, new_folder, write_atomically
+from agentformer.records.offers import required
 from agentformer.settings.access import make_folder
-from agentformer.types import MemoryBackend, Scope
+from agentformer.types import BackupStore, MemoryBackend, OriginalsStore, Scope
 
 FORMAT = "agentformer-backup-1"
 INDEXES, UPLOADS = "indexes", "uploads"
@@ -121,7 +122,7 @@ def _copy(partial: Path, uploads: Path, origin: Origin) -> BackedUp:
         indexes = partial / INDEXES
         delete(indexes)
         make_folder(indexes)
-        origin.backend.backup(indexes)
+        required(origin.backend, BackupStore).backup(indexes)
         done, named = _inspect_copy(indexes, origin, uploads)
         if {named[document_id] for document_id in done.missing_originals} <= missing:
             break
@@ -140,8 +141,9 @@ def _inspect_copy(indexes: Path, origin: Origin, uploads: Path) -> tuple[BackedU
     done, named = BackedUp(), {}
     copy = origin.open_copy(indexes)
     try:
-        if absent := copy.absent_documents():  # else a restored memory would delete their original files
-            copy.forget_absent(absent)
+        listed = required(copy, OriginalsStore)
+        if absent := listed.absent_documents():  # else a restored memory would delete their original files
+            listed.forget_absent(absent)
         for namespace in copy.namespaces():
             done.namespaces[namespace] = copy.count(Scope(namespace, include_archived=True))
         for document_id, digest in _documents(copy):

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 from agentformer.archive import batches, root_of
 from agentformer.archive.format import entries_in, entry_lines
 from agentformer.errors import Conflict
-from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, Use
+from agentformer.records.offers import required, vectors_of
+from agentformer.types import MemoryBackend, MemoryEntry, MemorySnapshot, OriginalsStore, SnapshotStore, Use
 
 _BATCH = 500  # entries of one transaction; entries that belong together are never separated
 _COUNTED = ("access_count", "match_count", "read_count", "last_accessed")
@@ -63,7 +64,7 @@ def copy_entries(
     `delete` is true. If `delete` is false and there are such entries, `Conflict` is raised, and nothing is changed."""
     done = Copied()
     while not done.equal and done.passes < most:
-        with source.snapshot() as snapshot:
+        with required(source, SnapshotStore).snapshot() as snapshot:
             plan = _compare(snapshot, target)
             if plan.surplus and not (delete or done.passes):
                 raise Conflict(
@@ -148,12 +149,13 @@ def _apply(
     needed = {plan.group_of(entry_id) for entry_id in (*plan.missing, *plan.changed)}
     entries = entries_in(snapshot, snapshot.namespaces()) if needed else ()
     members = {entry.id for entry in entries if plan.group_of(entry.id) in needed}
+    listed = required(target, OriginalsStore)
     for batch in batches([*plan.surplus, *(members - plan.missing)], _BATCH):
         target.remove(batch)
-        target.forget_absent(target.absent_documents())  # the original files belong to the source
+        listed.forget_absent(listed.absent_documents())  # the original files belong to the source
     done.removed += len(plan.surplus)
     if members:
-        done.vectors += target.keep_vectors(snapshot.vectors(snapshot.namespaces()))
+        done.vectors += vectors_of(target).keep_vectors(snapshot.vectors(snapshot.namespaces()))
     stored = 0
     for group in _transactions(snapshot, plan, members):
         former = {each.entry.id: each.history for each in group if each.history}

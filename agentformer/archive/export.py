@@ -27,7 +27,8 @@ from agentformer.archive.format import (
 from agentformer.errors import NotFound, StoreBusy, StoreError
 from agentformer.rag.originals import Originals
 from agentformer.records.integrity.files import HashedFile, hashed_file, new_folder
-from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot
+from agentformer.records.offers import required
+from agentformer.types import EmbeddingSpace, MemoryBackend, MemorySnapshot, SnapshotStore
 
 
 @dataclass(slots=True)
@@ -55,7 +56,10 @@ def export_to(
     vectors only if `vectors` is true. `places` are the folders of the memory. Raises `InvalidInput` if the folder
     already exists and is not empty, or is in one of `places`, `StoreFull` if the folder cannot be written, and
     `StoreDamaged` if entries cannot be read. After an error there is no new folder."""
-    with new_folder(folder, "backup/monday", places) as partial, backend.snapshot() as snapshot:
+    with (
+        new_folder(folder, "backup/monday", places) as partial,
+        required(backend, SnapshotStore).snapshot() as snapshot,
+    ):
         writer = _Writer(partial, snapshot, originals)
         names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))
         writer.write_originals(names)

@@ -16,6 +16,7 @@ from agentformer.rag.documents import document_of
 from agentformer.rag.originals import Originals
 from agentformer.rag.uploads import identity
 from agentformer.records.entry_json import COUNTS, entry_to_json
+from agentformer.records.offers import vectors_of
 from agentformer.types import MemoryBackend, MemoryEntry, Scope
 
 # Limits of one transaction. A document or a summary is never separated from its parts.
@@ -60,7 +61,7 @@ def import_into(
     _check_blocks(destination, archive, missing)
     done = Imported(there_already=len(archive) - len(missing))
     if missing and archive.vectors:
-        done.vectors = backend.keep_vectors(archive.all_vectors())
+        done.vectors = vectors_of(backend).keep_vectors(archive.all_vectors())
     for batch in _batches(archive, missing):
         entries = list(archive.read(batch))
         _store(destination, archive, entries)

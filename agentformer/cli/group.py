@@ -20,7 +20,15 @@ from click.shell_completion import CompletionItem
 
 from agentformer._version import __version__, build
 from agentformer.cli.output import CLOSED, INTERRUPTED, fail, output_lost, say
-from agentformer.errors import AgentFormerError, Conflict, InvalidInput, LimitExceeded, MissingExtra, NotFound
+from agentformer.errors import (
+    AgentFormerError,
+    Conflict,
+    InvalidInput,
+    LimitExceeded,
+    MissingExtra,
+    NotFound,
+    NotOffered,
+)
 from agentformer.types import DEFAULT_NAMESPACE, TIERS
 
 Command = Callable[..., Any]
@@ -356,7 +364,7 @@ def reported(command: Command) -> Command:
             command(**options)
         except InvalidInput as error:
             fail(_undecoded(options) or _as_typed(error), 2)
-        except (NotFound, Conflict, MissingExtra, LimitExceeded) as error:
+        except (NotFound, NotOffered, Conflict, MissingExtra, LimitExceeded) as error:
             fail(str(error), 2)
         except AgentFormerError as error:
             fail(str(error), 3)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from agentformer.errors import AgentFormerError
-from agentformer.types import UNSEARCHED_KINDS, EntryVector, MemoryBackend, Scope
+from agentformer.records.offers import offered, vectors_of
+from agentformer.types import UNSEARCHED_KINDS, EntryVector, MemoryBackend, Scope, SnapshotStore
 
 if TYPE_CHECKING:
     from agentformer.types import Matrix
@@ -79,7 +80,7 @@ class Maps:
     def get(self, namespace: str, *, renew: bool = False, wait_seconds: float = 0.0) -> MapState:
         """Return the map of a namespace. If there is no map, if the entries have changed much since the map was
         computed, or if `renew` is true, start to compute the map and wait at most `wait_seconds` for it."""
-        space = next((state.space.spec for state in self._backend.spaces() if state.state == "active"), "")
+        space = next((state.space.spec for state in vectors_of(self._backend).spaces() if state.state == "active"), "")
         count = self._backend.count(_searched(namespace))
         with self._lock:
             cached = self._cache.get(namespace)
@@ -130,7 +131,9 @@ def _searched(namespace: str) -> Scope:
 def _compute(backend: MemoryBackend, namespace: str, space: str, count: int) -> MapPoints | None:
     import numpy as np
 
-    with backend.snapshot() as snapshot:
+    if not (store := offered(backend, SnapshotStore)):
+        return None
+    with store.snapshot() as snapshot:
         every = max(1, -(-count // MAX_POINTS))
         found = [*snapshot.entry_vectors(namespace, every=every)][:MAX_POINTS]
     if not found:

@@ -21,6 +21,7 @@ from agentformer.errors import AgentFormerError, Conflict
 from agentformer.factory import AgentFormer
 from agentformer.integrations import missing, owned
 from agentformer.memory.backends import all_entries
+from agentformer.records.offers import leases_of
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry, Scope, new_id
 
 try:
@@ -53,6 +54,7 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
     ) -> None:
         super().__init__()
         self._af = af
+        self._leases = leases_of(af.backend)
         self._place: dict[str, Any] = {"namespace": namespace, "user_id": user_id, "project": project}
         self._lease = f"{_TYPE}-{uuid.uuid5(uuid.NAMESPACE_OID, json.dumps([namespace, user_id, project]))}"
 
@@ -165,14 +167,14 @@ class AgentFormerMemoryTool(BetaAbstractMemoryTool):
         writes. Raises `Conflict` if the lock cannot be acquired in time."""
         holder, end = new_id(), time.monotonic() + 2 * _LEASE
         with _LOCKS[hash(self._lease) % len(_LOCKS)]:
-            while not self._af.backend.lease(self._lease, holder, _LEASE):
+            while not self._leases.lease(self._lease, holder, _LEASE):
                 if time.monotonic() > end:
                     raise Conflict("other programs change these files all the time; try again")
                 time.sleep(_WAIT)
             try:
                 yield
             finally:
-                self._af.backend.release(self._lease, holder)
+                self._leases.release(self._lease, holder)
 
     def _entries(self) -> Iterator[MemoryEntry]:
         """Yield the entries that are files of the tool. The title of such an entry is a path in `/memories`."""

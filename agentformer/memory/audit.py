@@ -16,8 +16,9 @@ from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.contradictions import Contradiction, FactContradictions, block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates, normalize
 from agentformer.records.duplicates import is_duplicate
+from agentformer.records.offers import required, vectors_of
 from agentformer.text.normalize import normalized
-from agentformer.types import UNSEARCHED_KINDS, HitVectors, MemoryBackend, MemoryEntry, Scope, Shown
+from agentformer.types import UNSEARCHED_KINDS, HitVectors, MemoryBackend, MemoryEntry, Scope, Shown, SnapshotStore
 
 _NO_DUPLICATES = frozenset({*UNSEARCHED_KINDS, "message"})
 UNREAD_DAYS = 30  # an entry without any use is reported after this many days
@@ -138,10 +139,10 @@ def audit(
 
 def _vectors_of(backend: MemoryBackend, namespace: str, ids: Set[str]) -> HitVectors | None:
     """Return the vectors of entries in the active embedding space, or None if there is none."""
-    active = next((state.space for state in backend.spaces() if state.state == "active"), None)
+    active = next((state.space for state in vectors_of(backend).spaces() if state.state == "active"), None)
     if active is None or not ids:
         return None
-    with backend.snapshot() as snapshot:
+    with required(backend, SnapshotStore).snapshot() as snapshot:
         rows = {each.id: each.vector for each in snapshot.entry_vectors(namespace) if each.id in ids}
     return HitVectors((active.provider, active.model), rows)
 

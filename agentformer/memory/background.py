@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from agentformer.records.offers import vectors_of
 from agentformer.types import MemoryBackend
 
 log = logging.getLogger("agentformer")
@@ -111,13 +112,13 @@ class EmbedRetry(PeriodicThread):
 
     def __init__(self, backend: MemoryBackend, seconds: float) -> None:
         super().__init__(seconds)
-        self._backend = backend
+        self._vectors = vectors_of(backend)
 
     def tick(self) -> bool:
         """Try to embed the entries that have no vectors yet. Return True if some of these entries still have no
         vectors, or if an error occurred."""
         try:
-            return self._backend.embed_pending(refused=False) > 0
+            return self._vectors.embed_pending(refused=False) > 0
         except Exception as error:  # noqa: BLE001 - the thread goes on after any error
             if not self._stopped.is_set():
                 log.warning("entries without vectors could not be embedded and are tried again later: %s", error)

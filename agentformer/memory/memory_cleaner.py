@@ -21,6 +21,7 @@ from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.summaries import OUTCOMES, SUMMARY_KIND, sort_by_time
 from agentformer.records.codec import now
+from agentformer.records.offers import leases_of
 from agentformer.records.scopes import expired
 from agentformer.types import LanguageModel, MemoryBackend, MemoryEntry, Scope, Shown, new_id
 
@@ -170,6 +171,7 @@ class MemoryCleaner:
         """Prepare the cleaner; `start` starts its thread. `run` calls the function `ready` before it changes anything:
         `ready` loads the parts of the summarizer, and raises an error if a part cannot be loaded."""
         self._backend = backend
+        self._leases = leases_of(backend)
         self._ready = ready
         self._summarizer = summarizer
         self._options = options = options or CleaningOptions()
@@ -308,19 +310,19 @@ class MemoryCleaner:
         namespace, session_id = scope.namespace, scope.session_id or ""
         name = f"clean/{namespace}/{session_id}"
         holder = f"{os.getpid()}/{new_id()}"  # a new holder for each run, because two threads must not share a lease
-        if not self._backend.lease(name, holder, self._options.lease_seconds):
+        if not self._leases.lease(name, holder, self._options.lease_seconds):
             return CleaningReport(busy=(session_id,))
         try:
             groups = self._groups(scope, on_request)
             report = CleaningReport(sessions=min(1, len(groups)))
             for number, ids in enumerate(groups[:max_groups]):
-                if number and not self._backend.lease(name, holder, self._options.lease_seconds):
+                if number and not self._leases.lease(name, holder, self._options.lease_seconds):
                     return report + CleaningReport(busy=(session_id,))
                 if self._stopped.is_set():
                     return report
                 report += self._summarize_group(session_id, ids)
         finally:
-            self._backend.release(name, holder)
+            self._leases.release(name, holder)
         if max_groups is not None and len(groups) > max_groups:
             self._queue.add((namespace, session_id))
         return report

@@ -18,6 +18,7 @@ from agentformer.memory.memory_cleaner import CleaningReport, MemoryCleaner
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import CleaningScope, MessageFields, Place, ScopeFields, StoredFields
 from agentformer.records import fields
+from agentformer.records.offers import status_of, vectors_of
 from agentformer.records.scopes import effective_salience
 from agentformer.search.reading import existing_document
 from agentformer.types import (
@@ -442,14 +443,14 @@ class MemoryManager(BatchOperations):
     def reindex(self) -> int:
         """Embed the entries that have no vectors yet, and update the search index. Return the number of entries that
         still have no vectors."""
-        return self._backend.embed_pending()
+        return vectors_of(self._backend).embed_pending()
 
     def status(self) -> dict[str, Any]:
         """Return the counts of the backend, the state of the cleaner and, if facts are learnt when messages are added,
         the state of the learner, as JSON values."""
         self._usage.flush()
         learner = {"learner": self._parts.learner().status()} if self._parts.learns else {}
-        return {**self._backend.status(), "cleaner": self._cleaner.status(), **learner}
+        return {**status_of(self._backend), "cleaner": self._cleaner.status(), **learner}
 
     def close(self) -> None:
         """Write the counts of uses that are still only in memory. The backend is not closed."""

@@ -15,11 +15,13 @@ from typing import Any, Generic, TypeVar
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.entries import Histories, check_histories
+from agentformer.records.offers import checks_of, leases_of, required, status_of, vectors_of
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.settings.access import make_folder
 from agentformer.types import (
     AbsentDocument,
+    BackupStore,
     Check,
     Embedder,
     EntryVector,
@@ -29,9 +31,11 @@ from agentformer.types import (
     MemoryBackend,
     MemoryEntry,
     MemorySnapshot,
+    OriginalsStore,
     Query,
     Reembedding,
     Scope,
+    SnapshotStore,
     SpaceState,
     StoreCheck,
     StoredVector,
@@ -99,12 +103,13 @@ class _Routing(_Combined[MemoryBackend]):
         self._default = backends[default]
         super().__init__(list({id(backend): backend for backend in (self._default, *backends.values())}.values()))
         self._rrf_k = rrf_k
+        self._leases = leases_of(self._default)
 
     def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record each document in the backend that will store it; see `MemoryBackend.announce`."""
+        """Record each document in the backend that will store it; see `OriginalsStore.announce`."""
         for backend in self._all:
             if part := [document for document in documents if self._target(document) is backend]:
-                backend.announce(part, upload)
+                required(backend, OriginalsStore).announce(part, upload)
 
     @property
     def owner(self) -> str:
@@ -112,11 +117,13 @@ class _Routing(_Combined[MemoryBackend]):
         return str(getattr(self._default, "owner", ""))
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
-        return sorted(document for backend in self._all for document in backend.absent_documents())
+        return sorted(
+            document for backend in self._all for document in required(backend, OriginalsStore).absent_documents()
+        )
 
     def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
         for backend in self._all:
-            backend.forget_absent(documents)
+            required(backend, OriginalsStore).forget_absent(documents)
 
     def _target(self, entry: MemoryEntry) -> MemoryBackend:
         for route in self._routes:
@@ -129,10 +136,10 @@ class _Routing(_Combined[MemoryBackend]):
 class RoutedBackend(_Routing):
     """A `MemoryBackend` over several backends. `backends` maps names to backends, and `target` of a route is one of
     these names. `default` names the backend for leases, and for entries that no route matches. A call that changes
-    several backends runs one transaction in each. If a transaction of `store` fails, the entries that this call has
-    stored in other backends are removed. After a crash between two transactions, only the entries of the finished
-    transactions are stored. A summary is stored in the backend of its originals, so that one transaction stores it and
-    archives them."""
+    several backends is one transaction in each, and not one in all. If a transaction of `store` fails, the entries that
+    this call has stored in other backends are removed. After a crash between two transactions, only the entries of the
+    finished transactions are stored. A summary is stored in the backend of its originals, so that one transaction
+    stores it and archives them."""
 
     def store(
         self,
@@ -216,7 +223,7 @@ class RoutedBackend(_Routing):
         return sum(backend.count(scope) for backend in self._all)
 
     def pending(self, scope: Scope) -> int:
-        return sum(backend.pending(scope) for backend in self._all)
+        return sum(vectors_of(backend).pending(scope) for backend in self._all)
 
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
@@ -231,14 +238,14 @@ class RoutedBackend(_Routing):
         return self._owner(summary_id).restore(summary_id)
 
     def embed_pending(self, *, refused: bool = True) -> int:
-        return sum(backend.embed_pending(refused=refused) for backend in self._all)
+        return sum(vectors_of(backend).embed_pending(refused=refused) for backend in self._all)
 
     def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        items = [item for backend in self._all for item in backend.waiting(what, limit=limit)]
+        items = [item for backend in self._all for item in vectors_of(backend).waiting(what, limit=limit)]
         return sorted(items, key=lambda item: item.entry_id)[:limit]
 
     def spaces(self) -> Sequence[SpaceState]:
-        return [state for backend in self._all for state in backend.spaces()]
+        return [state for backend in self._all for state in vectors_of(backend).spaces()]
 
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
@@ -248,7 +255,7 @@ class RoutedBackend(_Routing):
         moves = []
         for backend in self._all:
             try:
-                moves.append(backend.reembed(target, queries=queries, progress=progress))
+                moves.append(vectors_of(backend).reembed(target, queries=queries, progress=progress))
             except InvalidInput:  # a backend without vectors
                 continue
         if not moves:
@@ -257,29 +264,30 @@ class RoutedBackend(_Routing):
 
     def abandon_reembedding(self) -> bool:
         """Cancel unfinished moves to another embedding space. Return False if no backend has such a move."""
-        return sum(backend.abandon_reembedding() for backend in self._all) > 0  # a sum calls every backend
+        return sum(vectors_of(backend).abandon_reembedding() for backend in self._all) > 0  # a sum calls every backend
 
     def prune_spaces(self) -> int:
-        return sum(backend.prune_spaces() for backend in self._all)
+        return sum(vectors_of(backend).prune_spaces() for backend in self._all)
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
-        return self._default.lease(name, holder, seconds)
+        return self._leases.lease(name, holder, seconds)
 
     def release(self, name: str, holder: str) -> None:
-        self._default.release(name, holder)
+        self._leases.release(name, holder)
 
     @contextmanager
     def snapshot(self) -> Iterator[CombinedSnapshot]:
         """Take a snapshot of each backend in turn. A concurrent change may be visible in some of them only."""
+        stores = [required(backend, SnapshotStore) for backend in self._all]
         with ExitStack() as stack:
-            yield CombinedSnapshot([stack.enter_context(backend.snapshot()) for backend in self._all])
+            yield CombinedSnapshot([stack.enter_context(store.snapshot()) for store in stores])
 
     def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
         """Store vectors from another store in every backend. Return the number of stored vectors; a vector that several
         backends store is counted once."""
         remaining, imported = iter(vectors), 0
         while page := [*islice(remaining, _PAGE)]:
-            imported += max(backend.keep_vectors(page) for backend in self._all)
+            imported += max(vectors_of(backend).keep_vectors(page) for backend in self._all)
         return imported
 
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
@@ -288,16 +296,17 @@ class RoutedBackend(_Routing):
         return [
             dataclasses.replace(check, name=f"{names.get(id(backend), 'default')} {check.name}")
             for backend in self._all
-            for check in backend.verify(repair=repair)
+            for check in checks_of(backend, repair=repair)
         ]
 
     def backup(self, folder: Path) -> None:
         """Copy all backends into one folder. The backends are copied one after another, so the copies show different
         moments. Raises `StoreError` if two backends write a file with the same name."""
-        for number, backend in enumerate(self._all):
+        stores = [required(backend, BackupStore) for backend in self._all]
+        for number, store in enumerate(stores):
             part = folder / f".part{number}"
             make_folder(part, new=True)
-            backend.backup(part)
+            store.backup(part)
             for path in part.iterdir():
                 if (folder / path.name).exists():
                     raise StoreError(
@@ -308,8 +317,8 @@ class RoutedBackend(_Routing):
             part.rmdir()
 
     def status(self) -> Mapping[str, Any]:
-        states = {name: dict(backend.status()) for name, backend in self._names.items()}
-        return {**self._default.status(), "backends": states}
+        states = {name: dict(status_of(backend)) for name, backend in self._names.items()}
+        return {**status_of(self._default), "backends": states}
 
     def close(self) -> None:
         for backend in self._all:

@@ -42,6 +42,7 @@ from agentformer.rag.uploads import (
     with_origin,
 )
 from agentformer.records import fields
+from agentformer.records.offers import vectors_of
 from agentformer.search.reading import all_entries, existing_document
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, MemoryBackend, MemoryEntry, Page, Scope
 
@@ -80,6 +81,7 @@ class DocumentStore:
         max_bytes: int,
     ) -> None:
         self._backend = backend
+        self._vectors = vectors_of(backend)
         self._ingest = ingest
         self._originals = originals
         self._used = used
@@ -217,7 +219,7 @@ class DocumentStore:
         """Read and embed the original of a document again, and store nothing. Return the document with the status and
         the reason that a new upload would have. This method is for a caller that must not learn that its upload was
         `unchanged`: it takes as long as a new upload. Raises `NotFound` if the original file is missing."""
-        embed = bool(self._backend.spaces())  # else the backend stores no vectors
+        embed = bool(self._vectors.spaces())  # else the backend stores no vectors
         data = self._originals.get(document.sha256)
         result = self._ingest().rehearse(data, document, password, embed=embed)
         if result.status != "pending":
@@ -315,8 +317,8 @@ class DocumentStore:
         """Handle an upload whose bytes are stored already, and return the document of the entry `same`. A missing file
         is stored again, and missing vectors are computed. Raises `Conflict` if another process has changed `same`."""
         same = with_origin(self._backend, same, document)
-        if self._backend.pending(Scope(same.namespace, document_id=same.id)):
-            self._backend.embed_pending()
+        if self._vectors.pending(Scope(same.namespace, document_id=same.id)):
+            self._vectors.embed_pending()
         self._originals.restore(data)
         self._used(same.id)
         return dataclasses.replace(document_of(same), unchanged=True)
@@ -328,7 +330,7 @@ class DocumentStore:
 
     def _with_state(self, document: Document) -> Document:
         """Return the document with its current status: `pending` if a part of it still waits for the embedder."""
-        if document.status != "ready" or not self._backend.pending(Scope(document.namespace, document_id=document.id)):
+        if document.status != "ready" or not self._vectors.pending(Scope(document.namespace, document_id=document.id)):
             return document
         replaced = f"{METADATA_REPLACED}; " if document.reason.startswith(METADATA_REPLACED) else ""
         return dataclasses.replace(document, status="pending", reason=f"{replaced}{PENDING}", reason_code="pending")

@@ -20,10 +20,20 @@ from agentformer.rag.file_stores import (
     unwritable,
 )
 from agentformer.rag.ownership import Owner, claim, owner_of, settle
+from agentformer.records.offers import required
 from agentformer.search.reading import all_entries
 from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
-from agentformer.types import HeldLock, MemoryBackend, MemoryEntry, Scope, SharedFiles, SharedLocks, new_id
+from agentformer.types import (
+    HeldLock,
+    MemoryBackend,
+    MemoryEntry,
+    OriginalsStore,
+    Scope,
+    SharedFiles,
+    SharedLocks,
+    new_id,
+)
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -66,6 +76,7 @@ class Originals:
         self.folder = folder
         self.owner: Owner | None = None
         self._backend = backend
+        self._listed = required(backend, OriginalsStore)
         self._uploads = uploads or _Uploads(folder)
 
     @classmethod
@@ -133,7 +144,7 @@ class Originals:
         try:
             with self._uploads.exclusive():
                 upload.acquire()
-                self._backend.announce(documents, upload.name)
+                self._listed.announce(documents, upload.name)
             for data in files:
                 self.files.put(_digest(data), data)
             yield
@@ -163,7 +174,7 @@ class Originals:
         file is kept if a stored document or a running upload has the same bytes. `ended` is the name of the upload that
         the caller ends now, or "". If a file cannot be deleted, log a warning, and leave the file to the next sweep."""
         try:
-            if self._uploads.exist() and (self._uploads.names() or self._backend.absent_documents()):
+            if self._uploads.exist() and (self._uploads.names() or self._listed.absent_documents()):
                 with self._uploads.exclusive():
                     self._sweep(ended)
         except (OSError, StoreError) as error:
@@ -176,7 +187,7 @@ class Originals:
     def _sweep(self, ended: str) -> None:
         uploads = self._uploads.names()
         running = {name for name in uploads if name != ended and self._uploads.is_running(name)}
-        absent = self._backend.absent_documents()  # read after the locks: an upload that ends now is not in the list
+        absent = self._listed.absent_documents()  # read after the locks: an upload that ends now is not in the list
         needed = {document.sha256 for document in absent if document.upload in running}
         done = [document for document in absent if document.sha256 not in needed]
         # An upload without a lock may still be running, for example after an older database was restored.
@@ -192,7 +203,7 @@ class Originals:
                 self.files.place,
             )
         if done:
-            self._backend.forget_absent(done)
+            self._listed.forget_absent(done)
         for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
             self._uploads.forget(name)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,8 +22,9 @@ from agentformer.rag.verify_files import verify_access, verify_jobs, verify_keys
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.records.offers import checks_of, offered, required, vectors_of
 from agentformer.search.reading import all_entries
-from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
+from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, OriginalsStore, Scope, SnapshotStore
 
 _PAGE = 500  # entries listed at a time
 _PARTS = {"page": "pages", "chunk": "chunks"}  # kind of a part -> metadata key of the document with their number
@@ -60,9 +61,10 @@ class _Survey:
         self._suspects: list[MemoryEntry] = []  # documents that seem to lack parts
         self._orphans: list[MemoryEntry] = []  # parts that seem to lack their document
         try:
-            with backend.snapshot() as snapshot:
-                for namespace in snapshot.namespaces():
-                    self._read(snapshot, namespace)
+            store = offered(backend, SnapshotStore)  # without a snapshot, `_confirm` drops what only seems wrong
+            with store.snapshot() if store else nullcontext(backend) as listing:
+                for namespace in listing.namespaces():
+                    self._read(listing, namespace)
             self._confirm(backend)
         except StoreDamaged as error:
             self.documents.incomplete = True
@@ -71,7 +73,7 @@ class _Survey:
             else:
                 self.documents.note("some documents were not checked, because their entries are damaged")
 
-    def _read(self, snapshot: MemorySnapshot, namespace: str) -> None:
+    def _read(self, snapshot: MemoryBackend | MemorySnapshot, namespace: str) -> None:
         ids = set()
         for document in _all(snapshot, Scope(namespace, kinds=("document",))):
             ids.add(document.id)
@@ -103,7 +105,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     """Return the results of all checks: first those of the backend, then those of documents, originals, uploads,
     embeddings, jobs, keys and permissions. If `repair` is true, damage is repaired if possible. `reread` ingests a
     document again from its original file."""
-    checks = list(store.backend.verify(repair=repair))
+    checks = checks_of(store.backend, repair=repair)
     sound = all(check.mended >= check.found for check in checks)
     if repair:
         store.originals.sweep()
@@ -211,7 +213,7 @@ def _original_problem(originals: Originals, digest: str) -> str:
 def _absent_digests(backend: MemoryBackend) -> set[str]:
     """Return the SHA-256 of the files of running or interrupted uploads, and of documents that were just removed."""
     with suppress(StoreDamaged):  # the survey of the documents reports the damage
-        return {document.sha256 for document in backend.absent_documents()}
+        return {document.sha256 for document in required(backend, OriginalsStore).absent_documents()}
     return set()
 
 
@@ -245,12 +247,12 @@ def _count(files: Collection[object]) -> str:
 def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
     findings = Findings("waiting", "each entry is embedded", "embed the waiting entries with `agentformer reindex`")
     with findings.reading():
-        names = backend.namespaces()
+        names, vectors = backend.namespaces(), vectors_of(backend)
         findings.looked_at = sum(backend.count(Scope(name, include_archived=True)) for name in names)
         for name in names:
-            if pending := backend.pending(Scope(name, include_archived=True)):
+            if pending := vectors.pending(Scope(name, include_archived=True)):
                 findings.add(f"{pending} entries of namespace {name} have no vectors yet")
-        if repair and findings.found and not backend.embed_pending():
+        if repair and findings.found and not vectors.embed_pending():
             findings.mark_repaired(findings.found, "embedded")
     return findings
 

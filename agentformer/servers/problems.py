@@ -26,6 +26,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.DocumentError, 422, "unreadable-document", "Unreadable document"),
     (errors.FetchFailed, 422, "fetch-failed", "Document cannot be fetched"),
     (errors.Busy, 429, "busy", "Server busy"),
+    (errors.NotOffered, 501, "not-offered", "Not offered by the store of this memory"),
     (errors.MissingExtra, 501, "missing-extra", "Optional package not installed"),
     (errors.EmbedderUnavailable, 503, "embedder-unavailable", "Embedder unavailable"),
     (errors.StoreBusy, 503, "store-busy", "Store busy or not reachable now"),

@@ -1,17 +1,16 @@
-"""Tests of a backend: snapshots, backups, `verify`, and entries and vectors that are copied from another store."""
+"""Tests of a backend: snapshots, backups, vectors that are copied from another store, and `verify`."""
 
 from __future__ import annotations
 
-import dataclasses
 import threading
-import unittest
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import Conflict, EmbedderError, InvalidInput
+from agentformer.errors import EmbedderError
+from agentformer.records.offers import leases_of, vectors_of
 from agentformer.testing.case import (
     EVERYTHING,
     BackendCase,
@@ -23,22 +22,22 @@ from agentformer.testing.case import (
     state,
     unchanged,
 )
-from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Query, Scope, StoredVector
+from agentformer.types import (
+    Check,
+    CompleteStore,
+    MemoryBackend,
+    MemoryEntry,
+    MemorySnapshot,
+    Query,
+    Scope,
+    StoredVector,
+)
 
 Seen = dict[str, tuple[MemoryEntry, list[MemoryEntry]]]
 _LOOKS = 3  # calls of `verify` while another thread writes
 
 
-def _with_history(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
-    """Return an entry at version 4, and a list with the versions 1 and 3 of the same entry."""
-    entry = make_entry(content, version=4, **values)
-    return entry, [
-        dataclasses.replace(entry, content="the first quokka\u0000", version=1, metadata={"ä": [1, None]}),
-        dataclasses.replace(entry, content="the second quokka", version=3, namespace="elsewhere"),
-    ]
-
-
-def _seen(snapshot: MemorySnapshot) -> Seen:
+def _seen(snapshot: MemorySnapshot | MemoryBackend) -> Seen:
     """Return a dictionary: id of each entry in the snapshot -> (entry, list of its former versions). The entries are
     listed in pages of two, so that paging is tested, too."""
     found: Seen = {}
@@ -50,24 +49,19 @@ def _seen(snapshot: MemorySnapshot) -> Seen:
     return found
 
 
-def _now(backend: MemoryBackend) -> Seen:
-    with backend.snapshot() as snapshot:
-        return _seen(snapshot)
-
-
-def _vectors(backend: MemoryBackend) -> list[StoredVector]:
+def _vectors(backend: CompleteStore) -> list[StoredVector]:
     with backend.snapshot() as snapshot:
         return list(snapshot.vectors(snapshot.namespaces()))
 
 
-def _wrong(backend: MemoryBackend, *, repair: bool = False) -> list[Check]:
+def _wrong(backend: CompleteStore, *, repair: bool = False) -> list[Check]:
     return [check for check in backend.verify(repair=repair) if check.found]
 
 
-class Archiving(BackendCase):
-    """Tests of `snapshot`, `backup`, `keep_vectors`, and of `store` with the former versions of entries."""
+class _Filled(BackendCase):
+    """Base class of tests that copy a store."""
 
-    def filled(self, folder: Path, *, dense: bool = False) -> MemoryBackend:
+    def filled(self, folder: Path, *, dense: bool = False) -> CompleteStore:
         """Return a store that holds entries in two namespaces, an entry that was changed twice, and a summary."""
         fields: dict[str, Any] = {"tier": "episodic", "kind": "message", "namespace": "Ä/1"}
         new = (make_entry(f"the quokka said {n}", **fields) for n in range(4))
@@ -79,51 +73,15 @@ class Archiving(BackendCase):
         backend.update(fact.id, {"content": "quokkas eat grass"})
         return backend
 
-    def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
-        """`history` returns the former versions that `store` received in `former`, until the entry is removed."""
-        backend = self.start(tmp_path)
-        entry, states = _with_history()
-        other = make_entry("a numbat", version=2)
-        _, stored = backend.store([other, entry], former={entry.id: states, other.id: []})
-        assert list(self.start(tmp_path).history(entry.id)) == states
-        assert list(backend.history(other.id)) == []
-        assert backend.update(entry.id, {"title": "quokka"}, expected_version=4).version == 5
-        assert list(backend.history(entry.id)) == [*states, stored]
-        assert by_words(backend, "first second") == []
-        assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
-        backend.remove([entry.id])
-        backend.store([entry])
-        assert list(backend.history(entry.id)) == []
 
-    def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
-        """`store` raises `InvalidInput` if the versions in `former` are not ascending, or belong to another entry."""
-        backend = self.start(tmp_path)
-        entry, states = _with_history()
-        stranger = dataclasses.replace(states[0], id="another")
-        pasts = (
-            {entry.id: states[::-1]},
-            {entry.id: [states[0], states[0]]},
-            {entry.id: [dataclasses.replace(entry, version=4)]},
-            {entry.id: [dataclasses.replace(entry, version=0)]},
-            {entry.id: [stranger]},
-            {"another": [stranger]},
-            {entry.id: [dataclasses.replace(states[0], metadata={"not": object()})]},
-        )
-        for past in pasts:
-            with raises(InvalidInput):
-                backend.store([make_entry("a bystander"), entry], former=past)
-        with raises(InvalidInput):
-            backend.store([entry], former={entry.id: states}, unique=True)
-        assert backend.count(EVERYTHING) == 0
-        backend.store([entry], former={})
-        with raises(Conflict):
-            backend.store([entry], former={entry.id: states})
-        assert list(backend.history(entry.id)) == []
+class Snapshots(_Filled):
+    """Tests of `snapshot`, which shows a store at one moment."""
 
     def test_a_snapshot_does_not_see_later_writes(self, tmp_path: Path) -> None:
         """A snapshot shows the store as it was when the snapshot began, also after later writes."""
         backend = self.filled(tmp_path)
-        before = _now(backend)
+        with backend.snapshot() as snapshot:
+            before = _seen(snapshot)
         assert len(before) == 6
         assert sorted(len(past) for _, past in before.values()) == [0, 0, 0, 0, 0, 2]
         with backend.snapshot() as snapshot:
@@ -135,11 +93,8 @@ class Archiving(BackendCase):
             backend.remove(Scope("moved"))
             assert _seen(snapshot) == before
             assert sorted(snapshot.namespaces()) == ["default", "Ä/1"] == list(snapshot.namespaces())
-        assert _now(backend) == {
-            entry.id: (entry, list(backend.history(entry.id)))
-            for name in backend.namespaces()
-            for entry in backend.list(Scope(name, include_archived=True))
-        }
+        with backend.snapshot() as snapshot:
+            assert _seen(snapshot) == _seen(backend)
 
     def test_a_snapshot_yields_the_vectors_of_live_entries(self, tmp_path: Path) -> None:
         """`entry_vectors` yields the tier, the kind and the vector of each entry in a namespace, in order of id.
@@ -156,16 +111,20 @@ class Archiving(BackendCase):
         assert len({entry.vector.tobytes() for entry in (*found, fact)}) == 3
         assert len(thinned) < len(found) == 2
 
+
+class Backups(_Filled):
+    """Tests of `backup`, which writes a copy of a store."""
+
     def test_a_backup_is_an_independent_store(self, tmp_path: Path) -> None:
         """A backup contains the entries of the moment when it was made. A change of the backup does not change the
         store."""
         backend = self.filled(tmp_path / "store")
-        before = _now(backend)
+        before = _seen(backend)
         (tmp_path / "copy").mkdir()
         backend.backup(tmp_path / "copy")
         backend.store([make_entry("quokka of another day")])
         copy = self.start(tmp_path / "copy")
-        assert _now(copy) == before
+        assert _seen(copy) == before
         for backed in (copy, backend):
             ids = by_words(backed, "quokka", Scope("Ä/1"))
             assert len(ids) == 2 and self.by_vectors(backed, "quokka", Scope("Ä/1")) == ids
@@ -175,10 +134,14 @@ class Archiving(BackendCase):
         assert by_words(backend, "sleep copy") == []
         assert state(backend, [fact.id]) != state(copy, [fact.id])
 
+
+class KeptVectors(_Filled):
+    """Tests of `keep_vectors`, which stores vectors of another store."""
+
     def test_kept_vectors_are_not_embedded_again(self, tmp_path: Path) -> None:
         """If `keep_vectors` has added the vector of a text, `store` uses this vector and does not embed the text."""
         first = self.filled(tmp_path / "first", dense=True)
-        seen = _now(first)
+        seen = _seen(first)
         with first.snapshot() as snapshot:
             assert list(snapshot.vectors([])) == []
             vectors = list(snapshot.vectors(snapshot.namespaces()))
@@ -192,7 +155,7 @@ class Archiving(BackendCase):
         second.store([entry for entry, _ in seen.values()], former={i: past for i, (_, past) in seen.items()})
         assert counting.documents == []
         assert second.pending(EVERYTHING) == 0
-        assert _now(second) == seen
+        assert _seen(second) == seen
         assert [(stored.hash, stored.vector.tobytes()) for stored in _vectors(second)] == [
             (stored.hash, stored.vector.tobytes()) for stored in vectors
         ]
@@ -230,15 +193,6 @@ class Archiving(BackendCase):
         second.close()
         assert [space.vectors for space in self.start(tmp_path / "second").spaces()] == [1]
 
-    def test_a_backend_without_vectors_keeps_none(self, tmp_path: Path) -> None:
-        """If a backend stores no vectors, `keep_vectors` stores nothing, and a snapshot returns no vectors."""
-        if self.vectors:
-            raise unittest.SkipTest("this backend stores vectors; the test is for backends without vectors")
-        backend = self.filled(tmp_path)
-        unit = np.ones(8, np.float32)
-        assert backend.keep_vectors([StoredVector(HashingEmbedder(dimension=8).space, bytes(32), unit)]) == 0
-        assert _vectors(backend) == []
-
 
 class Verifying(BackendCase):
     """Tests of `verify`, which looks for damage. The stores in these tests have no damage."""
@@ -265,13 +219,13 @@ class Verifying(BackendCase):
         backend.restore(other.id)
         backend.remove([stored[3].id, whole.id])
         backend.store([make_entry("the marmot sleeps")], replacing=[Scope(session_id="none")], unique=True)
-        assert backend.lease("cleaning", "me", 60)
+        assert leases_of(backend).lease("cleaning", "me", 60)
         embedder.down = True
         backend.store([make_entry("stored while the embedder was away")])
         backend.update(stored[6].id, {"content": "changed while the embedder was away"})
         assert _wrong(backend) == []
         embedder.down = False
-        backend.embed_pending()
+        vectors_of(backend).embed_pending()
         backend.search(Query("marmot"))
         assert _wrong(backend) == []
         assert not backend.get([summary.id])

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from agentformer.text.splitting import windows
 from agentformer.types import (
     DOCUMENT_KINDS,
     UNSEARCHED_KINDS,
+    CompleteStore,
     Embedder,
     EmbeddingSpace,
     Hit,
@@ -68,12 +69,12 @@ class BackendCase:
         for backend in self._opened:
             backend.close()
 
-    def start(self, folder: Path, embedder: Embedder | None = None, *, dense: bool = False) -> MemoryBackend:
+    def start(self, folder: Path, embedder: Embedder | None = None, *, dense: bool = False) -> CompleteStore:
         """Open a backend, which is closed at the end of the test. If `dense` is true and the backend stores no vectors,
-        skip the test."""
+        skip the test. The type has the methods of all protocols, but each suite uses only those that it tests."""
         if dense and not self.vectors:
             raise unittest.SkipTest("this backend stores no vectors")
-        backend = self.open(folder, embedder or HashingEmbedder())
+        backend = cast(CompleteStore, self.open(folder, embedder or HashingEmbedder()))
         self._opened.append(backend)
         return backend
 
@@ -85,7 +86,7 @@ class BackendCase:
 
     def stored(
         self, folder: Path, *entries: MemoryEntry | str, embedder: Embedder | None = None, dense: bool = False
-    ) -> tuple[MemoryBackend, list[MemoryEntry]]:
+    ) -> tuple[CompleteStore, list[MemoryEntry]]:
         """Open a backend, as `start` does, and store `entries`. If an item of `entries` is a text, an entry with this
         content is stored. Return the backend and the stored entries."""
         backend = self.start(folder, embedder, dense=dense)

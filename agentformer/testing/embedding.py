@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, SpaceMismatch, TextTooLong
+from agentformer.errors import Conflict, EmbedderUnavailable, SpaceMismatch, TextTooLong
 from agentformer.testing.case import (
     BackendCase,
     CountingEmbedder,
@@ -18,7 +18,7 @@ from agentformer.testing.case import (
     make_entry,
     raises,
 )
-from agentformer.types import Matrix, MemoryBackend, MemoryEntry, Query, Scope
+from agentformer.types import CompleteStore, Matrix, MemoryEntry, Query, Scope
 
 _TEXTS = [f"the marmot whistles {n} times at the {['stoat', 'heron', 'puffin'][n % 3]}" for n in range(150)]
 
@@ -63,7 +63,7 @@ class _Calling(CountingEmbedder):
         return super().embed_documents(texts)
 
 
-def _spaces(backend: MemoryBackend) -> list[tuple[str, int]]:
+def _spaces(backend: CompleteStore) -> list[tuple[str, int]]:
     return [(space.state, space.vectors) for space in backend.spaces()]
 
 
@@ -148,20 +148,17 @@ class Pending(BackendCase):
         assert reports and reports[-1] == (30, 30)
         assert reports == sorted(reports) and {total for _, total in reports} == {30}
 
+    def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
+        """If a new entry has the text of an entry that it replaces, the vector of this text is used again."""
+        backend, _ = self.stored(tmp_path, "a sentence that stays the same", dense=True)
+        (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
+        assert backend.pending(Scope()) == 0
+        assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
+
 
 class Reembedding(BackendCase):
     """Tests of `reembed`, `spaces` and `prune_spaces`. `reembed` moves a store to the embedding space of another
     embedder."""
-
-    def test_spaces_are_empty_without_vectors(self, tmp_path: Path) -> None:
-        """If a backend stores no vectors, `spaces` returns nothing, and `reembed` raises `InvalidInput`."""
-        backend, _ = self.stored(tmp_path, "a stoat")
-        if self.vectors:
-            assert _spaces(backend) == [("active", 1)]
-        else:
-            assert not backend.spaces() and not backend.prune_spaces()
-            with raises(InvalidInput):
-                backend.reembed(HashingEmbedder(64))
 
     def test_after_reembed_everything_is_found_in_the_new_space(self, tmp_path: Path) -> None:
         """`reembed` embeds every text once. Dense search then uses the vectors of the new embedding space."""

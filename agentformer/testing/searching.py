@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.records.offers import vectors_of
 from agentformer.testing.case import BackendCase, Reference, by_words, contents, make_entry
 from agentformer.types import TIERS, UNSEARCHED_KINDS, Decay, MemoryBackend, MemoryEntry, Query, Scope, Source, Use
 
@@ -349,7 +350,7 @@ class Scopes(BackendCase):
         for kind in sorted(UNSEARCHED_KINDS):
             backend.store([make_entry(f"{_WORD} in a {kind}", kind=kind)])
             scope = Scope(kinds=(kind,))
-            assert backend.count(scope) == 1 and backend.pending(scope) == 0
+            assert backend.count(scope) == 1 and vectors_of(backend).pending(scope) == 0
             assert by_words(backend, _WORD, scope) == [] == self.by_vectors(backend, _WORD, scope)
 
     def _check_scope(self, backend: MemoryBackend, reference: Reference, scope: Scope) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
-from agentformer.errors import Conflict, Forbidden
+from agentformer.errors import Conflict, Forbidden, InvalidInput
 from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import AbsentDocument, Link, MemoryEntry, Query, Scope, Source
 
@@ -55,6 +55,15 @@ def _full() -> MemoryEntry:
         superseded_by="newer",
         version=7,
     )
+
+
+def _with_history(content: str = "the third quokka", **values: object) -> tuple[MemoryEntry, list[MemoryEntry]]:
+    """Return an entry at version 4, and a list with the versions 1 and 3 of the same entry."""
+    entry = make_entry(content, version=4, **values)
+    return entry, [
+        dataclasses.replace(entry, content="the first quokka\u0000", version=1, metadata={"ä": [1, None]}),
+        dataclasses.replace(entry, content="the second quokka", version=3, namespace="elsewhere"),
+    ]
 
 
 class Storing(BackendCase):
@@ -163,13 +172,6 @@ class Storing(BackendCase):
         new = [make_entry("present state"), make_entry("present addition")]
         backend.store(new, replacing=[Scope(), Scope()])
         assert sorted(e.content for e in backend.list(EVERYTHING)) == ["present addition", "present state"]
-
-    def test_replacing_by_the_same_text_keeps_its_vector(self, tmp_path: Path) -> None:
-        """If a new entry has the text of an entry that it replaces, the vector of this text is used again."""
-        backend, _ = self.stored(tmp_path, "a sentence that stays the same")
-        (new,) = backend.store([make_entry("a sentence that stays the same")], replacing=[Scope()])
-        assert backend.pending(Scope()) == 0
-        assert self.by_vectors(backend, "a sentence that stays the same") == [new.id]
 
     def test_get_returns_entries_in_order_without_missing_ones(self, tmp_path: Path) -> None:
         """`get` returns entries in the order of the given ids, and skips missing ids."""
@@ -281,6 +283,47 @@ class Storing(BackendCase):
         backend.close()
         backend.close()
         assert self.start(tmp_path).count(Scope()) == 1
+
+    def test_an_entry_is_stored_with_its_history(self, tmp_path: Path) -> None:
+        """`history` returns the former versions that `store` received in `former`, until the entry is removed."""
+        backend = self.start(tmp_path)
+        entry, states = _with_history()
+        other = make_entry("a numbat", version=2)
+        _, stored = backend.store([other, entry], former={entry.id: states, other.id: []})
+        assert list(self.start(tmp_path).history(entry.id)) == states
+        assert list(backend.history(other.id)) == []
+        assert backend.update(entry.id, {"title": "quokka"}, expected_version=4).version == 5
+        assert list(backend.history(entry.id)) == [*states, stored]
+        assert by_words(backend, "first second") == []
+        assert self.by_vectors(backend, "the third quokka", Scope(kinds=(entry.kind,)))[:1] != []
+        backend.remove([entry.id])
+        backend.store([entry])
+        assert list(backend.history(entry.id)) == []
+
+    def test_an_invalid_history_stores_nothing(self, tmp_path: Path) -> None:
+        """`store` raises `InvalidInput` if the versions in `former` are not ascending, or belong to another entry."""
+        backend = self.start(tmp_path)
+        entry, states = _with_history()
+        stranger = dataclasses.replace(states[0], id="another")
+        pasts = (
+            {entry.id: states[::-1]},
+            {entry.id: [states[0], states[0]]},
+            {entry.id: [dataclasses.replace(entry, version=4)]},
+            {entry.id: [dataclasses.replace(entry, version=0)]},
+            {entry.id: [stranger]},
+            {"another": [stranger]},
+            {entry.id: [dataclasses.replace(states[0], metadata={"not": object()})]},
+        )
+        for past in pasts:
+            with raises(InvalidInput):
+                backend.store([make_entry("a bystander"), entry], former=past)
+        with raises(InvalidInput):
+            backend.store([entry], former={entry.id: states}, unique=True)
+        assert backend.count(EVERYTHING) == 0
+        backend.store([entry], former={})
+        with raises(Conflict):
+            backend.store([entry], former={entry.id: states})
+        assert list(backend.history(entry.id)) == []
 
 
 class AbsentDocuments(BackendCase):

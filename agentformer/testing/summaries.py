@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.records.offers import checks_of
 from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import Link, MemoryBackend, MemoryEntry, Query, Scope, Use
 
@@ -141,7 +142,7 @@ class Summaries(BackendCase):
             summary = make_entry("both", kind="summary", namespace=namespace, derived_from=(Link(here.id),))
             with unchanged(backend, here.id, there.id, summary.id), raises(Conflict):
                 backend.consolidate(summary, [here.id, there.id])
-        assert not any(check.found for check in backend.verify())
+        assert not any(check.found for check in checks_of(backend))
 
     def test_an_updated_original_stays_archived(self, tmp_path: Path) -> None:
         """An updated original stays archived, and `restore` returns its changed content."""

@@ -12,6 +12,7 @@ from agentformer.access.permissions import PERMISSIONS
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.records.fields import MAX_CONTENT, MAX_NAME, program_metadata
+from agentformer.records.offers import vectors_of
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, tool
 from agentformer.tools.result_json import (
@@ -311,7 +312,7 @@ class MemoryTools:
             "namespace": namespace,
             "memories": counts,
             "documents": self._backend.count(Scope(namespace, kinds=("document",))),  # without a user or project
-            "pending": self._backend.pending(scope),
+            "pending": vectors_of(self._backend).pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces
         return {**state, "store": dict(self._status())} if everywhere else state

@@ -92,3 +92,11 @@ from agentformer.types.records import Statement as Statement
 from agentformer.types.records import common as common
 from agentformer.types.shown import Shown as Shown
 from agentformer.types.shown import shown_fields as shown_fields
+from agentformer.types.stores import BackupStore as BackupStore
+from agentformer.types.stores import CompleteStore as CompleteStore
+from agentformer.types.stores import LeaseStore as LeaseStore
+from agentformer.types.stores import OriginalsStore as OriginalsStore
+from agentformer.types.stores import SnapshotStore as SnapshotStore
+from agentformer.types.stores import StatusStore as StatusStore
+from agentformer.types.stores import VectorStore as VectorStore
+from agentformer.types.stores import VerifiedStore as VerifiedStore

@@ -3,14 +3,13 @@ that all nodes of a memory share. A node is a process that uses the memory; node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
 from agentformer.types.memory import Hits, MemoryEntry, Query, Scope, Use
-from agentformer.types.models import Embedder, EmbeddingSpace, Reembedding, SpaceState, Vector, Waiting
+from agentformer.types.models import EmbeddingSpace, Vector
 from agentformer.types.shown import Shown
 
 
@@ -86,14 +85,14 @@ class MemorySnapshot(_Readable, Protocol):
 
 
 class MemoryBackend(_Readable, Protocol):
-    """Stores entries and searches them.
+    """Stores entries and searches them. A backend needs these fourteen methods: `store`, `get`, `list`, `latest`,
+    `count`, `search`, `history`, `namespaces`, `update`, `touch`, `remove`, `consolidate`, `restore` and `close`. What
+    only some backends can do, such as vectors, snapshots and leases, are the protocols in `types.stores`.
 
     Atomicity: each call that writes is one transaction. A transaction is executed completely or not at all, and its
     changes are on the disk when the call returns. Visibility: after a call has returned, all threads and processes that
     use the same store see its changes. Order: `list` returns entries in order of id, and an id that was created later
-    is greater. Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`. If the
-    embedder is unavailable, entries are stored without vectors. A search by words finds such entries at once, and a
-    search by vectors finds them after `embed_pending`.
+    is greater. Missing ids: `get` leaves them out, `remove` does not count them, and `update` raises `NotFound`.
 
     `consolidate` stores a summary and archives the original entries; `archived_by` of each original is the id of the
     summary. When a summary is removed or archived, its originals become live again, which means that they are no longer
@@ -145,6 +144,13 @@ class MemoryBackend(_Readable, Protocol):
     def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
         """Return the entries with these ids, in the order of the ids. Archived entries are included."""
 
+    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
+        """Return at most `limit` entries of the scope, newest first. The time of an entry is `occurred_at`, or
+        `created_at` if `occurred_at` is None. Entries with equal times are sorted by id."""
+
+    def count(self, scope: Scope) -> int:
+        """Return the number of entries of the scope."""
+
     def search(self, query: Query) -> Hits:
         """Return entries inside `query.scope`, best first. Entries with equal scores are sorted by id. If the embedder
         is unavailable, only words are searched, and the result contains a warning. A backend without vectors always
@@ -178,16 +184,6 @@ class MemoryBackend(_Readable, Protocol):
         again.
         """
 
-    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        """Return at most `limit` entries of the scope, newest first. The time of an entry is `occurred_at`, or
-        `created_at` if `occurred_at` is None. Entries with equal times are sorted by id."""
-
-    def count(self, scope: Scope) -> int:
-        """Return the number of entries of the scope."""
-
-    def pending(self, scope: Scope) -> int:
-        """Return the number of entries of the scope that have no vectors yet."""
-
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
@@ -205,86 +201,6 @@ class MemoryBackend(_Readable, Protocol):
         Raises `NotFound` if there is no entry with this id. Raises `InvalidInput` if the entry is not a summary, or has
         no archived originals. Raises `Conflict` if the summary was already restored.
         """
-
-    def embed_pending(self, *, refused: bool = True) -> int:
-        """Embed the entries without vectors. Return the number of entries that still have none. If `refused` is False,
-        entries that the model has refused (for example, as too long) are not tried again and not counted."""
-
-    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        """Return the entries without vectors among `what` (a scope or ids), in order of id, with their last errors."""
-
-    def spaces(self) -> Sequence[SpaceState]:
-        """Return all embedding spaces of the store. The result of a backend without vectors is empty."""
-
-    def reembed(
-        self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
-    ) -> Reembedding:
-        """Embed all entries again with the embedder `target`, and move the store to the embedding space of `target`.
-        Searches use the present space until the move is complete.
-
-        Entries that change during the move are also embedded in the new space. One transaction switches the store to
-        the new space. If a move is interrupted, the next call continues it. The vectors of the former space are kept
-        until `prune_spaces` is called. The result contains a comparison of the two spaces, which is measured with
-        `queries`. The function `progress` receives the number of finished entries and the number of all entries.
-
-        Raises `Conflict` if another move is running, `EmbedderUnavailable` if `target` cannot be used, and
-        `InvalidInput` if the backend has no vectors.
-        """
-
-    def abandon_reembedding(self) -> bool:
-        """Cancel an unfinished move to another embedding space. Return False if there is no unfinished move."""
-
-    def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
-
-    def lease(self, name: str, holder: str, seconds: float) -> bool:
-        """Take the lease `name` for `seconds`, or extend it if `holder` already has it. A lease is a lock that ends
-        after a time. Return False if another holder has the lease."""
-
-    def release(self, name: str, holder: str) -> None:
-        """End the lease `name`. Nothing happens if `holder` does not have this lease."""
-
-    def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Look for damage: compare the records with their checksums, with each other, and with the indexes. Damage is
-        returned in the result, and no error is raised. Concurrent writes are not reported as damage. If `repair` is
-        False, nothing is changed.
-
-        If `repair` is True, all data that can be computed from the records is rebuilt. Rows that cannot be read are
-        moved to a quarantine file in the folder of the store, and count as repaired (`Check.mended`). `Check.lost` is
-        the number of entries and former versions, without parts of documents, that could not be restored.
-        """
-
-    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        """Return a context manager that yields a read-only view of the store at this moment. The view can be used until
-        the `with` block ends. Writers do not wait for the view."""
-
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        """Store vectors from another store, so that the next `store` does not need to embed their texts again. Return
-        the number of stored vectors. Vectors of another embedding space are not stored, and a backend without vectors
-        stores none. Raises `EmbedderError` for a vector that is not finite, or whose length is not 1."""
-
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record that the caller is about to write the original files of these documents, and then to store the
-        documents. If the caller dies in between, `absent_documents` shows which files are not needed. `upload` is a
-        name that the caller gives to the upload. In this and the next two methods, a document is an entry of the kind
-        `document` with a string `sha256` in its metadata. Other entries are ignored."""
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        """Return the documents that are not stored, but whose original files may exist, in order of id. `announce` and
-        the removal of a document add the document to this list; the transaction that stores the document deletes it
-        from the list. A repair and a backup add nothing. Raises `StoreDamaged` if a part of the store cannot be read,
-        because the list would be incomplete."""
-
-    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        """Delete documents from the list of `absent_documents`, after their files were deleted. A document that was
-        announced again or removed again since the caller read the list stays in the list."""
-
-    def backup(self, folder: Path) -> None:
-        """Write a complete copy of the store at this moment into `folder`, which must be empty. Writers do not wait.
-        Raises `StoreFull` if the copy cannot be written, and `StoreDamaged` if the store cannot be read."""
-
-    def status(self) -> Mapping[str, Any]:
-        """Return counts, and the state of each part of the store, as JSON values."""
 
     def close(self) -> None:
         """Save the indexes, and close all files. A second call has no effect."""

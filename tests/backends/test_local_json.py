@@ -13,10 +13,20 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
+from agentformer.memory.backends import local_json
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, locked_folder
-from agentformer.testing import BackendConformance, by_words, make_entry
-from agentformer.types import Embedder, Link, MemoryBackend, Query, Scope, Source
+from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, folder
+from agentformer.testing import (
+    BackupConformance,
+    LeaseConformance,
+    OriginalsConformance,
+    SnapshotConformance,
+    StoreConformance,
+    VerifiedConformance,
+    by_words,
+    make_entry,
+)
+from agentformer.types import AbsentDocument, Embedder, Link, MemoryBackend, Query, Scope, Source
 
 MOMENT = datetime(2026, 11, 20, 9, 30, tzinfo=UTC)
 EVERYTHING = Scope(include_archived=True)
@@ -40,10 +50,17 @@ HOSTILE = (
 )
 
 
-class TestLocalJson(BackendConformance):
+class TestLocalJson(
+    StoreConformance,
+    SnapshotConformance,
+    BackupConformance,
+    VerifiedConformance,
+    LeaseConformance,
+    OriginalsConformance,
+):
     vectors = False
 
-    def open(self, folder: Path, embedder: Embedder) -> LocalJsonMemoryBackend:
+    def open(self, folder: Path, embedder: Embedder) -> Any:
         return LocalJsonMemoryBackend(folder)
 
 
@@ -353,14 +370,14 @@ def test_a_full_disk_changes_nothing(
 ) -> None:
     one, other = backend.store([make_entry("numbat"), make_entry("numbat", namespace="b")])
     before = everything_in(tmp_path)
-    real, calls = locked_folder.write_atomically, iter(range(100))
+    real, calls = folder.write_atomically, iter(range(100))
 
     def full(path: Path, data: bytes) -> None:
         if next(calls) == at:
             raise OSError(errno.ENOSPC, "No space left on device")
         real(path, data)
 
-    monkeypatch.setattr(locked_folder, "write_atomically", full)
+    monkeypatch.setattr(folder, "write_atomically", full)
     fresh = [make_entry("late", namespace=name) for name in ("a", "b", "c")]
     with pytest.raises(StoreFull, match="disk space"):  # three files and the journal
         backend.store(fresh)
@@ -382,15 +399,27 @@ def test_a_closed_memory_and_an_unusable_folder_raise(tmp_path: Path) -> None:
 def test_an_unreadable_file_of_leases_holds_none(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     assert backend.lease("clean", "A", 3600)
     for spoilt in (b"{", b"[]", b'{"clean": 7}', b'{"clean": ["A", "x", 1]}', b"\xff"):
-        (tmp_path / "memory.leases").write_bytes(spoilt)
+        (tmp_path / "sidecar-local_json.leases").write_bytes(spoilt)
         assert backend.lease("clean", "B", 3600) and not backend.lease("clean", "A", 3600)
         assert backend.list(EVERYTHING) == []
 
 
 def test_a_lease_expires_after_the_clock_was_set_back(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
     assert backend.lease("clean", "A", 60)
-    (tmp_path / "memory.leases").write_text(json.dumps({"clean": ["A", 9e9, 60.0]}))
+    (tmp_path / "sidecar-local_json.leases").write_text(json.dumps({"clean": ["A", 9e9, 60.0]}))
     assert backend.lease("clean", "B", 60)
+
+
+def test_the_absent_documents_of_a_former_version_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "memory-default.json").write_text(
+        '{"namespace": "default", "entries": [], "absent_documents": [["a", "12", "one"], ["b", "34", ""]]}'
+    )
+    backend = LocalJsonMemoryBackend(tmp_path)
+    listed = [AbsentDocument("a", "12", "one"), AbsentDocument("b", "34")]
+    assert backend.absent_documents() == listed
+    backend.store([make_entry("numbat")])
+    assert "absent_documents" not in (tmp_path / "memory-default.json").read_text()
+    assert LocalJsonMemoryBackend(tmp_path).absent_documents() == listed
 
 
 def test_an_invalid_journal_is_reported_and_not_applied(tmp_path: Path, backend: LocalJsonMemoryBackend) -> None:
@@ -412,8 +441,8 @@ def test_only_files_that_changed_are_read_again(
     backend.store([make_entry("a", namespace="a"), make_entry("b", namespace="b")])
     assert other.count(Scope("a")) == 1
     read: list[bytes] = []
-    real = locked_folder.parse_file
-    monkeypatch.setattr(locked_folder, "parse_file", lambda data: (read.append(data), real(data))[1])
+    real = local_json.parse_file
+    monkeypatch.setattr(local_json, "parse_file", lambda data: (read.append(data), real(data))[1])
     backend.store([make_entry("c", namespace="b")])
     assert backend.count(Scope("b")) == 2 and read == []  # a writer knows what it has written
     assert other.count(Scope("b")) == 2 and len(read) == 1

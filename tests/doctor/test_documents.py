@@ -6,16 +6,18 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json import SIDECAR_FILE, JsonFileStore
+from agentformer.memory.backends.sidecar import SidecarStore
 from agentformer.memory.routing import RoutedBackend
 from agentformer.rag.originals import Originals
 from agentformer.rag.verify import StoreParts, verify
 from agentformer.settings import Route
-from agentformer.types import Check, MemoryBackend, MemoryEntry, MemorySnapshot, Scope
+from agentformer.types import Check, MemoryEntry, MemorySnapshot, Scope
 
 TEXT = b"Boats are lifted in October. The caretaker keeps the keys."
 ROUTE = Route("local_json", kinds=("page", "chunk"))
@@ -26,7 +28,7 @@ def opened(folder: Path) -> AgentFormer:
     return connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing:64", routes=(ROUTE,))
 
 
-class Busy(LocalJsonMemoryBackend):
+class Busy(JsonFileStore):
     """The second of two backends. `meanwhile` runs in another thread after the first backend has taken its snapshot and
     before this one does."""
 
@@ -49,9 +51,9 @@ def repaired(folder: Path, meanwhile: Callable[[], object]) -> list[Check]:
 
     parts = Busy(folder / "i")
     parts.meanwhile = meanwhile
-    backends: dict[str, MemoryBackend] = {
+    backends: dict[str, Any] = {
         "most": FaissMemoryBackend(folder / "i", HashingEmbedder(64)),
-        "parts": parts,
+        "parts": SidecarStore(parts, folder / "i" / SIDECAR_FILE),
     }
     routed = RoutedBackend((Route("parts", kinds=("page", "chunk")),), backends, "most")
     with closing(routed):

@@ -14,7 +14,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.jobs import store as jobs_store
 from agentformer.memory.backends.faiss import DATABASE_FILE
-from agentformer.memory.backends.local_json import locked_folder
+from agentformer.memory.backends.local_json import folder
 from agentformer.records import database
 from tests.edges.mounted import Mounted, mounted
 
@@ -46,9 +46,9 @@ def test_a_database_that_another_writer_holds_is_503(tmp_path: Path, monkeypatch
 
 
 def test_a_folder_that_another_writer_holds_is_503(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locked_folder, "_LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(folder, "_LOCK_SECONDS", 0.05)
     with mounted(tmp_path, backend="local_json") as host:
-        with FileLock(tmp_path / "i" / locked_folder.LOCK_FILE):
+        with FileLock(tmp_path / "i" / folder.LOCK_FILE):
             refused(host)
         assert host.af.memory.list() == []
         host.add("x")

@@ -232,9 +232,11 @@ def test_files_of_local_json_that_are_no_files_are_told_and_the_others_go_on(tmp
         af.memory.store_many(LANTERNS)
         af.memory.store("an egret", namespace="birds")
         assert af.backend.lease("a", "b", 60)
-    for name in ("memory-birds.json", "memory.leases", "memory.lock"):
+    for name in ("memory-birds.json", "sidecar-local_json.leases", "memory.lock"):
         for harm, spoil in HARMS.items():
-            if (name == "memory.lock" and harm in NO_LOCK) or (name == "memory.leases" and harm == "a folder"):
+            if (name == "memory.lock" and harm in NO_LOCK) or (
+                name == "sidecar-local_json.leases" and harm == "a folder"
+            ):
                 continue  # "cannot be written" tells
             folder = tmp_path / "harmed"
             shutil.copytree(tmp_path / "whole", folder)

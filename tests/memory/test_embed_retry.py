@@ -59,6 +59,8 @@ def test_a_failing_store_does_not_end_the_thread(error: Exception) -> None:
     calls: list[int] = []
 
     class Failing:
+        pending = waiting = spaces = reembed = abandon_reembedding = prune_spaces = keep_vectors = None  # never called
+
         def embed_pending(self, *, refused: bool) -> int:
             assert not refused
             calls.append(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -156,16 +156,23 @@ def test_a_file_that_cannot_be_deleted_is_deleted_later(
 ) -> None:
     stored = af.rag.upload(TEXT, name="numbat.txt")
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "agentformer"):
-        patch.setattr(os, "unlink", refuse)
-        patch.setattr(Path, "unlink", refuse)
+        for place, real in ((os, os.unlink), (Path, Path.unlink)):
+            patch.setattr(place, "unlink", refusing(af, real))
         af.rag.remove(stored.id)
     assert files(af) == [name_of(TEXT)] and "may remain in" in caplog.text
     again(af).close()
     assert files(af) == []
 
 
-def refuse(*arguments: object, **options: object) -> None:
-    raise PermissionError(13, "Permission denied")
+def refusing(af: AgentFormer, real: Callable[..., None]) -> Callable[..., None]:
+    """A deletion that refuses the files of the upload folder."""
+
+    def delete(path: str | Path, *arguments: object, **options: object) -> None:
+        if af.settings.upload_dir in Path(path).parents:
+            raise PermissionError(13, "Permission denied")
+        real(path, *arguments, **options)
+
+    return delete
 
 
 def test_a_memory_without_an_upload_folder_keeps_the_record(af: AgentFormer) -> None:

@@ -27,7 +27,9 @@ DIGEST = hashlib.sha256(DATA).hexdigest()
 
 
 class Memory:
-    """A backend in memory, which has only the methods that verification calls."""
+    """A backend in memory, which has only the methods that verification calls, and offers their protocols."""
+
+    announce = spaces = reembed = abandon_reembedding = prune_spaces = keep_vectors = None
 
     def __init__(self) -> None:
         self.entries: dict[str, MemoryEntry] = {}

@@ -25,7 +25,8 @@ from agentformer.archive.format import entry_lines, read_entry_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json.file_format import Record, file_text, parse_file
+from agentformer.memory.backends.in_memory import Record
+from agentformer.memory.backends.local_json.file_format import file_text, parse_file, record_text
 from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records
 from agentformer.records.codec import from_micros, from_row, to_micros, to_row
@@ -128,7 +129,7 @@ def test_an_entry_is_the_same_in_every_format(entry: MemoryEntry) -> None:
     assert Entry.model_validate(values).model_dump() == values
     assert values.items() <= memory_hit_json(Hit(entry, 1.0)).items()
     later = dataclasses.replace(entry, version=entry.version + 1)
-    namespace, records, _ = parse_file(file_text(entry.namespace, [Record(later, [entry]).text]).encode())
+    namespace, records, _ = parse_file(file_text(entry.namespace, [record_text(Record(later, [entry]))]).encode())
     assert (namespace, records[entry.id]) == (entry.namespace, Record(later, [entry]))
     kept = dataclasses.replace(entry, kind="fact", namespace="n", content=entry.content.strip() or "x")
     kept = dataclasses.replace(kept, **dict.fromkeys(("session_id", "parent_id", "pair_id", "superseded_by"), "x"))

@@ -23,6 +23,7 @@ from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
 from agentformer.errors import InvalidInput
 from agentformer.records.filters import both
+from agentformer.records.offers import vectors_of
 from agentformer.tools.result_json import context_json, factors_json, memory_hit_json, report_json, steps_json
 from agentformer.types import DOCUMENT_KINDS, Condition, Scope
 
@@ -197,10 +198,10 @@ def reindex(service: Service, grant: Grant, body: requests.NamespaceBody) -> Res
     namespaces is refused.
     """
     grant.require_all_namespaces()
-    scope, backend = Scope(grant.namespace(body.namespace)), service.af.backend
+    scope, vectors = Scope(grant.namespace(body.namespace)), vectors_of(service.af.backend)
     service.af.memory.reindex()
-    waiting = [report_json(item) for item in backend.waiting(scope, limit=_MAX_WAITING)]
-    return reply({"pending": backend.pending(scope), "waiting": waiting})
+    waiting = [report_json(item) for item in vectors.waiting(scope, limit=_MAX_WAITING)]
+    return reply({"pending": vectors.pending(scope), "waiting": waiting})
 
 
 @router.route("GET", f"{MEMORY}/audit", "memory_audit", {200: models.AuditReport})

@@ -18,6 +18,7 @@ from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import EmbedderUnavailable, MissingExtra
 from agentformer.factory import AgentFormer
+from agentformer.records.offers import status_of
 from agentformer.types import Check, Query, Scope
 
 log = logging.getLogger("agentformer")
@@ -322,7 +323,7 @@ def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
 
 def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
     """Return the status of each backend, by the name of the backend. If a backend has two names, only one is used."""
-    status = af.backend.status()
+    status = status_of(af.backend)
     backends = status.get("backends")
     if not backends:
         return {af.settings.backend: status}

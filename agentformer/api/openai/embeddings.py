@@ -15,6 +15,7 @@ from agentformer.builders import model_spec
 from agentformer.embedders import GuardedEmbedder, token_spans
 from agentformer.errors import InvalidInput, NotFound, TextTooLong
 from agentformer.factory import AgentFormer
+from agentformer.records.offers import vectors_of
 from agentformer.types import EmbeddingSpace
 
 DEFAULT = "default"  # instead of the id of a model
@@ -70,7 +71,7 @@ def retrieve_model(service: Service, grant: Grant, model: str) -> Response:
 def _current(af: AgentFormer) -> GuardedEmbedder:
     """Return the embedder that the searches of the memory use. Raises `SpaceMismatch` if the memory was opened with
     another embedder, and `EmbedderUnavailable` if the embedder cannot be loaded."""
-    active = next((state.space for state in af.backend.spaces() if state.state == "active"), None)
+    active = next((state.space for state in vectors_of(af.backend).spaces() if state.state == "active"), None)
     return af.embedder.for_space(active)
 
 

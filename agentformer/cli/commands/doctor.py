@@ -17,6 +17,7 @@ from agentformer.errors import AgentFormerError, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
 from agentformer.records.integrity import Findings
+from agentformer.records.offers import vectors_of
 from agentformer.settings import load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
@@ -67,7 +68,7 @@ def _status_lines(
         ("entries", f"{sum(counts.values())}{_listed(kinds_of(state))}"),
         ("namespaces", f"{names}{more}" if counts else "none"),
         ("documents", f"{len(documents)} in {namespace}{_listed(states)}"),
-        *_embedding(af, state, sum(af.backend.pending(Scope(name)) for name in counts)),
+        *_embedding(af, state, sum(vectors_of(af.backend).pending(Scope(name)) for name in counts)),
         ("language model", af.settings.llm_model or "none (answers quote the documents)"),
         *_cleaner(state["cleaner"]),
         *_providers(state["providers"]),

@@ -28,6 +28,7 @@ from agentformer.cli.output import (
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.records.entry_json import entry_to_json
+from agentformer.records.offers import vectors_of
 from agentformer.registry import known, lookup
 from agentformer.settings import Settings, load_settings
 from agentformer.tools.result_json import move_json, report_json, space_json
@@ -128,7 +129,7 @@ def reindex(show: bool, namespace: str, as_json: bool, **options: Any) -> None:
             with watching(lambda: f"{_pending(af, af.backend.namespaces())} entries to go"):
                 af.memory.reindex()
         namespaces = [namespace] if show else af.backend.namespaces()
-        waiting = [item for name in namespaces for item in af.backend.waiting(Scope(name), limit=_SHOWN)]
+        waiting = [item for name in namespaces for item in vectors_of(af.backend).waiting(Scope(name), limit=_SHOWN)]
         count = _pending(af, namespaces)
     if as_json:
         print_json({"pending": count, "waiting": [report_json(item) for item in waiting[:_SHOWN]]})
@@ -174,7 +175,7 @@ def reembed(to: str | None, queries: Path | None, abandon: bool, as_json: bool, 
     # `auto` means the embedder of the store. The settings may name the new embedder already.
     with open_existing(**{**options, "embedder": "auto", "embed_retry_seconds": 0}) as af:
         if not to:
-            abandoned = af.backend.abandon_reembedding()
+            abandoned = vectors_of(af.backend).abandon_reembedding()
             text = "the move was abandoned" if abandoned else "there is no unfinished move"
             print_result({"abandoned": abandoned}, text, as_json=as_json)
             return
@@ -199,7 +200,7 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
     if click.get_current_context().invoked_subcommand:
         return
     with open_existing(**{**options, "embedder": "auto"}) as af:
-        states = list(af.backend.spaces())
+        states = list(vectors_of(af.backend).spaces())
     if as_json:
         print_json([space_json(state) for state in states])
         return
@@ -214,7 +215,7 @@ def spaces(namespace: str, as_json: bool, **options: Any) -> None:
 def prune(namespace: str, as_json: bool, **options: Any) -> None:
     """Delete the vectors of embedding spaces that searches do not use."""
     with open_existing(**{**options, "embedder": "auto"}) as af:
-        deleted = af.backend.prune_spaces()
+        deleted = vectors_of(af.backend).prune_spaces()
     print_result({"vectors": deleted}, f"vectors deleted: {deleted}", as_json=as_json)
 
 
@@ -224,7 +225,7 @@ def _summaries(af: AgentFormer) -> int:
 
 
 def _pending(af: AgentFormer, namespaces: Iterable[str]) -> int:
-    return sum(af.backend.pending(Scope(name)) for name in namespaces)
+    return sum(vectors_of(af.backend).pending(Scope(name)) for name in namespaces)
 
 
 def _print_audit(report: AuditReport) -> None:

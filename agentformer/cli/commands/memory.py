@@ -41,6 +41,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.filters import both
+from agentformer.records.offers import vectors_of
 from agentformer.types import CONTAINER_KINDS, DOCUMENT_KINDS, TIERS, Condition, MemoryEntry, Scope
 
 _MESSAGE = ("role", "speaker")
@@ -104,7 +105,7 @@ def remember(text: str, metadata: str | None, source: str | None, place: Any, as
             entry = af.memory.add_message(values.pop("session_id"), values.pop("role"), content, **values)
         else:
             entry = _store(af, content, values)
-        waiting = af.backend.waiting([entry.id])
+        waiting = vectors_of(af.backend).waiting([entry.id])
     pending = "the entry has no vector yet, so only a search by words finds it; run `agentformer reindex` later"
     print_warnings(f"{pending} ({item.last_error})" for item in waiting)
     state = "exists already" if entry.repeat_count else "stored"

@@ -55,6 +55,7 @@ from agentformer.evaluation.optimizing.settings_file import check_writable, writ
 from agentformer.evaluation.synthetic import COUNT, with_generated
 from agentformer.factory import AgentFormer, build_embedder, build_model, trial
 from agentformer.records.integrity.files import kind_of, real_path
+from agentformer.records.offers import vectors_of
 from agentformer.settings import Settings, load_settings
 
 _HALVES: dict[Half, str] = {"development": "used to choose", "test": "used to judge"}
@@ -221,7 +222,7 @@ def _stored_corpus(
         question_halves(dataset.answerable, options.level, options.seed)
         with bar("documents") as progress:
             dataset = with_documents(dataset, documents, af.originals, settings, progress)
-        active = next((space.space for space in af.backend.spaces() if space.state == "active"), None)
+        active = next((space.space for space in vectors_of(af.backend).spaces() if space.state == "active"), None)
         with suppress(EmbedderUnavailable):
             af.embedder.for_space(active)
         embedder = CachingEmbedder(af.embedder.current, work)

@@ -43,6 +43,7 @@ from agentformer.evaluation.optimizing.grid import (
 )
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.records.integrity.files import delete
+from agentformer.records.offers import vectors_of
 from agentformer.rerankers import NOT_RERANKED
 from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
@@ -420,7 +421,7 @@ class Measurements:
         with self._corpus.opens(settings_of(self._corpus.settings, configuration), place) as trial:
             if not filled:
                 trial.load(self._corpus.dataset, progress)
-                if self.model_tokens and trial.backend.embed_pending(refused=False):
+                if self.model_tokens and vectors_of(trial.backend).embed_pending(refused=False):
                     reason = "the embedder became unavailable while passages were embedded"
                     raise EmbedderUnavailable(f"{reason}; start it and repeat the command")
             self._stored[stored] = place

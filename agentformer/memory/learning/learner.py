@@ -21,6 +21,7 @@ from agentformer.memory.learning.told import proposals
 from agentformer.memory.memory_cleaner import MessageCounter
 from agentformer.memory.summaries import sort_by_time
 from agentformer.records import fields
+from agentformer.records.offers import leases_of
 from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import MAX_QUERY
@@ -60,6 +61,7 @@ class Learner:
     ) -> None:
         self.journal = Journal(backend)
         self._backend = backend
+        self._leases = leases_of(backend)
         self._model = model
         self._count_tokens = count_tokens
         self._is_replaced = is_replaced
@@ -150,14 +152,14 @@ class Learner:
         """Learn from one session while holding its lease. `stored` is the id of the run if it has a record already."""
         session = scope.session_id or ""
         name, holder = f"learn/{scope.namespace}/{session}", f"{os.getpid()}/{new_id()}"
-        if not dry_run and not self._backend.lease(name, holder, self._options.lease_seconds):
+        if not dry_run and not self._leases.lease(name, holder, self._options.lease_seconds):
             return LearningReport(busy=(session,))
         report, conflicts = LearningReport(run=stored), 0
         try:
             while conflicts < _ATTEMPTS:
                 try:
                     for batch, records in self._batches(scope, named, dry_run=dry_run):
-                        if not dry_run and not self._backend.lease(name, holder, self._options.lease_seconds):
+                        if not dry_run and not self._leases.lease(name, holder, self._options.lease_seconds):
                             return report + LearningReport(busy=(session,))
                         report += self._learn_batch(batch, records, run, first=not report.run, dry_run=dry_run)
                 except Conflict:
@@ -168,7 +170,7 @@ class Learner:
             return report + LearningReport(busy=(session,))
         finally:
             if not dry_run:
-                self._backend.release(name, holder)
+                self._leases.release(name, holder)
 
     def _batches(
         self, scope: Scope, named: Sequence[MemoryEntry] | None, *, dry_run: bool

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import heapq
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, cast
 
-from agentformer.errors import InvalidInput, store_failure
-from agentformer.index.embedding.queue import NotEmbedded
-from agentformer.memory.backends.indexed import IndexedBackend
-from agentformer.memory.backends.local_json.file_format import check_entry, file_name
-from agentformer.memory.backends.local_json.locked_folder import FolderRecords
-from agentformer.memory.backends.local_json.search import Words
+from agentformer.errors import InvalidInput, StoreDamaged, store_failure
+from agentformer.memory.backends.in_memory import InMemoryStore, Record
+from agentformer.memory.backends.local_json.file_format import SHOWN, file_name, file_text, parse_file, record_text
+from agentformer.memory.backends.local_json.folder import UNREADABLE, Folder, Version
+from agentformer.memory.backends.sidecar import SidecarStore
 from agentformer.records import entries as records
-from agentformer.records import meta
-from agentformer.records.entries import Histories
-from agentformer.records.integrity import Findings, repair, verify
+from agentformer.records.codec import from_micros
+from agentformer.records.database import RecordsSnapshot
+from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity.files import write_atomically
+from agentformer.records.integrity.repair import superseded as repair_superseded
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.records.sqlite.scopes import searchable_numbers
-from agentformer.search.fusion import merge
 from agentformer.settings import Settings
-from agentformer.types import (
-    AbsentDocument,
-    Check,
-    Embedder,
-    Hit,
-    Hits,
-    MemoryEntry,
-    Query,
-    Reembedding,
-    Scope,
-    StoreCheck,
-    StoredVector,
-    Vote,
-)
+from agentformer.types import AbsentDocument, Check, Embedder, MemoryBackend, MemoryEntry, Scope
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-_NO_VECTORS = "local_json stores no vectors; search in the mode lexical or hybrid"
-_EDIT = "correct the file in an editor"
+SIDECAR_FILE = "sidecar-local_json.json"
 
 
-class _NoVectors:
-    """The embedding of a backend without vectors."""
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file as it was read, or the reason why it cannot be used."""
 
-    def commit(self, *given: object) -> None:
-        """Write nothing."""
-
-    def follow_up(self, embedded: object) -> None:
-        """Embed nothing."""
+    version: Version
+    records: Mapping[str, Record] = field(default_factory=dict)  # by id
+    damage: str = ""
 
 
-class LocalJsonMemoryBackend(IndexedBackend):
+class LocalJsonMemoryBackend(SidecarStore):
     """A `MemoryBackend` with one JSON file for each namespace, so that people can read and edit the entries. It is made
     for up to a few thousand entries, because each write replaces the complete files of the changed namespaces, and each
-    search reads all entries of a namespace. The search compares words and uses no vectors. Therefore `pending` is
-    always 0, and `progress` is never called.
+    search reads all entries of a namespace. The search compares words and uses no vectors.
 
     A person may edit a file while no process writes, and the next call reads the new content. If a file is damaged, a
     copy of the file is stored in the same folder, and the file itself is not changed. Every call that needs this file
@@ -68,10 +48,7 @@ class LocalJsonMemoryBackend(IndexedBackend):
     """
 
     def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
-        self._database: FolderRecords = FolderRecords(folder)
-        super().__init__(self._database)
-        self._words = Words()
-        self._rrf_k = rrf_k
+        super().__init__(cast(MemoryBackend, JsonFileStore(folder, rrf_k=rrf_k)), folder / SIDECAR_FILE)
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
@@ -79,112 +56,99 @@ class LocalJsonMemoryBackend(IndexedBackend):
         stored."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
-    def _embedding(self) -> Any:
-        return _NoVectors()
 
-    def store(
-        self,
-        entries: Sequence[MemoryEntry],
-        *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        unique: bool = False,
-        former: Histories | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        check: StoreCheck | None = None,
-    ) -> list[MemoryEntry]:
-        """Store entries, and remove those that `replacing` selects, in one transaction; see `MemoryBackend.store`."""
-        for state in (state for states in (former or {}).values() for state in states):
-            check_entry(state)
-        self._need(*replacing)
-        return super().store(entries, replacing=replacing, unique=unique, former=former, check=check)
+class JsonFileStore(InMemoryStore):
+    """The entries of a `LocalJsonMemoryBackend`. `former_absent` has the absent documents in the files of former
+    versions; see `SidecarStore`."""
 
-    def search(self, query: Query) -> Hits:
-        """Return the entries in the scope of the query that contain a word of the query, best first."""
-        with self._database.reading() as connection:
-            self._database.check(query.scope)
-            if query.limit < 1 or not query.text.strip():
-                return Hits()
-            if query.mode == "dense":
-                return Hits((), (_NO_VECTORS,))
-            scores = self._words.scores(connection, query.scope.namespace, query.text)
-            nums = searchable_numbers(connection, query.scope, [*scores]).tolist()
-            least = min(heapq.nlargest(query.limit, (scores[num] for num in nums)), default=0.0)
-            marks = json.dumps([num for num in nums if scores[num] >= least])
-            rows = connection.execute(
-                "SELECT num, id FROM entries WHERE num IN (SELECT value FROM json_each(?))", [marks]
-            )
-            best = [num for num, _ in sorted(rows, key=lambda row: (-scores[row[0]], row[1]))[: query.limit]]
-            entries = records.by_num(connection, best)
-        fused = merge([range(len(best))], k=self._rrf_k)
-        return Hits(
-            Hit(entries[num], score, lexical_score=scores[num], lexical_rank=n + 1, votes=(Vote("words", n + 1, 1.0),))
-            for num, (n, score) in zip(best, fused, strict=True)
-            if score >= query.min_score
-        )
+    name = "local_json"
 
-    def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
-        """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
-        self._need(list(filter(None, [entry_id, changes.get("superseded_by")])))
-        return super().update(entry_id, changes, expected_version)
+    def __init__(self, folder: Path, *, rrf_k: int = 60) -> None:
+        super().__init__(rrf_k=rrf_k)
+        self.former_absent: list[AbsentDocument] = []
+        self._folder = Folder(folder)
+        self._files: dict[str, _File] = {}  # by file name
+        self._texts: dict[str, tuple[Record, str]] = {}  # id -> a record, and its text in a file
+        with self.reading():
+            pass
+
+    @property
+    def read_only(self) -> bool:
+        return self._folder.read_only
+
+    def exclusive(self, *, writing: bool) -> AbstractContextManager[object]:
+        return contextlib.nullcontext() if self.read_only and not writing else self._folder.locked()
+
+    def load(self) -> Iterable[Record] | None:
+        """Read the files that have changed; see `InMemoryStore.load`."""
+        if not self.read_only:
+            return self._load(self._folder.versions())
+        loaded: list[Record] | None = None
+        for versions in self._folder.unlocked_reads():
+            loaded = self._load(versions) or loaded
+        return loaded
+
+    def save(self, changed: Mapping[str, Record | None]) -> None:
+        """Write the files of the changed namespaces: all of them or none."""
+        content: dict[str, dict[str, Record]] = {}  # namespace -> its records
+
+        def records_of(record: Record) -> dict[str, Record]:
+            namespace = record.entry.namespace
+            if namespace not in content:
+                self.check_readable(Scope(namespace))  # a damaged file is not replaced
+                file = self._files.get(file_name(namespace))
+                content[namespace] = {**file.records} if file else {}
+            return content[namespace]
+
+        for entry_id, record in changed.items():
+            if former := self.records.get(entry_id):
+                records_of(former).pop(entry_id, None)
+            if record:
+                records_of(record)[entry_id] = record
+        self._folder.write({file_name(name): self._text(name, some) for name, some in content.items()})
+        for name, some in content.items():
+            self._files.pop(file_name(name), None)
+            if some:
+                self._files[file_name(name)] = _File(self._folder.version(file_name(name)), some)
+        self._files = dict(sorted(self._files.items()))
+
+    def check_readable(self, needed: Scope | Sequence[str]) -> None:
+        _check(self._damaged(), self.records, needed)
+
+    def snapshot_of(self, copy: SqliteConnection) -> RecordsSnapshot:
+        return _Snapshot(copy, self._damaged())
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Delete entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
-        self._need(what)
         removed = super().remove(what, expected_version)
         if isinstance(what, Scope):  # the copy of a damaged file may contain the removed entries
-            self._database.drop_copies(what.namespace)
+            with self._lock, self.exclusive(writing=True):
+                self._folder.drop_copies(file_name(what.namespace))
         return removed
 
-    def consolidate(
-        self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
-    ) -> MemoryEntry:
-        """Store a summary and archive its originals (the entries that it summarizes) in one transaction."""
-        self._need(archive_ids)
-        return super().consolidate(summary, archive_ids, versions=versions)
-
-    def restore(self, summary_id: str) -> list[MemoryEntry]:
-        """Undo `consolidate`, and return the originals; see `MemoryBackend.restore`."""
-        self._need(summary_id)
-        return super().restore(summary_id)
-
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        """Record that the caller is about to store these documents; see `MemoryBackend.announce`."""
-        with self._database.writing() as connection:
-            self._database.announce(connection, documents, upload)
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        """Return the absent documents, in order of id. Raises `StoreDamaged` if a file cannot be read."""
-        self._need(None)
-        return self._read(meta.absent_documents)
-
-    def embed_pending(self, progress: object = None, *, refused: bool = True) -> int:
-        return 0
-
-    def reembed(self, target: Embedder, *, queries: Sequence[str] = (), progress: object = None) -> Reembedding:
-        """Raise `InvalidInput`, because this backend stores no vectors."""
-        raise InvalidInput("backend", "local_json stores no vectors, so there is nothing to embed")
-
-    def abandon_reembedding(self) -> bool:
-        return False
-
-    def prune_spaces(self) -> int:
-        return 0
-
-    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
-        return 0
-
     def verify(self, *, repair: bool = False) -> Sequence[Check]:
-        """Check the files, the links of summaries, the superseded entries, and the leases. If `repair` is True, invalid
-        leases are removed, and entries without a valid successor are made current. Nothing else is repaired, because a
-        person must edit the files."""
-        return [findings.to_check() for findings in _verified(self._database, repair)]
+        """Check the files, the links of summaries, and the superseded entries. If `repair` is True, entries without a
+        valid successor are made current. Nothing else is repaired, because a person must edit the files."""
+        files = Findings("files", "each file can be read", "")
+        with files.reading(), self.reading() as connection:
+            files.looked_at = len(self._files)
+            for name, reason in self._damaged().items():
+                files.add(reason, name)
+            links, superseded = verify.links(connection), verify.superseded(connection)
+        links.advice = "correct the file in an editor"
+        if repair and superseded.found:
+            with superseded.repairing():
+                repair_superseded(self, superseded, None)  # type: ignore[arg-type]  # it calls only `writing`
+        return [findings.to_check() for findings in (files, links, superseded)]
 
     def backup(self, folder: Path) -> None:
         """Write a copy of all files into the empty folder `folder`. Raises `StoreFull` if the folder cannot be written,
         and `StoreDamaged` if a file of this store cannot be read."""
-        self._need(None)
-        with self._database.reading() as connection:
-            texts = {name: self._database.text_of(name, {}, absent=False) for name in records.namespaces(connection)}
+        with self.reading():
+            for reason in self._damaged().values():
+                raise StoreDamaged(reason)
+            names = sorted({record.entry.namespace for record in self.records.values()})
+            texts = {name: self._text(name, self._files[file_name(name)].records) for name in names}
         try:
             for name, text in texts.items():
                 write_atomically(folder / file_name(name), text.encode("utf-8"))
@@ -195,53 +159,102 @@ class LocalJsonMemoryBackend(IndexedBackend):
     def status(self) -> dict[str, Any]:
         """Return JSON values: the numbers of entries by kind and namespace, and the reason for each file that cannot be
         read."""
-        with self._database.reading() as connection:
+        with self.reading() as connection:
             names = records.namespaces(connection)
             return {
-                "entries": connection.execute("SELECT count(*) FROM entries").fetchone()[0],
+                "entries": len(self.records),
                 **dict.fromkeys(("windows", "vectors", "pending"), 0),
                 "kinds": records.count_by_kind(connection),
                 "namespaces": {name: records.count(connection, Scope(name, include_archived=True)) for name in names},
-                "damaged": list(self._database.damaged.values()),
+                "damaged": list(self._damaged().values()),
                 "space": None,
             }
 
-    def close(self) -> None:
-        self._database.close()
+    def _damaged(self) -> dict[str, str]:
+        """Return file name -> reason for each file that cannot be used."""
+        return {name: file.damage for name, file in self._files.items() if file.damage}
 
-    def _embed(self, entries: Sequence[MemoryEntry], progress: object = None) -> NotEmbedded:
-        """Check that a file can represent the new states of entries."""
-        for entry in entries:
-            check_entry(entry)
-        return NotEmbedded("")
+    def _load(self, versions: Mapping[str, Version]) -> list[Record] | None:
+        """Read the files that have another version, and return the records of all files, or None if none has."""
+        known, files = self._files, dict[str, _File]()
+        if versions == {name: file.version for name, file in known.items()}:
+            return None
+        owners: dict[str, str] = {}  # id -> the first file with this entry
+        for name, version in versions.items():
+            same = name in known and known[name].version == version
+            file = known[name] if same else self._read_file(name)
+            for entry_id in file.records:
+                if entry_id in owners:
+                    damage = (
+                        f"{self._folder.path / name} is damaged: the entry {entry_id} is also in {owners[entry_id]}; "
+                        "remove one of the two entries in an editor, or give one of them another id"
+                    )
+                    file = _File(UNREADABLE, damage=damage)
+                    break
+            owners.update(dict.fromkeys(file.records, name))
+            files[name] = file
+        self._files = files
+        return [record for file in files.values() for record in file.records.values()]
 
-    def _changing(self) -> Any:
-        return self._database.writing()
+    def _read_file(self, name: str) -> _File:
+        version, data, problem = self._folder.read(name)
+        if problem:
+            return _File(version, damage=problem)
+        try:
+            namespace, parsed, absent = parse_file(data)
+            if file_name(namespace) != name:
+                place = file_name(namespace) if len(namespace) <= SHOWN else "of another name"
+                raise StoreDamaged(
+                    f"the file contains the namespace {namespace!r:.{SHOWN}}, which belongs in the file {place}"
+                )
+        except (StoreDamaged, InvalidInput) as error:
+            advice = self._folder.keep_copy(name, data)
+            return _File(version, damage=f"{self._folder.path / name} is damaged: {error}; {advice}")
+        self.former_absent += absent
+        moment = from_micros(version[1] // 1_000)
+        return _File(version, {entry_id: _with_times(record, moment) for entry_id, record in parsed.items()})
 
-    def _need(self, *needed: object) -> None:
-        """Raise `StoreDamaged` if a file that cannot be read may contain what a call needs; see `FolderRecords`."""
-        with self._database.reading():
-            for one in needed:
-                self._database.check(one)
-
-    def _read(self, query: Callable[Concatenate[SqliteConnection, P], T], *args: P.args, **options: P.kwargs) -> T:
-        with self._database.reading() as connection:
-            for needed in args[:1]:  # a scope, an id or several ids
-                self._database.check(needed)
-            return query(connection, *args, **options)
+    def _text(self, namespace: str, content: Mapping[str, Record]) -> str:
+        """Return the text of the file of a namespace, or "" if it is empty."""
+        texts = []
+        for entry_id, record in sorted(content.items()):
+            if self._texts.get(entry_id, (None, ""))[0] is not record:
+                self._texts[entry_id] = record, record_text(record)
+            texts.append(self._texts[entry_id][1])
+        return file_text(namespace, texts) if texts else ""
 
 
-def _verified(database: FolderRecords, repairing: bool) -> list[Findings]:
-    files = Findings("files", "each file can be read", "")
-    with files.reading(), database.reading() as connection:
-        files.looked_at = len(database.damaged) + len(records.namespaces(connection))
-        for name, reason in database.damaged.items():
-            files.add(reason, name)
-        links, superseded, leases = (check(connection) for check in (verify.links, verify.superseded, verify.leases))
-    links.advice = _EDIT
-    if repairing:
-        for findings, mend in ((superseded, repair.superseded), (leases, repair.leases)):
-            if findings.found:
-                with findings.repairing():
-                    mend(database, findings, None)
-    return [files, links, superseded, leases]
+class _Snapshot(RecordsSnapshot):
+    """A copy of the records. Methods raise `StoreDamaged` if they need a file that could not be used."""
+
+    def __init__(self, connection: SqliteConnection, damaged: Mapping[str, str]) -> None:
+        super().__init__(connection)
+        self._damaged = damaged
+
+    def namespaces(self) -> Sequence[str]:
+        for reason in self._damaged.values():
+            raise StoreDamaged(reason)
+        return super().namespaces()
+
+    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
+        _check(self._damaged, (), scope)
+        return super().list(scope, after=after, limit=limit)
+
+
+def _check(damaged: Mapping[str, str], readable: Iterable[str], needed: Scope | Sequence[str]) -> None:
+    """Raise `StoreDamaged` if a damaged file may contain what is needed: a scope, or ids that are not `readable`."""
+    if isinstance(needed, Scope):
+        reasons = [reason for name, reason in damaged.items() if name == file_name(needed.namespace)]
+    else:
+        reasons = [*damaged.values()] if damaged and {*needed} - {*readable} else []
+    if reasons:
+        raise StoreDamaged(reasons[0])
+
+
+def _with_times(record: Record, moment: Any) -> Record:
+    """Return the record with the time `moment`, if a person has written the entry without a time."""
+    entry = record.entry
+    if entry.created_at and entry.updated_at:
+        return record
+    created = entry.created_at or moment
+    return replace(record, entry=replace(entry, created_at=created, updated_at=entry.updated_at or created))

@@ -15,55 +15,23 @@ value is checked when the file is read.
     }
 
 A field that has its default value is not written. `history` contains the former versions of the entry, oldest first.
-`absent_documents`, which is written only if it is not empty, lists documents that are not stored although their
-original files may exist, as lists [id, sha256, upload].
+`absent_documents`, which former versions of AgentFormer wrote, lists documents that are not stored although their
+original files may exist, as lists [id, sha256, upload]; see `SidecarStore`.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterable, Sequence
-from functools import cached_property
+from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.records import fields
-from agentformer.records.entries import history_problem
-from agentformer.records.entry_json import entry_to_short_json, parse_entry
+from agentformer.memory.backends.in_memory import Record
 from agentformer.records.integrity.files import safe_file_name
-from agentformer.types import AbsentDocument, MemoryEntry
+from agentformer.types import AbsentDocument
 
 FORMAT = 1
 SHOWN = 80  # at most this many characters of a wrong value are shown in a message
-
-
-@dataclasses.dataclass(frozen=True)
-class Record:
-    """An entry with its former versions, oldest first."""
-
-    entry: MemoryEntry
-    former: Sequence[MemoryEntry] = ()
-
-    @cached_property
-    def text(self) -> str:
-        """The JSON text of the record in a file."""
-        namespace = self.entry.namespace
-        values = {"id": self.entry.id, **entry_to_short_json(self.entry, namespace=namespace)}
-        if self.former:
-            values["history"] = [entry_to_short_json(state, namespace=namespace) for state in self.former]
-        # Line breaks inside strings are escaped, so each line break here is between two values.
-        return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
-
-
-def check_entry(entry: MemoryEntry) -> None:
-    """Raise `InvalidInput` if a file with this entry could not be read again."""
-    fields.encodable("namespace", entry.namespace)
-    try:
-        values = json.loads(json.dumps(entry_to_short_json(entry, namespace=entry.namespace), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidInput("metadata", f"must contain only JSON values: {str(error)[:SHOWN]}") from None
-    parse_entry({"id": entry.id, **values}, namespace=entry.namespace)
 
 
 def file_name(namespace: str) -> str:
@@ -71,12 +39,18 @@ def file_name(namespace: str) -> str:
     return f"memory-{safe_file_name(namespace)}.json"
 
 
-def file_text(namespace: str, records: Iterable[str], absent: Sequence[AbsentDocument] = ()) -> str:
-    """Return the complete text of the file for a namespace with the texts of these records, and absent documents."""
+def record_text(record: Record) -> str:
+    """Return the text of a record in a file."""
+    values = record.to_json(record.entry.namespace)
+    # Line breaks inside strings are escaped, so each line break here is between two values.
+    return json.dumps(values, ensure_ascii=False, indent=2, allow_nan=False).replace("\n", "\n    ")
+
+
+def file_text(namespace: str, records: Iterable[str]) -> str:
+    """Return the complete text of the file for a namespace with the texts of these records."""
     name = json.dumps(namespace, ensure_ascii=False)
     head = f'{{\n  "format": {FORMAT},\n  "namespace": {name},\n  "entries": [\n    '
-    tail = f',\n  "absent_documents": {json.dumps(absent)}' if absent else ""
-    return head + ",\n    ".join(records) + f"\n  ]{tail}\n}}\n"
+    return head + ",\n    ".join(records) + "\n  ]\n}\n"
 
 
 class Parsed(NamedTuple):
@@ -124,20 +98,11 @@ def _parse_absent(values: Any) -> list[AbsentDocument]:
 
 
 def _parse_record(values: Any, namespace: str) -> Record:
-    states: Any = []
-    if isinstance(values, dict):
-        values = dict(values)
-        states = values.pop("history", [])
-    if not isinstance(states, list) or not all(isinstance(state, dict) for state in states):
-        raise InvalidInput("history", "must be a list of former versions")
-    entry = parse_entry(values, namespace=namespace)
-    if entry.namespace != namespace:
-        name = f"{entry.namespace!r:.{SHOWN}}"
+    record = Record.of_json(values, namespace)
+    if record.entry.namespace != namespace:
+        name = f"{record.entry.namespace!r:.{SHOWN}}"
         raise InvalidInput("namespace", f"is {name}, which belongs in another file; remove this field")
-    former = [parse_entry({"id": entry.id, **state}, namespace=namespace) for state in states]
-    if problem := history_problem(entry.id, entry.version, former):
-        raise InvalidInput("history", problem)
-    return Record(entry, former)
+    return record
 
 
 def _load_json(data: bytes) -> Any:

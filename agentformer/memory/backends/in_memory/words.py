@@ -1,4 +1,4 @@
-"""The search by words of the backend `local_json`: the terms of the word index, in memory, with the same scores."""
+"""The search by words in memory: the terms of the word index, with the same scores."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+"""Uses a store with or without the protocols of `types.stores`. If a store does not offer a protocol, `required` raises
+`NotOffered`. The other functions return an object that does without it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from agentformer.errors import InvalidInput, NotOffered
+from agentformer.types import (
+    BackupStore,
+    Check,
+    Embedder,
+    LeaseStore,
+    MemoryBackend,
+    OriginalsStore,
+    Reembedding,
+    Scope,
+    SnapshotStore,
+    SpaceState,
+    StatusStore,
+    StoredVector,
+    VectorStore,
+    VerifiedStore,
+    Waiting,
+)
+
+T = TypeVar("T")  # a protocol; as an argument, it is a callable, because it is no concrete class
+_PAGE = 1_000  # entries read at a time
+# A protocol -> what it offers, and the calls that need it.
+_PURPOSES: Mapping[object, str] = {
+    SnapshotStore: "no snapshots, which exports and copies need",
+    BackupStore: "no copies of itself, which a backup needs",
+    OriginalsStore: "no list of absent documents, which uploads need",
+    VectorStore: "no vectors",
+    VerifiedStore: "no verification of its data",
+    LeaseStore: "no leases",
+    StatusStore: "no status",
+}
+
+
+def offered(store: object, protocol: Callable[..., T]) -> T | None:
+    """Return the store if it has all methods of `protocol`, and otherwise None."""
+    methods = (name for name in vars(protocol) if not name.startswith("_"))
+    return cast(T, store) if all(hasattr(store, name) for name in methods) else None
+
+
+def required(store: object, protocol: Callable[..., T]) -> T:
+    """Return the store if it has all methods of `protocol`. Otherwise, raise `NotOffered`."""
+    found = offered(store, protocol)
+    if found is None:
+        raise NotOffered(f"{_missing(store, protocol)}; use another backend, such as faiss")
+    return found
+
+
+def vectors_of(store: MemoryBackend) -> VectorStore:
+    """Return the vectors of a store. A store that offers no vectors has none, and no entry waits for a vector."""
+    return offered(store, VectorStore) or _NoVectors(_name(store))
+
+
+def leases_of(store: MemoryBackend) -> LeaseStore:
+    """Return the leases of a store. If it offers none, the result has leases that only users of this result see. The
+    caller keeps the result, because another call returns other leases."""
+    return offered(store, LeaseStore) or _OwnLeases()
+
+
+def checks_of(store: MemoryBackend, *, repair: bool = False) -> list[Check]:
+    """Return the checks of a store. If it offers none, return one check without findings that says so."""
+    if verified := offered(store, VerifiedStore):
+        return list(verified.verify(repair=repair))
+    return [Check("store", f"not checked: {_missing(store, VerifiedStore)}", 0)]
+
+
+def status_of(store: MemoryBackend) -> Mapping[str, Any]:
+    """Return the status of a store as JSON values. If it offers none, its entries are counted."""
+    if reporting := offered(store, StatusStore):
+        return reporting.status()
+    kinds: Counter[str] = Counter()
+    for namespace in store.namespaces():
+        after, scope = "", Scope(namespace, include_archived=True)
+        while page := store.list(scope, after=after, limit=_PAGE):
+            kinds.update(entry.kind for entry in page)
+            after = page[-1].id
+    counts = dict.fromkeys(("windows", "vectors", "pending"), 0)
+    return {"entries": kinds.total(), **counts, "kinds": dict(sorted(kinds.items())), "space": None}
+
+
+class _NoVectors:
+    """The `VectorStore` of a store without vectors."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def pending(self, scope: Scope) -> int:
+        return 0
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        return ()
+
+    def embed_pending(self, *, refused: bool = True) -> int:
+        return 0
+
+    def spaces(self) -> Sequence[SpaceState]:
+        return ()
+
+    def reembed(
+        self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
+    ) -> Reembedding:
+        raise InvalidInput("backend", f"{self._name} stores no vectors, so there is nothing to embed")
+
+    def abandon_reembedding(self) -> bool:
+        return False
+
+    def prune_spaces(self) -> int:
+        return 0
+
+    def keep_vectors(self, vectors: Iterable[StoredVector]) -> int:
+        return 0
+
+
+class _OwnLeases:
+    """Leases in the memory of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[str, float]] = {}  # name -> holder, and the end by `time.monotonic`
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        with self._lock:
+            now = time.monotonic()
+            other, end = self._held.get(name, (holder, now))
+            if other != holder and end > now:
+                return False
+            self._held[name] = holder, now + seconds
+            return True
+
+    def release(self, name: str, holder: str) -> None:
+        with self._lock:
+            if self._held.get(name, ("", 0.0))[0] == holder:
+                del self._held[name]
+
+
+def _name(store: object) -> str:
+    return str(getattr(store, "name", "") or type(store).__name__)
+
+
+def _missing(store: object, protocol: object) -> str:
+    return f"this memory's store {_name(store)} offers {_PURPOSES[protocol]}"
