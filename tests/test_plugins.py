@@ -1,4 +1,4 @@
-"""An embedder that somebody else wrote: the example package, installed with pip, used from the command line."""
+"""An embedder and a store that somebody else wrote: the example packages, installed with pip, used from everywhere."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import forked
 
 pytestmark = pytest.mark.process
-EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "embedder_plugin"
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLE, STORE = EXAMPLES / "embedder_plugin", EXAMPLES / "store_plugin"
 BROKEN = {
     "METADATA": "Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.2\n",
     "entry_points.txt": "[agentformer.embedders]\nbroken = broken_plugin:Embedder\n"
@@ -38,6 +40,11 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(STORE, tmp_path_factory.mktemp("store"))
+
+
+@pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as pip leaves it after the installation of a package."""
     site = tmp_path_factory.mktemp("broken")
@@ -49,8 +56,8 @@ def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
-def run(site: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return forked.ended(forked.command(*arguments, before=f"sys.path.insert(0, {str(site)!r})", cwd=folder))
+def run(site: Path, folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    return forked.ended(forked.command(*arguments, before=f"sys.path.insert(0, {str(site)!r})", cwd=folder, **options))
 
 
 def test_the_example_is_installed_and_used_by_its_name(plugin: Path, tmp_path: Path) -> None:
@@ -80,10 +87,12 @@ def test_another_dimension_is_refused_for_the_store(plugin: Path, tmp_path: Path
     assert "chargrams:256" in done.stderr and "chargrams:128" in done.stderr
 
 
-def test_the_plugins_own_tests_pass(plugin: Path, tmp_path: Path) -> None:
-    arguments = ("-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, EXAMPLE / "tests")
+@pytest.mark.parametrize("example", [EXAMPLE, STORE], ids=["embedder", "store"])
+def test_the_plugins_own_tests_pass(plugin: Path, store: Path, tmp_path: Path, example: Path) -> None:
+    arguments = ("-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, example / "tests")
     code = (
-        f"import pytest\nsys.dont_write_bytecode = True\nsys.path.insert(0, {str(plugin)!r})\nsys.exit(pytest.main())"
+        "import pytest\nsys.dont_write_bytecode = True\n"
+        f"sys.path[:0] = [{str(plugin)!r}, {str(store)!r}]\nsys.exit(pytest.main())"
     )
     done = forked.ended(forked.program(code, *arguments, cwd=tmp_path, imports=(*forked.STORE, "pytest")))
     assert done.returncode == 0, done.stdout + done.stderr
@@ -113,3 +122,88 @@ def test_a_broken_plugin_does_not_hurt_the_others(broken: Path, tmp_path: Path) 
     done = run(broken, tmp_path, "remember", "--embedder", "word2vec", "Tea is at four.")
     assert done.returncode == 2
     assert "known names are broken, hashing, minilm" in done.stderr
+
+
+# The main job of a memory with the store of the plugin, through each of its Python classes and HTTP.
+MAIN_JOB = """
+import json
+from agentformer.api.app import create_app
+from agentformer.factory import connect
+from agentformer.settings import load_settings
+from agentformer.types import Scope
+settings = {"backend": "onefile", "embedder": "hashing", "clean_keep_recent": 2, "clean_batch": 5}
+found = {}
+with connect(**settings) as af:
+    old = af.memory.store("The harbour office opens at nine.")
+    new = af.memory.store("The harbour office opens at ten.")
+    af.memory.supersede(old.id, new.id)
+    af.memory.core.append("rules", "Answer briefly.")
+    for n in range(9):
+        af.memory.add_message("monday", "user", f"The ferry {n} left with 7{n} people.")
+    cleaned = af.memory.clean(session_id="monday")
+    found["manager"] = [hit.entry.content for hit in af.memory.search("harbour office opens", kinds=["fact"])]
+    found["summaries"] = len(cleaned.summaries)
+    found["restored"] = len(af.memory.restore(cleaned.summaries[0]))
+    working = af.memory.hierarchical.working(Scope(session_id="monday"))
+    found["hierarchical"] = [len(working), len(af.memory.hierarchical.transcript("monday"))]
+    uploads = [af.rag.upload(b"The keys hang in the blue cupboard.", name="keys.txt") for _ in range(2)]
+    found["upload"] = [uploads[0].status, uploads[1].unchanged]
+    found["answer"] = af.rag.query("Where do the keys hang?").citations[0].document
+    found["files"] = [len([*af.settings.upload_dir.rglob("*.bin")])]
+    af.rag.upload(b"The keys hang in the hall.", name="keys.txt")
+    found["files"].append(len([*af.settings.upload_dir.rglob("*.bin")]))
+    found["verified"] = sum(check.found for check in af.verify())
+    found["exported"] = sum(af.export_to("export").namespaces.values()) == af.memory.count(include_archived=True)
+client = create_app(load_settings(settings)).test_client()
+base = {"base_url": "http://127.0.0.1"}
+stored = client.post("/api/memory", json={"content": "The mole is closed."}, **base)
+asked = client.post("/api/rag/query", json={"question": "Where do the keys hang?"}, **base).get_json()
+hits = client.post("/api/memory/search", json={"text": "mole closed", "limit": 1}, **base).get_json()
+found["http"] = [stored.status_code, asked["citations"][0]["quote"], hits["hits"][0]["content"]]
+removed = client.delete(f"/api/rag/documents/{asked['citations'][0]['document_id']}", **base)
+found["removed"] = [removed.status_code, client.get("/api/status", **base).get_json()["kinds"].get("chunk", 0)]
+print(json.dumps(found))
+"""
+
+
+def test_a_store_of_a_plugin_does_the_main_job_in_python_and_over_http(store: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flask", reason="the extra `server` is not installed")
+    done = forked.ended(forked.program(f"sys.path.insert(0, {str(store)!r})\n{MAIN_JOB}", cwd=tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "manager": ["The harbour office opens at ten."],
+        "summaries": 1,
+        "restored": 5,
+        "hierarchical": [9, 9],
+        "upload": ["ready", True],
+        "answer": "keys.txt",
+        "files": [1, 1],
+        "verified": 0,
+        "exported": True,
+        "http": [201, "The keys hang in the hall.", "The mole is closed."],
+        "removed": [204, 0],
+    }
+    assert not [*(tmp_path / "uploads").rglob("*.bin")]  # removed with the last document
+
+
+def test_a_store_of_a_plugin_does_the_main_job_from_the_command_line(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "rules.txt").write_text("The keys of the lighthouse hang in the blue cupboard.", "utf-8")
+
+    def af(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(store, tmp_path, *arguments, env={"AGENTFORMER_BACKEND": "onefile"})
+
+    assert af("search", "tea").returncode == 2 and not (tmp_path / "indexes").exists()
+    for arguments in (("remember", "Tea is at four."), ("ingest", "rules.txt")):
+        assert (done := af(*arguments)).returncode == 0, done.stderr
+    answer = json.loads(af("ask", "--json", "Where do the keys hang?").stdout)
+    assert answer["citations"][0]["document"] == "rules.txt"
+    hits = json.loads(af("search", "--json", "tea").stdout)["hits"]
+    assert [hit["content"] for hit in hits] == ["Tea is at four."]
+    status = json.loads(af("status", "--json").stdout)
+    assert (status["entries"], status["spaces"], status["kinds"]["fact"]) == (4, [], 1)
+    assert (done := af("doctor")).returncode == 0, done.stdout
+    assert "store onefile offers no verification of its data" in done.stdout
+    refused = af("backup", "copy")
+    assert refused.returncode == 2
+    assert "store onefile offers no copies of itself, which a backup needs" in refused.stderr
+    assert not (tmp_path / "copy").exists()
