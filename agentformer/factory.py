@@ -38,7 +38,7 @@ from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
-from agentformer.records.offers import vectors_of
+from agentformer.records.offers import leases_of, vectors_of
 from agentformer.registry import SERVERS, load
 from agentformer.settings import Settings, load_settings
 from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding, new_id
@@ -193,7 +193,7 @@ class AgentFormer:
 
         seconds = 3 * self.settings.webhook_seconds
         post = build_post(self.settings)
-        delivery = Delivery(self.events, self.webhooks, self.keys, self.backend, post, seconds)
+        delivery = Delivery(self.events, self.webhooks, self.keys, leases_of(self.backend), post, seconds)
         self._closing.callback(delivery.close)
         return delivery
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Protocol
 
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import EVERYTHING
@@ -25,7 +24,7 @@ from agentformer.events import EventLog, Filter
 from agentformer.events.webhooks import DeliveryState, Webhook, Webhooks, signature
 from agentformer.memory.background import PeriodicThread
 from agentformer.records.events import START
-from agentformer.types import new_id
+from agentformer.types import LeaseStore, new_id
 
 log = logging.getLogger("agentformer")
 
@@ -39,14 +38,6 @@ _GONE = 410
 Post = Callable[[str, bytes, Mapping[str, str]], tuple[int, str]]  # returns the status and the header Retry-After
 
 
-class Leases(Protocol):
-    """The leases of a memory, see `MemoryBackend.lease`."""
-
-    def lease(self, name: str, holder: str, seconds: float) -> bool: ...
-
-    def release(self, name: str, holder: str) -> None: ...
-
-
 class Delivery(PeriodicThread):
     """A thread that looks for new events every second, and starts one thread for each webhook that has any. `post`
     sends a request; it must end before a lease of `lease_seconds` does."""
@@ -54,7 +45,7 @@ class Delivery(PeriodicThread):
     name = "agentformer-webhooks"
 
     def __init__(
-        self, events: EventLog, webhooks: Webhooks, keys: KeyStore, leases: Leases, post: Post, lease_seconds: float
+        self, events: EventLog, webhooks: Webhooks, keys: KeyStore, leases: LeaseStore, post: Post, lease_seconds: float
     ) -> None:
         super().__init__(POLL_SECONDS)
         self._events, self._webhooks, self._keys, self._leases = events, webhooks, keys, leases

@@ -50,7 +50,7 @@ _TRACKING = """
     CREATE TRIGGER e2 AFTER UPDATE ON entries BEGIN INSERT OR IGNORE INTO changed VALUES (NEW.id); END;
     CREATE TRIGGER e3 AFTER DELETE ON entries BEGIN INSERT OR IGNORE INTO changed VALUES (OLD.id); END;
 """
-_FORGET = ("DELETE FROM changed", "DELETE FROM absent_documents")
+_FORGET = ("DELETE FROM changed", "DELETE FROM absent_documents", "DELETE FROM events")  # nothing reads these
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
