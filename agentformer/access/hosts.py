@@ -171,6 +171,18 @@ def listen(host: str, port: int, keys: KeyStore, *, backlog: int, protected: boo
     return listener
 
 
+def passed_listener(number: int, keys: KeyStore) -> socket.socket:
+    """Return the listening socket with this file number, which systemd has passed on; systemd goes on listening while
+    the server is restarted. Raises `InvalidInput` if it is not a TCP socket, or if other machines can reach it while no
+    key exists."""
+    listener = socket.socket(fileno=number)
+    if listener.family not in (socket.AF_INET, socket.AF_INET6):
+        raise InvalidInput("host", "the socket of systemd is not a TCP socket; set ListenStream to an address and port")
+    address = str(listener.getsockname()[0])
+    check_bind_address(address, address, keys)
+    return listener
+
+
 def url_of(listener: socket.socket) -> str:
     """Return the base URL of a listening socket, without a slash at the end."""
     host, port = listener.getsockname()[:2]

@@ -22,7 +22,7 @@ from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, store_failure
 from agentformer.rag.originals import Originals
 from agentformer.rag.ownership import claim, owner_of_copy, settle
 from agentformer.records.integrity.files import delete, new_folder, write_atomically
@@ -33,6 +33,7 @@ from agentformer.types import BackupStore, MemoryBackend, OriginalsStore, Scope
 FORMAT = "agentformer-backup-1"
 INDEXES, UPLOADS = "indexes", "uploads"
 _FILE = re.compile(r"(indexes|uploads)(/(?!\.{1,2}(/|$))[^/\0\\]{1,255}){1,8}")
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{6}Z")  # of a backup in a folder of backups
 _ATTEMPTS = 3  # attempts to copy the records and find the originals of all their documents
 _LONGEST_MANIFEST = 256 << 20  # bytes
 
@@ -89,6 +90,30 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
         }
         write_manifest(partial, manifest)
     return done
+
+
+def next_backup(parent: Path) -> Path:
+    """Return the path of a new backup in a folder of backups. Its name is the time in UTC, so that names are in the
+    order of times."""
+    return parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+
+
+def delete_older(parent: Path, keep: int) -> list[Path]:
+    """Delete all backups in a folder of backups but the newest `keep`, and return their paths. What has no name of
+    `next_backup`, or no manifest, stays."""
+    made = [path for path in parent.iterdir() if _NAME.fullmatch(path.name) and (path / MANIFEST).is_file()]
+    older = sorted(made, key=lambda path: path.name)[:-keep]
+    for path in older:
+        try:
+            delete(path)
+        except OSError as error:
+            raise store_failure(f"{path} cannot be deleted", error, "check its permissions") from error
+    return older
+
+
+def missing_originals(folder: Path) -> list[str]:
+    """Return the ids of the documents whose original was missing or damaged when the backup was made."""
+    return [str(document) for document in _checked_manifest(folder)["missing_originals"]]
 
 
 def check_backup(folder: Path) -> list[str]:

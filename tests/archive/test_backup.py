@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from agentformer.archive import backup as backing
 from agentformer.archive.backup import check_backup
+from agentformer.cli import main
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect
 from agentformer.rag.originals import Originals
@@ -263,3 +267,40 @@ def test_a_manifest_of_another_kind_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{")
     with pytest.raises(InvalidInput, match=r"cannot be read \(JSONDecodeError\)"):
         check_backup(tmp_path)
+
+
+def test_only_the_newest_backups_of_a_folder_are_kept(tmp_path: Path) -> None:
+    memory = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    invoke = CliRunner().invoke
+    assert invoke(main, ["remember", "The caretaker keeps the keys.", *memory]).exit_code == 0
+    backups = tmp_path / "backups"
+    for foreign in ("notes", "20261130T031500.000000Z"):  # neither is a backup
+        (backups / foreign).mkdir(parents=True)
+    made = []
+    for number in range(4):
+        done = invoke(main, ["backup", str(backups), "--keep", "2", "--json", *memory])
+        assert done.exit_code == 0, done.output
+        told = json.loads(done.stdout)
+        made.append(Path(told["to"]))
+        assert told["deleted"] == [str(path) for path in made[:-2][-1:]], number
+    assert {path.name for path in backups.iterdir()} == {
+        *("notes", "20261130T031500.000000Z"),
+        *(path.name for path in made[-2:]),
+    }
+    checked = invoke(main, ["backup", str(made[-1]), "--check", *memory])
+    assert checked.exit_code == 0 and "opens, and its stored data is complete" in checked.output
+    assert not (made[-1] / "indexes" / "memory.sqlite3-wal").exists(), "a check opens a copy"
+
+
+def test_a_check_sees_damage_that_the_checksums_confirm(tmp_path: Path) -> None:
+    memory = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    invoke = CliRunner().invoke
+    assert invoke(main, ["remember", "The caretaker keeps the keys.", *memory]).exit_code == 0
+    with closing(sqlite3.connect(tmp_path / "i" / "memory.sqlite3")) as connection:  # one bit of a stored text
+        connection.execute("UPDATE entries SET content = 'The caretaker keeps the kegs.'")
+        connection.commit()
+    assert invoke(main, ["backup", f"{tmp_path}/b", *memory]).exit_code == 0
+    done = invoke(main, ["backup", f"{tmp_path}/b", "--check", *memory])
+    assert done.exit_code == 1 and "entries: " in done.output
+    done = invoke(main, ["backup", f"{tmp_path}/all", "--keep", "1", *memory])
+    assert done.exit_code == 3 and "is damaged, and no older one is deleted" in done.output

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from agentformer.access.hosts import hosts_in, listen, networks_in, origins_in
+from agentformer.access.hosts import hosts_in, listen, networks_in, origins_in, passed_listener
 from agentformer.builders import open_keys
 from agentformer.errors import is_passing
 from agentformer.registry import lookup
@@ -21,22 +21,28 @@ from agentformer.settings import Settings
 log = logging.getLogger("agentformer")
 
 FINISH_SECONDS = 20  # seconds for running requests after a signal; less than most supervisors wait before they kill
+_FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection while too many files are open
 _WARNING_SECONDS = 60.0
 _BACKLOG = 512  # connections that wait to be accepted: more than clients open at once while a worker is busy
 
 
-def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
+def serve(
+    settings: Settings,
+    started: Callable[[str], None] = lambda address: None,
+    reread: Callable[[], Settings] | None = None,
+) -> None:
     """Run the HTTP server until SIGTERM or SIGINT. After the signal, running requests have 20 seconds to finish, and
     then the memory is closed. When the server accepts requests, `started` is called with its URL. If the port is 0, the
-    system chooses a free port. Raises `InvalidInput` if the address cannot be used, or if other machines can reach it
-    and no key was ever made. Raises an error if the memory cannot be opened."""
+    system chooses a free port. At SIGHUP, gunicorn calls `reread`, and new workers with these settings take over.
+    Raises `InvalidInput` if the address cannot be used, or if other machines can reach it and no key was ever made.
+    Raises an error if the memory cannot be opened."""
     limit_arenas()
     server = settings.server
     if server == "auto":
         server = "gunicorn" if os.name == "posix" and importlib.util.find_spec("gunicorn") else "waitress"
-    lookup("servers", server)(settings, started)
+    lookup("servers", server)(settings, started, reread)
 
 
 def limit_arenas() -> None:
@@ -66,10 +72,13 @@ class AcceptPause:
 
 
 def open_listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens at the address in the settings. Raises `InvalidInput` if the address cannot be used,
-    or if the settings contain invalid hosts, origins or proxies."""
+    """Return a socket that listens at the address in the settings, or the socket that systemd has passed on. Raises
+    `InvalidInput` if the address cannot be used, or if the settings contain invalid hosts, origins or proxies."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
     networks_in(settings.trusted_proxies)
+    passed, files = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS"))
     with open_keys(settings) as keys:
+        if passed == str(os.getpid()) and files == "1":
+            return passed_listener(_FIRST_PASSED, keys)
         return listen(settings.host, settings.port, keys, backlog=_BACKLOG)

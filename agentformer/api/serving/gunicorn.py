@@ -18,6 +18,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 from selectors import EVENT_READ
@@ -50,6 +51,8 @@ from agentformer.servers.problems import Problem, problem_json
 from agentformer.servers.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
 
+log = logging.getLogger("agentformer")
+
 _CLOSE_SECONDS = 10  # seconds for a worker to close its memory after its last request
 _WORKER_TIMEOUT = 300  # seconds without a sign of life; loading a model takes less
 _KEEP_ALIVE_SECONDS = 30  # seconds for an idle connection, which needs no thread
@@ -70,7 +73,11 @@ _HTTP_ERRORS = (  # the first class that matches decides
 )
 
 
-def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
+def serve(
+    settings: Settings,
+    started: Callable[[str], None] = lambda address: None,
+    reread: Callable[[], Settings] | None = None,
+) -> None:
     """Run the HTTP server with gunicorn, like `agentformer.api.serving.serve`.
 
     In a worker process, this function ends with `SystemExit`. In the arbiter process, `SystemExit` is raised only if a
@@ -80,7 +87,7 @@ def serve(settings: Settings, started: Callable[[str], None] = lambda address: N
     url, failure, arbiter = url_of(listener), StartupPipe(), os.getpid()
     if settings.workers > 1 and sys.platform == "linux":  # other systems cannot fork with some libraries loaded
         load_shared_modules(settings)
-    application = _Application(settings, listener.detach(), failure, lambda: started(url))
+    application = _Application(settings, listener.detach(), failure, lambda: started(url), reread)
     try:
         _Arbiter(application).run()
     except SystemExit as end:
@@ -128,8 +135,16 @@ class _Application(BaseApplication):  # type: ignore[misc]
     """The application that gunicorn runs. Each worker opens the memory after the worker was forked, because open
     databases and the threads of a model do not survive a fork."""
 
-    def __init__(self, settings: Settings, listener: int, failure: StartupPipe, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        listener: int,
+        failure: StartupPipe,
+        ready: Callable[[], None],
+        reread: Callable[[], Settings] | None,
+    ) -> None:
         self.settings = settings
+        self.reread = reread
         self.failure = failure
         self.ready = ready
         self._listener = listener
@@ -176,8 +191,10 @@ class _Application(BaseApplication):  # type: ignore[misc]
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
-    """The process that starts and ends the workers. SIGTERM, SIGINT and SIGHUP end the server gracefully. A SIGHUP that
-    was ignored at the start, as with `nohup`, stays ignored. A second SIGINT ends the process at once."""
+    """The process that starts and ends the workers. SIGTERM and SIGINT end the server gracefully. A second SIGINT ends
+    the process at once. SIGHUP reads the settings again, and new workers take over; if the server was started in a
+    terminal, SIGHUP means that the terminal was closed, and ends the server. A SIGHUP that was ignored at the start, as
+    with `nohup`, stays ignored."""
 
     def init_signals(self) -> None:
         """Install the signal handlers. If SIGHUP was ignored before, SIGHUP stays ignored."""
@@ -186,7 +203,32 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         if ignored:
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    handle_int = handle_hup = Arbiter.handle_term
+    handle_int = Arbiter.handle_term
+
+    def handle_hup(self) -> None:
+        """Read the settings again and replace the workers, or end the server if it was started in a terminal. If the
+        settings are not valid, log the reason and change nothing. The address stays that of the start."""
+        application: _Application = self.app
+        if application.reread is None or _has_terminal():
+            self.handle_term()
+            return
+        try:
+            settings = application.reread()
+        except AgentFormerError as error:
+            log.error("the settings are not read again: %s", error)
+            return
+        application.settings = replace(settings, host=application.settings.host, port=application.settings.port)
+        self.reload()
+        log.warning("the settings were read again; %d new workers take over", self.num_workers)
+
+
+def _has_terminal() -> bool:
+    """Return whether a terminal controls this process."""
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
 
 
 def share_processors(workers: int) -> None:

@@ -21,9 +21,13 @@ from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
 from agentformer.settings import Settings
 
 
-def serve(settings: Settings, started: Callable[[str], None] = lambda address: None) -> None:
+def serve(
+    settings: Settings,
+    started: Callable[[str], None] = lambda address: None,
+    reread: Callable[[], Settings] | None = None,
+) -> None:
     """Run the HTTP server with waitress, like `agentformer.api.serving.serve`, but in one process. The setting
-    `workers` is ignored.
+    `workers` and the function `reread` are not used: it is restarted for new settings.
 
     waitress reads the whole body of a request before a thread handles the request, so slow clients block no thread.
     """

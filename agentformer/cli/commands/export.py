@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,16 +13,18 @@ from typing import Any
 
 import click
 
-from agentformer.archive.backup import check_backup
+from agentformer.archive.backup import INDEXES, UPLOADS, check_backup, delete_older, missing_originals, next_backup
 from agentformer.archive.chats import ChatsImported
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
+from agentformer.builders import in_folder
 from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, one_line, plural, print_json, print_result, print_warnings, say, watching
-from agentformer.errors import InvalidInput
-from agentformer.factory import AgentFormer, connect
+from agentformer.errors import InvalidInput, StoreDamaged
+from agentformer.factory import AgentFormer, connect, present
+from agentformer.memory.backends import has_local_json
 from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
 from agentformer.text.places import cited_place
@@ -33,13 +37,24 @@ _SHOWN = 20  # at most this many problems are printed
     epilog=examples(
         "agentformer backup backups/monday",
         "agentformer backup backups/monday --check",
+        "agentformer backup backups --keep 14",
         "agentformer doctor --index-dir copy/indexes --upload-dir copy/uploads",
     )
 )
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-@click.option("--check", is_flag=True, help="Verify the checksums of the backup in DIR.")
+@click.option(
+    "--check",
+    is_flag=True,
+    help="Verify the backup in DIR: the checksum of each file, and the stored data, like doctor, in a temporary copy.",
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Write the backup into a new folder in DIR, named by the time, verify it, and delete all but the newest N.",
+)
 @common
-def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: Any) -> None:
+def backup(folder: Path, check: bool, keep: int | None, namespace: str, as_json: bool, **options: Any) -> None:
     """Copy the whole memory into a new folder while the memory stays in use.
 
     The command writes the folders `indexes` and `uploads` into DIR, and a checksum of each file into `manifest.json`.
@@ -52,15 +67,25 @@ def backup(folder: Path, check: bool, namespace: str, as_json: bool, **options: 
     opening a memory changes its files.
     """
     if check:
-        _check(folder, as_json)
+        if keep:
+            raise InvalidInput("--keep", "cannot be used together with --check")
+        _check(folder, as_json, options)
         return
     require_memory(load_settings(options))
+    target = next_backup(folder) if keep else folder
     with watching(lambda: "copying"), connect(**options) as af:
-        done = af.backup(folder)
+        done = af.backup(target)
+    deleted = []
+    if keep:
+        if findings := _findings(target, options):
+            raise StoreDamaged(f"the backup {target} is damaged, and no older one is deleted: {'; '.join(findings)}")
+        deleted = [str(path) for path in delete_older(folder, keep)]
     counts = {"namespaces": done.namespaces, "originals": done.originals, "bytes": done.bytes}
     size = f"{plural(done.originals, 'file')}, {done.bytes / 1e6:.1f} MB"
-    text = f"{plural(sum(done.namespaces.values()), 'entry')} and {size}, in {folder}"
-    print_result({"to": str(folder), **counts, "missing_originals": done.missing_originals}, text, as_json=as_json)
+    text = f"{plural(sum(done.namespaces.values()), 'entry')} and {size}, in {target}"
+    text += f"; older backups deleted: {len(deleted)}" if deleted else ""
+    values = {"to": str(target), **counts, "missing_originals": done.missing_originals, "deleted": deleted}
+    print_result(values, text, as_json=as_json)
     _report_missing(done.missing_originals)
 
 
@@ -245,12 +270,33 @@ def _states(path: Path) -> dict[Path, tuple[int, int]]:
     return {file: (state.st_size, state.st_mtime_ns) for file, state in found}
 
 
-def _check(folder: Path, as_json: bool) -> None:
-    findings = check_backup(folder)
-    text = "\n".join([*findings, f"found: {len(findings)}"] if findings else ["OK  backup: checksums match"])
+def _check(folder: Path, as_json: bool, options: dict[str, Any]) -> None:
+    findings = _findings(folder, options)
+    well = ["OK  backup: checksums match", "OK  backup: opens, and its stored data is complete"]
+    text = "\n".join([*findings, f"found: {len(findings)}"] if findings else well)
     print_result({"well": not findings, "findings": findings}, text, as_json=as_json)
     if findings:
         sys.exit(1)
+
+
+def _findings(folder: Path, options: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a backup: files that have changed, or stored data that a copy of it shows as damaged.
+    A copy is opened, because opening a memory changes its files."""
+    if findings := check_backup(folder):
+        return findings
+    with tempfile.TemporaryDirectory(prefix="agentformer-check-") as name:
+        copy = Path(name)
+        for part in (INDEXES, UPLOADS):
+            shutil.copytree(folder / part, copy / part)
+        settings = in_folder(load_settings(options), copy / INDEXES)
+        if not present(settings):
+            backend = "local_json" if has_local_json(copy / INDEXES) else "faiss"
+            settings = dataclasses.replace(settings, backend=backend, routes=(), hierarchical_backend="")
+        settings = dataclasses.replace(settings, upload_dir=copy / UPLOADS, originals="")
+        with AgentFormer(dataclasses.replace(settings, cleanup_interval=0, embed_retry_seconds=0)) as af:
+            known = {"originals"} if missing_originals(folder) else set[str]()  # reported when the backup was made
+            checks = [check for check in af.verify() if check.name not in known]
+            return [f"{check.name}: {finding}" for check in checks for finding in check.findings]
 
 
 def _report_missing(document_ids: Sequence[str]) -> None:

@@ -55,7 +55,8 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
     After SIGTERM or Ctrl-C, running requests have 20 seconds to finish. Until the first key is created with
-    `agentformer keys add NAME`, only this machine can connect. Each request is logged on standard error.
+    `agentformer keys add NAME`, only this machine can connect. Each request is logged on standard error. After SIGHUP,
+    the settings are read again, and new processes with them take over; in a terminal, SIGHUP ends the server.
     """
 
     def started(url: str) -> None:
@@ -63,7 +64,7 @@ def serve(namespace: str, as_json: bool, **options: Any) -> None:
 
     settings = load_settings(options)
     try:
-        lookup("servers", settings.server)(settings, started=started)
+        lookup("servers", settings.server)(settings, started=started, reread=lambda: load_settings(options))
     except ImportError as error:  # `auto` imports its server only when the server starts
         if isinstance(error, MissingExtra) or failed_package(error) not in _PACKAGES:
             raise
