@@ -96,7 +96,8 @@ lint-deployment: $(LINTERS_STAMP)  ## check the Dockerfile, the compose files, t
 	$(LINTERS)/bin/hadolint Dockerfile
 	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.compose-spec compose.yaml deploy/compose.postgres.yaml
 	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml
-	$(LINTERS)/bin/zizmor --offline --quiet .github/workflows
+	$(LINTERS)/bin/zizmor --offline --quiet .github/workflows action.yml
+	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.github-actions action.yml
 	@if command -v actionlint > /dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
 	@if command -v helm > /dev/null; then helm lint --strict $(CHART) && \
 		for values in values.yaml values-postgres.yaml; do helm template memory $(CHART) -f $(CHART)/$$values > .rendered.yaml && \

@@ -5,7 +5,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -161,3 +165,31 @@ def test_a_workflow_has_few_rights_and_runs_targets_that_exist(path: Path) -> No
         assert job["timeout-minutes"] <= 90
         for action in [step["uses"] for step in job["steps"] if "uses" in step]:
             assert re.fullmatch(r"actions/[\w-]+@v\d+|[\w/-]+@[0-9a-f]{40}", action)
+
+
+@pytest.mark.process
+def test_the_action_shows_the_figures_of_the_example_and_fails_below_a_recall(tmp_path: Path) -> None:
+    action, example = loaded(ROOT / "action.yml"), ROOT / "examples" / "evaluation"
+    step = loaded(example / ".github/workflows/memory.yaml")["jobs"]["eval"]["steps"][-1]
+    assert step["with"].keys() <= action["inputs"].keys()
+    script = next(each["run"] for each in action["runs"]["steps"] if each.get("id") == "eval")
+    for line in re.findall(r"agentformer ((?:ingest|eval) .*?)(?: >.*)?\n", script):
+        check_command(shlex.split(line.replace('"$DOCUMENTS"', str(example)).replace('"$QUESTIONS"', str(example))))
+    environ = {**os.environ, "AGENTFORMER_EMBEDDER": "hashing", "GITHUB_OUTPUT": str(tmp_path / "output")}
+    environ |= {"AGENTFORMER_INDEX_DIR": str(tmp_path / "i"), "AGENTFORMER_UPLOAD_DIR": str(tmp_path / "u")}
+
+    def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, *map(str, words)]
+        return subprocess.run(line, cwd=example, env=environ, capture_output=True, text=True, timeout=120)
+
+    assert run("-m", "agentformer", "ingest", "documents").returncode == 0
+    (tmp_path / "eval.json").write_text(run("-m", "agentformer", "eval", "questions.jsonl", "--json").stdout)
+    shown = run(ROOT / "scripts" / "eval_table.py", tmp_path / "eval.json", "0.9")
+    assert shown.returncode == 0 and "| recall of 4 questions | 1.000 | 1.000 | 1.000 | 1.000 |" in shown.stdout
+    assert (tmp_path / "output").read_text() == "recall=1.0\n"
+    result = json.loads((tmp_path / "eval.json").read_text())
+    result["results"][0] |= {"rank": None, "question": "Who? @all [x](y)"}
+    (tmp_path / "eval.json").write_text(json.dumps({**result, "recall": dict.fromkeys(result["recall"], 0.5)}))
+    lower = run(ROOT / "scripts" / "eval_table.py", tmp_path / "eval.json", "0.9")
+    assert lower.returncode == 1 and "0.500, less than 0.9" in lower.stderr
+    assert r"- line 1: Who? \@all \[x\](y)" in lower.stdout
