@@ -217,6 +217,18 @@ class InMemoryStore:
                 snapshot = self.snapshot_of(copy)
             yield snapshot
 
+    def status(self) -> dict[str, Any]:
+        """Return JSON values: the numbers of entries by kind and namespace; see `StatusStore.status`."""
+        with self.reading() as connection:
+            names = records.namespaces(connection)
+            return {
+                "entries": len(self.records),
+                **dict.fromkeys(("windows", "vectors", "pending"), 0),
+                "kinds": records.count_by_kind(connection),
+                "namespaces": {name: records.count(connection, Scope(name, include_archived=True)) for name in names},
+                "space": None,
+            }
+
     def close(self) -> None:
         """Close the store. Every later call raises `StoreError`."""
         with self._lock:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from types import MappingProxyType
+from typing import Any, NamedTuple, cast
 
 from agentformer.errors import InvalidInput, StoreDamaged, store_failure
 from agentformer.memory.backends.in_memory import InMemoryStore, Record
 from agentformer.memory.backends.local_json.file_format import SHOWN, file_name, file_text, parse_file, record_text
 from agentformer.memory.backends.local_json.folder import UNREADABLE, Folder, Version
 from agentformer.memory.backends.sidecar import SidecarStore
-from agentformer.records import entries as records
 from agentformer.records.codec import from_micros
 from agentformer.records.database import RecordsSnapshot
 from agentformer.records.integrity import Findings, verify
@@ -27,12 +27,11 @@ from agentformer.types import AbsentDocument, Check, Embedder, MemoryBackend, Me
 SIDECAR_FILE = "sidecar-local_json.json"
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    """A file as it was read, or the reason why it cannot be used."""
+class _File(NamedTuple):
+    """A file as it was read, with its records by id, or the reason why it cannot be used."""
 
     version: Version
-    records: Mapping[str, Record] = field(default_factory=dict)  # by id
+    records: Mapping[str, Record] = MappingProxyType({})
     damage: str = ""
 
 
@@ -52,14 +51,12 @@ class LocalJsonMemoryBackend(SidecarStore):
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> LocalJsonMemoryBackend:
-        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used, because no vectors are
-        stored."""
+        """Open the backend in the folder `Settings.index_dir`. `embedder` is not used: no vectors are stored."""
         return cls(settings.index_dir, rrf_k=settings.rrf_k)
 
 
 class JsonFileStore(InMemoryStore):
-    """The entries of a `LocalJsonMemoryBackend`. `former_absent` has the absent documents in the files of former
-    versions; see `SidecarStore`."""
+    """The entries of a `LocalJsonMemoryBackend`. `former_absent` is explained in `SidecarStore`."""
 
     name = "local_json"
 
@@ -69,8 +66,7 @@ class JsonFileStore(InMemoryStore):
         self._folder = Folder(folder)
         self._files: dict[str, _File] = {}  # by file name
         self._texts: dict[str, tuple[Record, str]] = {}  # id -> a record, and its text in a file
-        with self.reading():
-            pass
+        self.namespaces()  # reads the files
 
     @property
     def read_only(self) -> bool:
@@ -147,28 +143,18 @@ class JsonFileStore(InMemoryStore):
         with self.reading():
             for reason in self._damaged().values():
                 raise StoreDamaged(reason)
-            names = sorted({record.entry.namespace for record in self.records.values()})
-            texts = {name: self._text(name, self._files[file_name(name)].records) for name in names}
+            names = {record.entry.namespace for record in self.records.values()}
+            texts = {file_name(name): self._text(name, self._files[file_name(name)].records) for name in names}
         try:
-            for name, text in texts.items():
-                write_atomically(folder / file_name(name), text.encode("utf-8"))
+            for name, text in sorted(texts.items()):
+                write_atomically(folder / name, text.encode("utf-8"))
         except OSError as error:
             advice = "free some disk space or choose another folder"
             raise store_failure(f"{folder} cannot be written", error, advice) from error
 
     def status(self) -> dict[str, Any]:
-        """Return JSON values: the numbers of entries by kind and namespace, and the reason for each file that cannot be
-        read."""
-        with self.reading() as connection:
-            names = records.namespaces(connection)
-            return {
-                "entries": len(self.records),
-                **dict.fromkeys(("windows", "vectors", "pending"), 0),
-                "kinds": records.count_by_kind(connection),
-                "namespaces": {name: records.count(connection, Scope(name, include_archived=True)) for name in names},
-                "damaged": list(self._damaged().values()),
-                "space": None,
-            }
+        """Return the status of `InMemoryStore`, and the reason for each file that cannot be read."""
+        return {**super().status(), "damaged": [*self._damaged().values()]}
 
     def _damaged(self) -> dict[str, str]:
         """Return file name -> reason for each file that cannot be used."""
@@ -211,8 +197,7 @@ class JsonFileStore(InMemoryStore):
             advice = self._folder.keep_copy(name, data)
             return _File(version, damage=f"{self._folder.path / name} is damaged: {error}; {advice}")
         self.former_absent += absent
-        moment = from_micros(version[1] // 1_000)
-        return _File(version, {entry_id: _with_times(record, moment) for entry_id, record in parsed.items()})
+        return _File(version, {entry_id: _with_times(record, version[1]) for entry_id, record in parsed.items()})
 
     def _text(self, namespace: str, content: Mapping[str, Record]) -> str:
         """Return the text of the file of a namespace, or "" if it is empty."""
@@ -243,18 +228,15 @@ class _Snapshot(RecordsSnapshot):
 
 def _check(damaged: Mapping[str, str], readable: Iterable[str], needed: Scope | Sequence[str]) -> None:
     """Raise `StoreDamaged` if a damaged file may contain what is needed: a scope, or ids that are not `readable`."""
-    if isinstance(needed, Scope):
-        reasons = [reason for name, reason in damaged.items() if name == file_name(needed.namespace)]
-    else:
-        reasons = [*damaged.values()] if damaged and {*needed} - {*readable} else []
-    if reasons:
-        raise StoreDamaged(reasons[0])
+    if isinstance(needed, Scope) and (reason := damaged.get(file_name(needed.namespace))):
+        raise StoreDamaged(reason)
+    if not isinstance(needed, Scope) and damaged and {*needed} - {*readable}:
+        raise StoreDamaged(next(iter(damaged.values())))
 
 
-def _with_times(record: Record, moment: Any) -> Record:
-    """Return the record with the time `moment`, if a person has written the entry without a time."""
+def _with_times(record: Record, nanoseconds: int) -> Record:
+    """Return the record with the time of the file, if a person has written the entry without a time."""
     entry = record.entry
-    if entry.created_at and entry.updated_at:
-        return record
-    created = entry.created_at or moment
-    return replace(record, entry=replace(entry, created_at=created, updated_at=entry.updated_at or created))
+    created = entry.created_at or from_micros(nanoseconds // 1_000)
+    timed = replace(entry, created_at=created, updated_at=entry.updated_at or created)
+    return record if timed == entry else replace(record, entry=timed)

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
 from agentformer.memory.backends.in_memory import Record
@@ -53,16 +53,9 @@ def file_text(namespace: str, records: Iterable[str]) -> str:
     return head + ",\n    ".join(records) + "\n  ]\n}\n"
 
 
-class Parsed(NamedTuple):
-    """The content of a file: the records by id, and the absent documents."""
-
-    namespace: str
-    records: dict[str, Record]
-    absent: list[AbsentDocument]
-
-
-def parse_file(data: bytes) -> Parsed:
-    """Parse the content of a file. Raises `StoreDamaged` with the position of the mistake."""
+def parse_file(data: bytes) -> tuple[str, dict[str, Record], list[AbsentDocument]]:
+    """Return the namespace of a file, its records by id, and its absent documents. Raises `StoreDamaged` with the
+    position of the mistake."""
     content = _load_json(data)
     if not isinstance(content, dict) or not isinstance(content.get("entries"), list):
         raise StoreDamaged('the file must contain an object with a list "entries"')
@@ -87,7 +80,7 @@ def parse_file(data: bytes) -> Parsed:
             advice = "give one of the entries another id"
             raise StoreDamaged(f"{where} has the id {record.entry.id} of an earlier entry; {advice}")
         records[record.entry.id] = record
-    return Parsed(namespace, records, _parse_absent(content.get("absent_documents", [])))
+    return namespace, records, _parse_absent(content.get("absent_documents", []))
 
 
 def _parse_absent(values: Any) -> list[AbsentDocument]:

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from filelock import Timeout
 
@@ -31,14 +30,6 @@ _POLL_SECONDS = 0.002
 _READ_ATTEMPTS = 500  # attempts to read a folder without the lock, until no file changes during the read
 Version = tuple[int, int, int]  # inode, time of change in nanoseconds, size
 UNREADABLE: Version = (0, 0, 0)  # such a file is read again by each call
-
-
-class Content(NamedTuple):
-    """The bytes of a file, or the reason why it cannot be read."""
-
-    version: Version
-    data: bytes = b""
-    problem: str = ""
 
 
 class Folder:
@@ -114,16 +105,17 @@ class Folder:
         """Return the version of a file that the caller has written."""
         return _version_of((self.path / name).stat())
 
-    def read(self, name: str) -> Content:
-        """Return the content of a file. Raises `StoreBusy` for an error that may pass."""
+    def read(self, name: str) -> tuple[Version, bytes, str]:
+        """Return the version and the bytes of a file, and the reason if it cannot be read. Raises `StoreBusy` for an
+        error that may pass."""
         try:
             with open_regular_file(self.path / name) as file:
-                return Content(_version_of(os.fstat(file.fileno())), file.read())
+                return _version_of(os.fstat(file.fileno())), file.read(), ""
         except OSError as error:
             if is_passing(error):
                 raise self._unusable(error) from error
             # A change of permissions does not change the version, so each call tries to read this file again.
-            return Content(UNREADABLE, problem=f"{self.path / name} cannot be read: {error.strerror or error}")
+            return UNREADABLE, b"", f"{self.path / name} cannot be read: {error.strerror or error}"
 
     def write(self, texts: Mapping[str, str]) -> None:
         """Write files: all of them or none. `texts` contains the text of each file by file name. A file with an empty
@@ -135,7 +127,8 @@ class Folder:
                 return
             for name, text in texts.items():
                 if text:
-                    self._replace(name, text)
+                    write_atomically(self.path / name, text.encode("utf-8"))
+                    _set_unique_time(self.path / name)
                 else:
                     (self.path / name).unlink(missing_ok=True)
                     sync_folder(self.path)
@@ -164,10 +157,6 @@ class Folder:
 
     def _unusable(self, error: OSError) -> StoreError:
         return store_failure(f"{self.path} cannot be used", error, "check the permissions")
-
-    def _replace(self, name: str, text: str) -> None:
-        write_atomically(self.path / name, text.encode("utf-8"))
-        _set_unique_time(self.path / name)
 
     def _write_several(self, texts: Mapping[str, str]) -> None:
         journal = self.path / JOURNAL_FILE
@@ -227,11 +216,10 @@ def _version(entry: os.DirEntry[str]) -> Version:
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
-    try:
+    with contextlib.suppress(OSError):
         status = folder.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
+        return status.st_dev, status.st_ino
+    return None
 
 
 def _set_unique_time(path: Path) -> None:
