@@ -392,12 +392,12 @@ def test_stores_do_not_stay_and_the_questions_folder_is_not_needed(optimized: Op
     assert left == {"lock", "measured.sqlite3", "vectors"}
 
 
-def test_progress_tells_what_is_left_and_what_is_done(optimized: Opened) -> None:
+def test_progress_tells_what_is_done(optimized: Opened) -> None:
     told: list[str] = []
     optimized(plain(), level="full", only=["rrf_k"], progress=told.append)
-    assert told[0] == "0 measured, 0 planned, the current settings: 24 of 24 passages stored"
+    assert told[0] == "0 measured, the current settings: 24 of 24 passages stored"
     count = len(halves(plain().questions).development)
-    assert f"4 measured, 4 planned, rrf_k=120: {count} of {count} questions asked" in told
+    assert f"4 measured, rrf_k=120: {count} of {count} questions asked" in told
 
 
 def test_a_row_is_asked_for_once_and_is_the_same_afterwards(tmp_path: Path) -> None:

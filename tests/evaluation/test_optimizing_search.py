@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -140,26 +139,9 @@ class Measured:
 
 def test_what_is_better_is_found_and_everything_else_stays() -> None:
     measure = Measured({"chunk_tokens": {200: 0.2}, "rrf_k": {10: 0.1}})
-    best, ended = search(grid("full"), NOW, measure)
+    *_, best = search(grid("full"), NOW, measure)
     assert best == {**NOW, "chunk_tokens": 200, "chunk_overlap": 20, "rrf_k": 10}
-    assert ended
-
-
-def test_a_setting_that_only_helps_together_with_a_later_one_is_found_by_a_second_pass() -> None:
-    def measure(configuration: Configuration) -> Sequence[float]:
-        small, late = configuration["window_tokens"] == 32, configuration["rrf_k"] == 10
-        return [0.5 + 0.1 * late + 0.2 * (small and late)] * 40
-
-    assert search(grid("full"), NOW, measure)[0] == {**NOW, "window_tokens": 32, "rrf_k": 10}
-
-
-def test_a_search_ends_after_the_passes_of_its_level_even_if_each_pass_finds_something_better() -> None:
-    scores = itertools.count()
-    passes_of: dict[Level, int] = {"eval": 0, "quick": 1, "full": 3}
-    for level, passes in passes_of.items():
-        planned: list[int] = []
-        _, ended = search(grid(level), NOW, lambda _: [float(next(scores))] * 40, planned.append)
-        assert ended and len(planned) == passes * len(grid(level).parameters())
+    assert len(measure.asked) == 1 + sum(len(grid("full").row(each, best)) for each in grid("full").parameters())
 
 
 def test_what_may_be_chance_is_not_taken() -> None:
@@ -167,8 +149,8 @@ def test_what_may_be_chance_is_not_taken() -> None:
         better = {10: 1, 60: 0, 120: 3}.get(int(configuration["rrf_k"]), 0) if configuration["fanout"] == 100 else 0
         return [1.0] * better + [0.5] * (50 - better)
 
-    assert search(grid("quick"), NOW, measure)[0] == NOW  # which tries 10 alone
-    assert search(grid("full"), NOW, measure)[0] == {**NOW, "rrf_k": 120}
+    assert [*search(grid("quick"), NOW, measure)][-1] == NOW  # which tries 10 alone
+    assert [*search(grid("full"), NOW, measure)][-1] == {**NOW, "rrf_k": 120}
     assert not is_improvement([1.0, 0.0] * 25, [0.0, 1.0] * 25)
     assert not is_improvement([1.0] + [0.5] * 49, [0.5] * 50)  # one question
     assert is_improvement([1.0, 1.0] + [0.5] * 48, [0.5] * 50)
@@ -177,10 +159,12 @@ def test_what_may_be_chance_is_not_taken() -> None:
 def test_a_search_without_time_keeps_what_it_has_settled() -> None:
     gains = {"chunk_tokens": {200: 0.2}, "rrf_k": {10: 0.1}}
     whole = Measured(gains)
-    search(grid("full"), NOW, whole)
-    broken = Measured(gains, most=8)
-    best, ended = search(grid("full"), NOW, broken)
-    assert (best, ended) == ({**NOW, "chunk_tokens": 200, "chunk_overlap": 20}, False)
+    assert len([*search(grid("full"), NOW, whole)]) == 1 + len(grid("full").parameters())
+    broken, best = Measured(gains, most=8), NOW
+    with pytest.raises(OutOfTime):
+        for best in search(grid("full"), NOW, broken):  # noqa: B007
+            pass
+    assert best == {**NOW, "chunk_tokens": 200, "chunk_overlap": 20}
     assert broken.asked == whole.asked[:8]
 
 

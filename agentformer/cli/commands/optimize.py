@@ -159,7 +159,7 @@ def optimize_command(
     One half of the questions is used to choose the settings. The other half is used to decide whether the chosen
     settings are better. Questions with a common passage or page are in the same half. With the level `quick`, the
     settings of the ranking are changed one after another. With the level `full`, chunking and embedding are changed
-    too, and the search is repeated until nothing improves.
+    too.
 
     All measurements and vectors are stored, so that the same command continues after an interruption or the end of
     --budget. The exit code is 1 if --write wrote nothing because no settings are proven better, or if the current

@@ -1,9 +1,8 @@
-"""The grid of an optimisation: the settings that may change, the values to try, and the search for the best values.
+"""The grid of an optimisation: the settings that may change, the values to try, and the choice of the best values.
 
-The search changes one setting at a time, and tries its values while all other settings stay the same. The best value is
-chosen if its gain exceeds one standard error of the paired difference over the questions (the one-standard-error rule
-of Breiman et al. 1984), because among many values some look better by chance. The level `full` goes through all
-settings up to three times, until a pass changes nothing."""
+One setting after another is changed, while all others stay the same. A value is chosen if its gain exceeds one standard
+error of the paired difference over the questions (the one-standard-error rule of Breiman et al. 1984), because among
+many values some look better by chance."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ import dataclasses
 import json
 import math
 import statistics
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
@@ -24,12 +23,10 @@ Value = int | float | str
 Configuration = Mapping[str, Value]  # name -> value for every setting that may be searched
 
 BALANCE = ("fusion", "dense_weight")  # the weights of lexical and dense search
-_PASSES = {"eval": 0, "quick": 1, "full": 3}  # a third pass rarely changes anything, and the search must end
 _OVERLAPS = (0.0, 0.1, 0.2)  # shares of a chunk; with a larger share, neighbouring chunks have mostly the same text
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """A setting that can be searched. `full` and `quick` are the values that these levels try. If `quick` is empty, it
     tries those of `full`. If both are empty, all values are tried that the setting allows."""
 
@@ -71,23 +68,16 @@ def differing(one: Configuration, other: Configuration) -> dict[str, tuple[Value
     return {name: (value, other[name]) for name, value in one.items() if value != other[name]}
 
 
-def key(configuration: Configuration) -> str:
-    """Return a text that identifies a configuration. Equal configurations have the same text."""
-    return json.dumps(dict(configuration), sort_keys=True)
-
-
 def stored_key(configuration: Configuration) -> str:
     """Return a text that identifies the store that a configuration needs. Configurations that only rank otherwise have
     the same text."""
-    return key({each.name: configuration[each.name] for each in PARAMETERS if each.rebuilds})
+    return json.dumps([configuration[each.name] for each in PARAMETERS if each.rebuilds])
 
 
 def analyzer_names(settings: Settings) -> list[str]:
-    """Return the names of the text analyzers that the settings select, one for each kind of analyzer. The name is "" if
-    no analyzer of this kind is selected."""
+    """Return the names of the text analyzers that the settings select, one for each kind of analyzer, or ""."""
     chosen = choose_analyzers(settings)
-    analyzers = [getattr(chosen, field.name) for field in dataclasses.fields(chosen)]
-    return [analyzer.name if analyzer else "" for analyzer in analyzers]
+    return [getattr(getattr(chosen, field.name), "name", "") for field in dataclasses.fields(chosen)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,27 +95,23 @@ class Grid:
     def parameters(self) -> list[Parameter]:
         """Return the settings to search, in order. At the level `quick`, settings that need new vectors or chunks are
         left out, unless `only` names them."""
-        return [each for each in PARAMETERS if self.level != "eval" and self._wanted(each) and self._matters(each)]
+        cheap = ("", "words") if self.level == "quick" else ("", "words", "vectors", "chunks")
+        return [
+            each
+            for each in PARAMETERS
+            if self.level != "eval"
+            and (each.name in self.only if self.only else each.name not in self.without and each.rebuilds in cheap)
+            and (self.model_tokens or not each.dense)
+            and (not each.language or each.language in self.languages)
+        ]
 
     def row(self, parameter: Parameter, best: Configuration) -> list[Configuration]:
         """Return the configurations with another value of this setting. The overlap of chunks follows their size."""
-        row: list[dict[str, Value]] = []
-        for value in self._values(parameter, best):
-            if value != best[parameter.name]:
-                row.append({**best, parameter.name: value})
-                if parameter.name == "chunk_tokens":
-                    row[-1]["chunk_overlap"] = int(best["chunk_overlap"]) * int(value) // int(best["chunk_tokens"])
-        return list(row)
-
-    def _wanted(self, parameter: Parameter) -> bool:
-        if self.only:
-            return parameter.name in self.only
-        return parameter.name not in self.without and (self.level == "full" or parameter.rebuilds in ("", "words"))
-
-    def _matters(self, parameter: Parameter) -> bool:
-        if parameter.dense and not self.model_tokens:
-            return False
-        return not parameter.language or parameter.language in self.languages
+        changes = [{parameter.name: value} for value in self._values(parameter, best) if value != best[parameter.name]]
+        if parameter.name == "chunk_tokens":
+            share = int(best["chunk_overlap"]), int(best["chunk_tokens"])
+            changes = [{**each, "chunk_overlap": share[0] * int(each["chunk_tokens"]) // share[1]} for each in changes]
+        return [{**best, **each} for each in changes]
 
     def _values(self, parameter: Parameter, best: Configuration) -> Sequence[Value]:
         """Return the values to try for a setting. Sizes that do not divide a passage all have the same effect, so at
@@ -138,8 +124,7 @@ class Grid:
         if parameter.name == "chunk_overlap":
             return [int(share * chunk) for share in _OVERLAPS] if chunk < longest else []
         if parameter.name == "window_tokens":
-            most = min(self.model_tokens, longest, chunk)
-            return [0, *(value for value in values if int(value) < most)]
+            return [0, *(value for value in values if int(value) < min(self.model_tokens, longest, chunk))]
         return values or CHOICES[parameter.name]
 
 
@@ -151,34 +136,22 @@ class OutOfTime(Exception):
 Measure = Callable[[Configuration], Sequence[float]]
 
 
-def search(
-    grid: Grid, start: Configuration, measure: Measure, planned: Callable[[int], None] = lambda left: None
-) -> tuple[Configuration, bool]:
-    """Search for the best configuration, beginning with `start`. Return this configuration, and whether the search
-    finished in time: if `measure` raises `OutOfTime`, the row of the grid that was not completed changes nothing.
-    `planned` receives the number of configurations that are left in a pass."""
-    best, parameters = start, grid.parameters()
-    try:
-        scores = measure(best)
-        for _ in range(_PASSES[grid.level]):
-            before = best
-            for place, parameter in enumerate(parameters):
-                planned(sum(len(grid.row(each, best)) for each in parameters[place:]))
-                measured = [(each, measure(each)) for each in grid.row(parameter, best)]
-                able = [each for each in measured if each[1]]
-                candidate, values = max(able, key=lambda each: statistics.fmean(each[1]), default=(best, scores))
-                if is_improvement(values, scores):
-                    best, scores = candidate, values
-            if best == before:
-                break
-    except OutOfTime:
-        return best, False
-    return best, True
+def search(grid: Grid, start: Configuration, measure: Measure) -> Iterator[Configuration]:
+    """Yield the best configuration so far: `start`, and then the one after each setting. The last one is the best. If
+    `measure` raises `OutOfTime`, the setting that was not completed has changed nothing."""
+    best, scores = start, measure(start)
+    yield best
+    for parameter in grid.parameters():
+        measured = [(each, measure(each)) for each in grid.row(parameter, best)]
+        able = [each for each in measured if each[1]]
+        candidate, values = max(able, key=lambda each: statistics.fmean(each[1]), default=(best, scores))
+        if is_improvement(values, scores):
+            best, scores = candidate, values
+        yield best
 
 
 def is_improvement(scores: Sequence[float], former: Sequence[float]) -> bool:
     """Return whether the mean gain of `scores` over `former` exceeds the standard error of this gain. `scores` and
     `former` have one score for each question, in the same order."""
     gains = [new - old for new, old in zip(scores, former, strict=True)]
-    error = statistics.stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else math.inf
-    return len(gains) > 1 and statistics.fmean(gains) > error
+    return len(gains) > 1 and statistics.fmean(gains) > statistics.stdev(gains) / math.sqrt(len(gains))

@@ -35,7 +35,6 @@ from agentformer.evaluation.optimizing.grid import (
     Value,
     analyzer_names,
     differing,
-    key,
     present,
     search,
     settings_of,
@@ -51,24 +50,22 @@ from agentformer.text.languages import detect_language
 from agentformer.types import Hit
 
 METRIC = "recall@5"
-LEAST = 20  # least number of questions; with fewer questions, the halves cannot compare settings
-_LEAST_HALF = 5
+_LEAST, _LEAST_HALF = 20, 5  # least numbers of questions; with fewer, the halves cannot compare settings
 _STORES = 4  # temporary memories that are kept during an optimisation
 _FEW = 100  # with fewer questions, a note warns that the figures are uncertain
 _FEW_NOTE = "{} questions are few: the true value of a figure may lie anywhere in its interval; add questions"
-_LONG = 50  # number of longest passages whose tokens are counted
-_SAMPLE = 500  # number of passages whose languages are detected
-_BEGINNING = 1_000  # code points of each text from which its language is detected
-
+_SAMPLE = 500  # number of passages whose languages are detected, from this number of code points:
+_BEGINNING = 1_000
 # Other settings that a ranking depends on. If one of them changes, earlier measurements are not valid.
 _FIXED = (
-    "backend", "hierarchical_backend", "routes", "target_recall", "embed_languages", "runtime", "reranker",
-    "rerank_hits",
-)  # fmt: skip
+    *("backend", "hierarchical_backend", "routes", "target_recall"),
+    *("embed_languages", "runtime", "reranker", "rerank_hits"),
+)
 _AUTOMATIC = dict.fromkeys(("language_detector", "compounds", "japanese"), "auto")  # the analyzers of this machine
 
 Half = Literal["development", "test"]
 Verdict = Literal["keep", "better", "unproven", "worse"]
+Progress = Callable[[str], None]  # receives what is done now
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +82,9 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class OptimizeOptions:
-    """The options of `optimize`. If `only` is not empty, only the settings that it names may change. Otherwise, all
-    settings may change, except those in `without`. `seed` changes how the questions are divided into halves. When the
-    `budget`, in seconds, is over, the measurement that is running is interrupted. Raises `InvalidInput` for an unknown
-    setting, or a metric that is unknown or needs more than the ten passages that are ranked."""
+    """The options of `optimize`. If `only` is not empty, only the settings that it names may change, and otherwise all
+    except those in `without`. `seed` changes how the questions are divided into halves. When the `budget`, in seconds,
+    is over, the measurement that is running is interrupted. Raises `InvalidInput` for an unknown setting or metric."""
 
     level: Level = "quick"
     metric: str = METRIC
@@ -103,16 +99,16 @@ class OptimizeOptions:
             example = f"recall@{DEPTH}, got {self.metric!r:.80}"
             raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as {example}")
         known = [parameter.name for parameter in PARAMETERS]
-        if unknown := sorted(set(self.only) - set(known)):
-            settings = f"known settings are {', '.join(known)}"
-            raise InvalidInput("only", f"{unknown[0]!r:.80} is not a setting that can be optimised; {settings}")
+        for name in sorted({*self.only} - {*known}):
+            raise InvalidInput(
+                "only", f"{name!r:.80} is not a setting that can be optimised; known settings are {', '.join(known)}"
+            )
 
 
 class Tried(NamedTuple):
     """A measured configuration. `changed` are the settings that differ from the current settings. `value` is the mean
     of the metric on the development half, and `gain` is its increase over the current settings. If the configuration
-    cannot run on this machine, both are None, and `skipped` is the reason. `seconds` is 0 if an earlier run measured
-    it."""
+    cannot run on this machine, both are None, and `skipped` is the reason. `seconds` is 0 for an earlier run."""
 
     changed: Mapping[str, Value]
     value: float | None
@@ -151,14 +147,11 @@ class Optimization:
     @property
     def verdict(self) -> Verdict:
         """A judgement about the chosen settings. `keep`: no better settings were found on the development half.
-        `better` or `worse`: the test half shows a difference, because the 95% interval of the gain does not contain 0.
-        `unproven`: the test half shows no clear difference."""
-        if not self.changed:
-            return "keep"
+        `better` or `worse`: the 95% interval of the gain on the test half does not contain 0. `unproven`: it does."""
         gain = self.gain.get("test")
-        if gain is None or not gain.significant:
-            return "unproven"
-        return "better" if gain.value > 0 else "worse"
+        if self.changed and gain and gain.significant:
+            return "better" if gain.value > 0 else "worse"
+        return "unproven" if self.changed else "keep"
 
     def as_json(self) -> dict[str, Any]:
         """Return the result as JSON values. A mean with its confidence interval is `[mean, low, high]`."""
@@ -174,22 +167,22 @@ class Optimization:
 
 
 def optimize(
-    corpus: Corpus, work: Path, options: OptimizeOptions, progress: Callable[[str], None] = lambda state: None
+    corpus: Corpus, work: Path, options: OptimizeOptions, progress: Progress = lambda state: None
 ) -> Optimization:
     """Search for the settings with the highest mean of a metric. Measurements are stored in a folder inside `work`, so
     the same call continues an interrupted optimisation. If the passages, questions, model, version, installed analyzers
-    or other retrieval settings have changed, everything is measured again. `progress` receives what is done now.
+    or other retrieval settings have changed, everything is measured again.
 
     Raises `InvalidInput` for too few questions, `Conflict` while another process uses the folder, `StoreFull` if the
     folder cannot be written, and `EmbedderUnavailable` if the embedder fails."""
     ends = None if options.budget is None else time.monotonic() + options.budget
-    divided = question_halves(corpus.dataset.answerable, options.level, options.seed)
+    dataset, divided = corpus.dataset, question_halves(corpus.dataset.answerable, options.level, options.seed)
     choice: Half = "development" if "development" in divided else "test"
-    value_of, own = metric(options.metric), work_folder(work)
-    with _lock(own), closing(Measurements(corpus, divided, own, ends, progress)) as run:
+    own, value_of = work_folder(work), metric(options.metric)
+    with _lock(own), closing(_Measurements(corpus, divided, own, ends, progress)) as run:
 
-        def scores(configuration: Configuration, half: Half) -> list[float]:
-            return [value_of(ranks) for ranks in run.of(configuration, half).ranks]
+        def scores(configuration: Configuration, half: Half = choice) -> list[float]:
+            return [value_of(ranks) for ranks in run.ranks(configuration, half)]
 
         def judged(configuration: Configuration) -> dict[Half, list[float]]:
             found: dict[Half, list[float]] = {}
@@ -198,37 +191,34 @@ def optimize(
                     found[half] = scores(configuration, half)
             return found
 
-        only, without = frozenset(options.only), frozenset(options.without)
-        grid = Grid(options.level, only, without, run.model_tokens, _longest(corpus, run), _languages(corpus.dataset))
-        chosen, finished = search(grid, run.current, lambda each: scores(each, choice), run.plan)
-        run.end_search()
+        only, without, chosen, finished = frozenset(options.only), frozenset(options.without), run.current, False
+        grid = Grid(
+            options.level, only, without, run.model_tokens, _longest(corpus, run.model_tokens), _languages(dataset)
+        )
+        with suppress(OutOfTime):
+            for chosen in search(grid, run.current, scores):  # noqa: B007 - the last one is the best
+                pass
+            finished = True
+        run.reserved = 0.0
         current, best = judged(run.current), judged(chosen)
-        tried = [(each, scores(each.configuration, choice)) for each in run.measured.values() if each.half == choice]
     few = sum(map(len, divided.values()))
     return Optimization(
-        corpus.dataset.name,
+        dataset.name,
         options.level,
         options.metric,
-        len(corpus.dataset.passages),
+        len(dataset.passages),
         {half: len(group) for half, group in divided.items()},
         run.current,
         chosen,
         {half: intervals([values])[0] for half, values in current.items()},
         {half: intervals([values])[0] for half, values in best.items()},
         {half: difference(values, current[half]) for half, values in best.items() if half in current},
-        tuple(_tried(each, run.current, values, current[choice]) for each, values in tried),
+        tuple(each.tried(run.current, value_of, current[choice]) for each in run.measured(choice)),
         finished and len(best) == len(divided),
         run.reused,
         corpus.embedder.embedded,
-        (*corpus.dataset.notes, *((_FEW_NOTE.format(few),) if few < _FEW else ()), *run.notes),
+        (*dataset.notes, *((_FEW_NOTE.format(few),) if few < _FEW else ()), *run.notes),
     )
-
-
-def _tried(measured: Measured, current: Configuration, scores: Sequence[float], former: Sequence[float]) -> Tried:
-    changed = {name: value for name, (_, value) in differing(current, measured.configuration).items()}
-    value = statistics.fmean(scores) if scores else None
-    gain = None if value is None else value - statistics.fmean(former)
-    return Tried(changed, value, gain, measured.seconds, measured.skipped)
 
 
 def _lock(folder: Path) -> AbstractContextManager[Any]:
@@ -248,28 +238,27 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
     if not questions:
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)
-    if level != "eval" and len(questions) < LEAST:
+    if level != "eval" and len(questions) < _LEAST:
         raise InvalidInput(
             "questions",
-            f"there are only {len(questions)}; a choice of settings needs at least {LEAST}. Use --level eval to "
+            f"there are only {len(questions)}; a choice of settings needs at least {_LEAST}. Use --level eval to "
             "measure only the current settings, or add questions; a hundred questions of your own are best. "
             "--synthetic generates questions from the corpus of a folder",
         )
     if level != "eval" and min(len(development), len(test)) < _LEAST_HALF:
         raise InvalidInput(
             "questions",
-            f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test "
-            "them. Questions with a common passage are in the same half, so ask about more passages, or try "
-            "another --seed",
+            f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test them. "
+            "Questions with a common passage are in the same half, so ask about more passages, or try another --seed",
         )
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}
 
 
-def _longest(corpus: Corpus, run: Measurements) -> int:
+def _longest(corpus: Corpus, model_tokens: int) -> int:
     """Return the number of tokens of the longest passage."""
-    count = corpus.embedder.token_spans if run.model_tokens else estimated_spans
-    longest = sorted(corpus.dataset.passages, key=lambda passage: len(passage.text))[-_LONG:]
+    count = corpus.embedder.token_spans if model_tokens else estimated_spans
+    longest = sorted(corpus.dataset.passages, key=lambda passage: len(passage.text))[-50:]
     return max(len(count(passage.text)) for passage in longest)
 
 
@@ -280,21 +269,26 @@ def _languages(dataset: Dataset) -> frozenset[str]:
     return frozenset(detect_language(text[:_BEGINNING]) for text in texts)
 
 
-class Measured(NamedTuple):
+class _Measured(NamedTuple):
     """The ranks of the relevant passages of each question, in order. If the configuration cannot run on this machine,
     there are no ranks, and `skipped` is the reason. `seconds` is 0 for a measurement of an earlier run."""
 
     configuration: Configuration
-    half: Half
     ranks: Sequence[Ranks]
     seconds: float = 0.0
     skipped: str = ""
 
+    def tried(self, current: Configuration, value_of: Callable[[Ranks], float], former: Sequence[float]) -> Tried:
+        """Return what a report shows. `former` are the scores of the current settings."""
+        changed = {name: value for name, (_, value) in differing(current, self.configuration).items()}
+        value = statistics.fmean(map(value_of, self.ranks)) if self.ranks else None
+        gain = None if value is None else value - statistics.fmean(former)
+        return Tried(changed, value, gain, self.seconds, self.skipped)
 
-class Measurements:
+
+class _Measurements:
     """The measurements of configurations with the questions of a half, each made once, and stored in a folder for the
-    next run. `ends` is the moment at which the time is over, in seconds of `time.monotonic`, or None; a part of the
-    time is reserved for the test half. `progress` receives what is done now."""
+    next run. `ends` is the moment at which the time is over, in seconds of `time.monotonic`, or None."""
 
     def __init__(
         self,
@@ -302,19 +296,15 @@ class Measurements:
         divided: Mapping[Half, Sequence[Question]],
         folder: Path,
         ends: float | None,
-        progress: Callable[[str], None],
+        progress: Progress,
     ) -> None:
         self.current = present(corpus.settings)
-        self.measured: dict[tuple[str, Half], Measured] = {}  # in the order of measurement
         self.reused = 0  # measurements of earlier runs
-        self._left = 0  # planned configurations
         self.notes: dict[str, None] = {}  # without repetition
         self.model_tokens = 0  # tokens that the model can read; 0 if there are no vectors
-        self._corpus = corpus
-        self._ends = ends
-        self._reserved = 0.0  # seconds for the current and the chosen settings with the test half
-        self._searching = True
-        self._progress = progress
+        self.reserved: float | None = None  # seconds for the current and the chosen settings with the test half
+        self._corpus, self._ends, self._progress = corpus, ends, progress
+        self._measured: dict[tuple[str, Half], _Measured] = {}  # in the order of measurement
         model = ""
         try:
             space = corpus.embedder.space
@@ -330,77 +320,70 @@ class Measurements:
         }
         self._rows = Rows(folder / "measured.sqlite3")
         self._folder = folder / "stores"
-        self._stored: dict[str, Path] = {}  # `stored_key` -> folder of a filled memory; the last one used is last
+        self._filled: dict[str, None] = {}  # names of filled memories; the first is that of the current settings
         corpus.embedder.before = self._check_time
 
-    def of(self, configuration: Configuration, half: Half) -> Measured:
-        """Return the measurement of a configuration. Raises `InvalidInput` if the current settings cannot run, and
-        `OutOfTime` if the time is over; the vectors that were made until then are kept."""
-        name = key(configuration), half
-        if name not in self.measured:
-            row = hashlib.blake2b(f"{self._inputs[half]}\n{name[0]}".encode(), digest_size=16).digest()
+    def measured(self, half: Half) -> list[_Measured]:
+        """Return the measurements with the questions of a half, in their order."""
+        return [each for (_, other), each in self._measured.items() if other == half]
+
+    def ranks(self, configuration: Configuration, half: Half) -> Sequence[Ranks]:
+        """Return the ranks of a configuration, or none if it cannot run. Raises `InvalidInput` if the current settings
+        cannot run, and `OutOfTime` if the time is over; the vectors that were made until then are kept."""
+        key = json.dumps(dict(configuration), sort_keys=True)
+        if (key, half) not in self._measured:
+            row = hashlib.blake2b(f"{self._inputs[half]}\n{key}".encode(), digest_size=16).digest()
             if stored := self._rows.get([row]):
                 self.reused += 1
-                self.measured[name] = Measured(configuration, half, json.loads(stored[row]))
+                self._measured[key, half] = _Measured(configuration, json.loads(stored[row]))
             else:
-                self.measured[name] = self._measure(configuration, half, row)
-        if self.measured[name].skipped and configuration == self.current:
-            raise InvalidInput("settings", f"the current settings cannot be used: {self.measured[name].skipped}")
-        return self.measured[name]
-
-    def end_search(self) -> None:
-        """Make the reserved time available."""
-        self._searching = False
-
-    def plan(self, left: int) -> None:
-        """Set the number of planned configurations, which `progress` reports."""
-        self._left = left
+                self._measured[key, half] = self._measure(configuration, half, row)
+        found = self._measured[key, half]
+        if found.skipped and configuration == self.current:
+            raise InvalidInput("settings", f"the current settings cannot be used: {found.skipped}")
+        return found.ranks
 
     def close(self) -> None:
-        """Close the file of measurements, and delete the temporary memory."""
+        """Close the file of measurements, and delete the temporary memories."""
         self._corpus.embedder.before = lambda: None
         self._rows.close()
         with using(self._folder):
             delete(self._folder)
 
-    def _measure(self, configuration: Configuration, half: Half, row: bytes) -> Measured:
+    def _measure(self, configuration: Configuration, half: Half, row: bytes) -> _Measured:
         started = time.monotonic()
         try:
-            ranks, complete = self._ranks(configuration, half)
+            ranks, complete = self._ask(configuration, self._asked[half])
         except (InvalidInput, MissingExtra) as error:
             if isinstance(error, InvalidInput) and error.field == "DIR":  # no memory can store this passage
                 raise
-            return Measured(configuration, half, (), time.monotonic() - started, str(error))
+            return _Measured(configuration, (), time.monotonic() - started, str(error))
         if complete:
             self._rows.put({row: json.dumps(ranks).encode()})
-        return Measured(configuration, half, ranks, time.monotonic() - started)
+        return _Measured(configuration, ranks, time.monotonic() - started)
 
-    def _ranks(self, configuration: Configuration, half: Half) -> tuple[list[Ranks], bool]:
+    def _ask(self, configuration: Configuration, dataset: Dataset) -> tuple[list[Ranks], bool]:
         """Return the ranks, and whether the reranker, if there is one, ranked the passages of every question."""
         changed = differing(self.current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
 
-        def step(number: int, all_: int, what: str) -> None:
-            self._check_time()
-            self._progress(f"{len(self.measured)} measured, {self._left} planned, {name}: {number} of {all_} {what}")
+        def step(what: str) -> Callable[[int, int], None]:
+            def report(number: int, all_: int) -> None:
+                self._check_time()
+                self._progress(f"{len(self._measured)} measured, {name}: {number} of {all_} {what}")
 
-        dataset = self._asked[half]
+            return report
+
         self._check_time()
-        with self._opened(configuration, lambda number, all_: step(number, all_, "passages stored")) as trial:
+        with self._opened(configuration, step("passages stored")) as trial:
             opened = time.monotonic()
             if self.model_tokens:  # embed before the search, which would ignore a failure and search only by words
                 for question in dataset.answerable:
                     trial.embedder.embed_query(question.text)
-            evaluation = trial.evaluate(
-                dataset,
-                modes=("hybrid",),
-                limit=DEPTH,
-                metrics=(),
-                passage_of=self._corpus.passage_of,
-                progress=lambda number, all_: step(number, all_, "questions asked"),
-            )
-        if self._searching:
-            self._reserved = 2 * (time.monotonic() - opened)
+            options = {"modes": ("hybrid",), "limit": DEPTH, "metrics": (), "passage_of": self._corpus.passage_of}
+            evaluation = trial.evaluate(dataset, progress=step("questions asked"), **options)
+        if self.reserved != 0.0:  # the search has not ended
+            self.reserved = 2 * (time.monotonic() - opened)
         self.notes.update(dict.fromkeys(evaluation.warnings))
         complete = not any(warning.startswith(NOT_RERANKED) for warning in evaluation.warnings)
         return [outcome.ranks["hybrid"] for outcome in evaluation.outcomes], complete
@@ -408,25 +391,24 @@ class Measurements:
     @contextmanager
     def _opened(self, configuration: Configuration, progress: Callable[[int, int], None]) -> Iterator[Trial]:
         """Yield a memory with the passages. Configurations that only rank otherwise use the same memory."""
-        stored = stored_key(configuration)
-        place = self._stored.pop(stored, None)
-        filled = place is not None
-        if place is None:
-            place = self._folder / hashlib.blake2b(stored.encode(), digest_size=8).hexdigest()
+        name = hashlib.blake2b(stored_key(configuration).encode(), digest_size=8).hexdigest()
+        if name not in self._filled:
             with using(self._folder):
-                while len(self._stored) >= _STORES:  # the memory of the current settings stays
-                    delete(self._stored.pop(next(each for each in self._stored if each != stored_key(self.current))))
-                delete(place)
-                make_folder(place)
-        with self._corpus.opens(settings_of(self._corpus.settings, configuration), place) as trial:
-            if not filled:
+                if len(self._filled) == _STORES:
+                    oldest = [*self._filled][1]
+                    delete(self._folder / oldest)
+                    del self._filled[oldest]
+                delete(self._folder / name)
+                make_folder(self._folder / name)
+        with self._corpus.opens(settings_of(self._corpus.settings, configuration), self._folder / name) as trial:
+            if name not in self._filled:
                 trial.load(self._corpus.dataset, progress)
                 if self.model_tokens and vectors_of(trial.backend).embed_pending(refused=False):
                     reason = "the embedder became unavailable while passages were embedded"
                     raise EmbedderUnavailable(f"{reason}; start it and repeat the command")
-            self._stored[stored] = place
+                self._filled[name] = None
             yield trial
 
     def _check_time(self) -> None:
-        if self._ends is not None and time.monotonic() + self._searching * self._reserved >= self._ends:
+        if self._ends is not None and time.monotonic() + (self.reserved or 0.0) >= self._ends:
             raise OutOfTime
