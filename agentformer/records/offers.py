@@ -58,7 +58,7 @@ def required(store: object, protocol: Callable[..., T]) -> T:
 
 def vectors_of(store: MemoryBackend) -> VectorStore:
     """Return the vectors of a store. A store that offers no vectors has none, and no entry waits for a vector."""
-    return offered(store, VectorStore) or _NoVectors(_name(store))
+    return offered(store, VectorStore) or WithoutVectors(_name(store))
 
 
 def leases_of(store: MemoryBackend) -> LeaseStore:
@@ -88,11 +88,11 @@ def status_of(store: MemoryBackend) -> Mapping[str, Any]:
     return {"entries": kinds.total(), **counts, "kinds": dict(sorted(kinds.items())), "space": None}
 
 
-class _NoVectors:
-    """The `VectorStore` of a store without vectors."""
+class WithoutVectors:
+    """The methods of `VectorStore` for a store without vectors: no entry has a vector or waits for one."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
 
     def pending(self, scope: Scope) -> int:
         return 0
@@ -109,7 +109,7 @@ class _NoVectors:
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
-        raise InvalidInput("backend", f"{self._name} stores no vectors, so there is nothing to embed")
+        raise InvalidInput("backend", f"{self.name} stores no vectors, so there is nothing to embed")
 
     def abandon_reembedding(self) -> bool:
         return False

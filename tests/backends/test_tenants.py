@@ -15,7 +15,6 @@ from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
-from agentformer.records.offers import vectors_of
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, MemoryEntry, Query, Scope
 from tests.backends.cosmos_emulator import KEY
@@ -106,7 +105,7 @@ def test_no_call_returns_an_entry_of_another_namespace(
     own = [entry for entry in entries.values() if entry.namespace == scope.namespace]
     assert backend.count(scope) == len(listed) <= len(own)
     assert {entry.id for entry in found} <= {entry.id for entry in listed}
-    assert vectors_of(backend).pending(scope) == 0
+    assert backend.pending(scope) == 0
     if fields.keys() == {"namespace"}:
         assert {entry.id for entry in listed} == {entry.id for entry in own}
 

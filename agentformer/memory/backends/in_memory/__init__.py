@@ -21,6 +21,7 @@ from agentformer.records import fields
 from agentformer.records.database import RecordsSnapshot, prepare
 from agentformer.records.entries import Histories, history_problem
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
+from agentformer.records.offers import WithoutVectors
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.schema import migrate
 from agentformer.records.sqlite.scopes import searchable_numbers
@@ -84,12 +85,12 @@ class Record:
         return cls(entry, former)
 
 
-class InMemoryStore:
+class InMemoryStore(WithoutVectors):
     """A `MemoryBackend` that works on all its entries in memory, and searches them by words. It is made for up to a few
     thousand entries. A subclass keeps the entries elsewhere: it overrides `load` and `save` and, if several processes
     use the store, `exclusive`. Without these methods, the entries end with the process. Thread-safe."""
 
-    name = "in_memory"  # in messages
+    name = "in_memory"  # in messages; a subclass has its own
 
     def __init__(self, *, rrf_k: int = 60) -> None:
         self.records: dict[str, Record] = {}  # by id, as of the last call
