@@ -320,7 +320,8 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
 
     provider, model = model_spec(settings)
     llm: LanguageModel = lookup("llms", provider)(model, settings)
-    return GuardedModel(llm, breaker=Breaker(settings.breaker_seconds), usage=usage or Usage())
+    breaker = Breaker(settings.breaker_seconds)
+    return GuardedModel(llm, breaker=breaker, usage=usage or Usage(), spec=(provider, model))
 
 
 def build_chat(settings: Settings, language_model: LanguageModel | None) -> ChatForwarder | ModelChat | None:

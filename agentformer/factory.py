@@ -34,6 +34,7 @@ from agentformer.builders import (
     of_backends,
 )
 from agentformer.errors import EmbedderUnavailable
+from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry
 from agentformer.memory.usage import UsageCounter
@@ -103,6 +104,8 @@ class AgentFormer:
         self._closed = False
         self._lock = threading.RLock()
         self.settings = settings
+        if settings.traces != "off":
+            tracing.enable(texts=settings.traces == "texts")
         self.embedder = build_embedder(settings)
         check_space(settings, self.embedder)
         self.backend = build_backend(settings, self.embedder)
@@ -141,7 +144,8 @@ class AgentFormer:
     @_Part
     def rag(self) -> RAGTool:
         """The document tool, which ingests documents and answers questions from them."""
-        return build_rag(self.settings, self.backend, self.originals, self.embedder, lambda: self.model, self._usage)
+        rag = build_rag(self.settings, self.backend, self.originals, self.embedder, lambda: self.model, self._usage)
+        return tracing.traced(rag, "rag")
 
     @_Part
     def cleaner(self) -> MemoryCleaner:
@@ -162,7 +166,9 @@ class AgentFormer:
         """The memory manager, which stores and searches entries."""
         sweep = self.originals.sweep
         parts = self.cleaner, lambda: self.learner
-        return build_memory(self.settings, self.backend, self.embedder, *parts, self._usage, sweep)
+        memory = build_memory(self.settings, self.backend, self.embedder, *parts, self._usage, sweep)
+        tracing.traced(memory.core, "core")
+        return tracing.traced(memory, "memory")
 
     @_Part
     def toolbox(self) -> Toolbox:

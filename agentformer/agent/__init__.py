@@ -32,6 +32,7 @@ from agentformer.agent.turn import (
 from agentformer.embedders import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
+from agentformer.http import tracing
 from agentformer.rag.answer import model_output
 from agentformer.records import fields
 from agentformer.records.integrity.files import kind_of
@@ -121,6 +122,13 @@ class Agent:
         is not stored, and `finish` is `failed` or the limit that was reached. Raises `InvalidInput` for a message or a
         session id that cannot be stored, and the errors of the store."""
         message, session = fields.content(message), fields.name("session_id", session_id)
+        named = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "agentformer"}
+        with tracing.span("invoke_agent agentformer", {**named, "gen_ai.conversation.id": session}) as span:
+            turn = self._turn(message, session, on_event)
+            span.set({"agentformer.agent.finish": turn.finish})
+            return turn
+
+    def _turn(self, message: str, session: str, on_event: OnEvent | None) -> Turn:
         meter = Meter(self._limits)
         stored = self._keep("user", message, session)
         earlier = self._messages(session)

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from agentformer.agent.turn import OnEvent, ToolRun, ToolStart
+from agentformer.http import tracing
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, RETRIEVED, STORED_BY_KEY, WORDS_CHANGED
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import ToolDefinition
@@ -274,7 +275,8 @@ class Workers:
         with self._lock:
             self._open |= set(futures)
         if tasks:
-            threading.Thread(target=self._run, args=(tasks, futures), name="agentformer-agent", daemon=True).start()
+            run = tracing.carrier()(partial(self._run, tasks, futures))
+            threading.Thread(target=run, name="agentformer-agent", daemon=True).start()
         return futures
 
     def close(self, seconds: float) -> bool:

@@ -21,6 +21,7 @@ from agentformer.api.request import body_of, check_no_query, client_left, is_arr
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
+from agentformer.http import tracing
 from agentformer.jobs import Jobs
 from agentformer.llms.forwarding import ChatForwarder
 from agentformer.llms.in_process import ModelChat
@@ -146,6 +147,16 @@ def _dispatch(views: Mapping[str, View], **parameters: str) -> Any:
 
 
 def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
+    """Handle the current request in a span, which is a child of the span in the header `traceparent`."""
+    route = {"http.request.method": operation.method, "http.route": operation.path}
+    with tracing.server_span(f"{operation.method} {operation.path}", request.headers.get, route) as span:
+        response = _handled(operation, service, authorize, **parameters)
+        if span.recording:
+            span.set({"http.response.status_code": response.status_code})
+        return response
+
+
+def _handled(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
     """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
     `Unauthenticated`, `Forbidden`, `InvalidInput` or `Busy` if a check fails."""
     if operation.permission is not None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from queue import Empty, Queue
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from agentformer.errors import AgentFormerError, is_passing, store_failure
+from agentformer.http import tracing
 from agentformer.servers.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
 from agentformer.tools.result_json import event_json
 from agentformer.types import AnswerEvent
@@ -113,21 +115,27 @@ def stream(events: Generator[Event | None, None, None], interrupted: str) -> Res
     still connected. If a server error interrupts the stream, the last event is `error` with the text `interrupted`. If
     the client disconnects, `events` is closed as soon as it yields its next event."""
     return Response(
-        _encoded(events, interrupted), content_type=f"{EVENT_STREAM}; charset=utf-8", headers=STREAM_HEADERS
+        _encoded(events, interrupted, tracing.carrier()),
+        content_type=f"{EVENT_STREAM}; charset=utf-8",
+        headers=STREAM_HEADERS,
     )
 
 
-def in_thread(items: Generator[T, None, None], seconds: float) -> Generator[T | None, None, None]:
+def in_thread(
+    items: Generator[T, None, None], seconds: float, carry: Callable[..., Any] = lambda task: task
+) -> Generator[T | None, None, None]:
     """Yield the items of a generator that runs in another thread, and None whenever `seconds` pass without an item.
     Errors of `items` are raised here. Closing the returned generator does not wait: `items` is closed when it yields
-    its next item. If too many threads are in use, `items` runs in the thread of the caller."""
+    its next item. If too many threads are in use, `items` runs in the thread of the caller. `carry` makes the thread a
+    part of a span (see `tracing.carrier`)."""
     if not _threads.acquire(blocking=False):
         with closing(items):
             yield from items
         return
     queue: Queue[T | _End] = Queue(1)  # one item, so that the generator waits for a slow reader
     cancelled = threading.Event()
-    threading.Thread(target=_produce, args=(items, queue, cancelled), name="agentformer-stream", daemon=True).start()
+    produce = partial(_produce, items, queue, cancelled)
+    threading.Thread(target=carry(produce), name="agentformer-stream", daemon=True).start()
     try:
         while True:
             try:
@@ -177,9 +185,9 @@ def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None,
             yield event_json(event)
 
 
-def _encoded(events: Generator[Event | None, None, None], interrupted: str) -> Iterator[str]:
+def _encoded(events: Generator[Event | None, None, None], interrupted: str, carry: Callable[..., Any]) -> Iterator[str]:
     try:
-        with closing(in_thread(events, SILENCE_SECONDS)) as items:
+        with closing(in_thread(events, SILENCE_SECONDS, carry)) as items:
             for event in items:
                 yield _event(*event) if event else _COMMENT
     except Exception:  # the status was sent already, so the error can only be an event

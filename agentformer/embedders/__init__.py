@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from agentformer.embedders.batching import Batcher
 from agentformer.errors import AgentFormerError, EmbedderUnavailable
+from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Breaker, Guarded
 from agentformer.types import (
     Embedder,
@@ -97,7 +98,7 @@ class GuardedEmbedder(Guarded[Embedder]):
 
         if not texts:
             return np.zeros((0, self.space.dimension), dtype=np.float32)
-        with self.call() as embedder:
+        with self.call() as embedder, self._span(embedder, len(texts)):
             rows = embedder.embed_documents(texts)
             _check_rows(rows, (len(texts), embedder.space.dimension), embedder.space)
         self._count_tokens(embedder)
@@ -108,7 +109,7 @@ class GuardedEmbedder(Guarded[Embedder]):
         return self._queries(text) if _is_batched(self.provider()) else self._embed_queries([text])[0]
 
     def _embed_queries(self, texts: Sequence[str]) -> Sequence[Vector]:
-        with self.call() as embedder:
+        with self.call() as embedder, self._span(embedder, len(texts)):
             if len(texts) > 1 and _is_batched(embedder):
                 rows: Sequence[Vector] = list(embedder.embed_queries(texts))
             else:
@@ -117,6 +118,11 @@ class GuardedEmbedder(Guarded[Embedder]):
                 _check_rows(row, (embedder.space.dimension,), embedder.space)
         self._count_tokens(embedder)
         return rows
+
+    def _span(self, embedder: Embedder, texts: int) -> tracing.Span:
+        space = self.known_space or embedder.space
+        counts = {"gen_ai.embeddings.dimension.count": space.dimension, "agentformer.embeddings.texts": texts}
+        return tracing.model_span("embeddings", space.provider, space.model, counts)
 
     def embed_tokens(self, texts: Sequence[str], *, query: bool = False) -> list[TokenVectors] | None:
         """Return the vectors of the texts and of their tokens, as `TokenEmbedder.embed_tokens` describes. Return None

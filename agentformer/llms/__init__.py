@@ -7,6 +7,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from agentformer.errors import AgentFormerError, LanguageModelUnavailable
+from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Breaker, Guarded, Usage
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
@@ -28,9 +29,13 @@ class GuardedModel(Guarded[LanguageModel]):
 
     unavailable = LanguageModelUnavailable
 
-    def __init__(self, inner: LanguageModel, *, breaker: Breaker, usage: Usage) -> None:
+    def __init__(
+        self, inner: LanguageModel, *, breaker: Breaker, usage: Usage, spec: tuple[str, str] = ("", "")
+    ) -> None:
+        """`spec` is the provider and the name of the model, for traces."""
         super().__init__(lambda: inner, breaker, usage)
         self._loaded = inner
+        self._spec = spec
 
     @property
     def name(self) -> str:
@@ -46,9 +51,9 @@ class GuardedModel(Guarded[LanguageModel]):
         max_tokens: int = 512,
     ) -> Reply:
         """Return a complete reply, as `LanguageModel.complete` describes."""
-        with self.call() as model:
+        with self.call() as model, self._span(messages, temperature, max_tokens) as span:
             reply = model.complete(messages, tools=tools, schema=schema, temperature=temperature, max_tokens=max_tokens)
-            self.usage.tokens(reply.tokens_in, reply.tokens_out)
+            self._note(reply, span)
         return reply
 
     def stream(
@@ -56,10 +61,35 @@ class GuardedModel(Guarded[LanguageModel]):
     ) -> Generator[str, None, Reply]:
         """Yield the pieces of a reply, as `LanguageModel.stream` describes. The complete stream counts as one call. A
         caller may close the stream before its end; this is not counted as an error."""
-        with self.call() as model:
-            reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
-            self.usage.tokens(reply.tokens_in, reply.tokens_out)
+        span, error = self._span(messages, temperature, max_tokens, stream=True), None
+        try:  # not as a context manager: the span must not be the present one of the reader
+            with self.call() as model:
+                reply = yield from model.stream(messages, temperature=temperature, max_tokens=max_tokens)
+                self._note(reply, span)
+        except BaseException as raised:
+            error = type(raised)
+            raise
+        finally:
+            span.end(error)
         return reply
+
+    def _span(
+        self, messages: Sequence[ChatMessage], temperature: float, max_tokens: int, *, stream: bool = False
+    ) -> tracing.Span:
+        options = {"gen_ai.request.temperature": temperature, "gen_ai.request.max_tokens": max_tokens}
+        counts = {"gen_ai.request.stream": stream, "agentformer.chat.messages": len(messages)}
+        span = tracing.model_span("chat", *self._spec, {**options, **counts})
+        if span.recording:
+            parts = [{"role": each.role, "parts": [{"type": "text", "content": each.content}]} for each in messages]
+            span.set_text("gen_ai.input.messages", parts)
+        return span
+
+    def _note(self, reply: Reply, span: tracing.Span) -> None:
+        self.usage.tokens(reply.tokens_in, reply.tokens_out)
+        if span.recording:
+            tokens = {"gen_ai.usage.input_tokens": reply.tokens_in, "gen_ai.usage.output_tokens": reply.tokens_out}
+            span.set(tokens)
+            span.set_text("gen_ai.output.messages", [{"role": "assistant", "parts": [reply.text]}])
 
     def _failed(self, provider: LanguageModel, error: AgentFormerError) -> None:
         if isinstance(provider, Failover) and provider.has_fallback:

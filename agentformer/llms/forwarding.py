@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentformer.errors import LanguageModelUnavailable
+from agentformer.http import tracing
 from agentformer.http.openai_client import Failure, FirstThatAnswers, Server, explain, open_raw
 from agentformer.http.redaction import error_message, redact
 from agentformer.http.retry_policy import Policy
@@ -117,8 +118,11 @@ class ChatForwarder:
                     f"no server is reachable for model {self._model!r} (tried {self._choice.tried}); start a server, "
                     "or set AGENTFORMER_LLM_BASE_URL to the address of a server"
                 )
+            attributes = {"gen_ai.request.stream": stream, "agentformer.request.bytes": len(content)}
             try:
-                response = self._post(server, content, stream=stream)
+                with tracing.model_span("chat", server.name, self._model, attributes) as span:
+                    response = self._post(server, content, stream=stream)
+                    span.set({"http.response.status_code": response.status_code})
             except Exception as error:  # noqa: BLE001 - the library raises many classes
                 failed[server] = _refusal(explain(error, server, self._model, seconds="timeout"))
                 continue

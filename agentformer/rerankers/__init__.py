@@ -11,6 +11,7 @@ from dataclasses import replace
 from itertools import accumulate
 
 from agentformer.errors import RerankerUnavailable
+from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Breaker, Guarded
 from agentformer.registry import built_in_names, lookup
 from agentformer.settings import Settings
@@ -50,7 +51,7 @@ class GuardedReranker(Guarded[Reranker]):
 
         if not texts:
             return np.zeros(0, dtype=np.float32), ()
-        with self.call() as reranker:
+        with self.call() as reranker, tracing.span("rerank", {"agentformer.rerank.texts": len(texts)}):
             values, warnings = _judged(reranker, query, texts)
             scores = np.asarray(values, dtype=np.float32)
             if scores.shape != (len(texts),):

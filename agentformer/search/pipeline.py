@@ -33,6 +33,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
+from agentformer.http import tracing
 from agentformer.index.entry_properties import Derived
 from agentformer.index.property_threads import DerivedRenewal
 from agentformer.index.scope_masks import ScopeMask
@@ -204,13 +205,25 @@ class Pipeline:
         another embedding space."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
-        terms = analyze_query(query.text)
-        request = self._request(query, terms, query_dates(terms, query.at))
+        asked = {"gen_ai.operation.name": "retrieval", "gen_ai.request.top_k": query.limit}
+        with tracing.span("retrieval", {**asked, "agentformer.search.mode": query.mode}) as span:
+            span.set_text("gen_ai.retrieval.query.text", query.text)
+            hits = self._search(query)
+            span.set({"db.response.returned_rows": len(hits), "agentformer.search.warnings": len(hits.warnings)})
+            return hits
+
+    def _search(self, query: Query) -> Hits:
+        with tracing.span("search.analysis") as span:
+            terms = analyze_query(query.text)
+            request = self._request(query, terms, query_dates(terms, query.at))
+            span.set({"agentformer.search.scope_entries": request.mask.count})
         if not request.mask.count:
             return Hits()
         with self._running, ExitStack() as reads:
             words, words_error = self._start_words(request)
-            vectors, warnings = self._search_vectors(request, words_error, reads)
+            with tracing.span("search.vectors") as span:
+                vectors, warnings = self._search_vectors(request, words_error, reads)
+                span.set({"agentformer.search.candidates": len(vectors.entries) if vectors else 0})
             complete = query.mode != "lexical" and not warnings
             if words_error is not None:
                 warnings = (_VECTORS_ALONE.format(words_error), *warnings)
@@ -258,7 +271,10 @@ class Pipeline:
 
         def search() -> WordHits:
             limit = self._candidate_count(query)
-            return view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
+            with tracing.span("search.words") as span:
+                found = view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
+                span.set({"agentformer.search.candidates": len(found.entries)})
+                return found
 
         if query.mode != "hybrid" or request.space is None:
             return search, None
@@ -267,7 +283,7 @@ class Pipeline:
         # If other searches run, they keep the processors busy, so the thread is not useful. The first search starts the
         # thread in any case, so that later searches need not start it.
         useful = self._running.count == 1 or not self._helper.started
-        return self._helper.start(search) if slow and useful else search, None
+        return self._helper.start(tracing.carrier()(search)) if slow and useful else search, None
 
     def _search_vectors(
         self, request: _Request, words_error: StoreError | None, reads: ExitStack
@@ -307,7 +323,7 @@ class Pipeline:
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
         """Rank the candidates of both searches, and return the hits of the best ones."""
-        with self._database.reading() as connection:
+        with tracing.span("search.ranking"), self._database.reading() as connection:
             reads = self._rows.reads(connection)
             pending = _pending_warning(connection, request.query.scope) if candidates.complete else ()
             candidates = replace(candidates, warnings=(*candidates.warnings, *pending))

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, NamedTuple
 
+from agentformer.http import tracing
 from agentformer.types import Hit, Hits, Shown, StepResult
 
 _FOUND = "found"  # the order of the store, before the first step
@@ -45,7 +46,9 @@ def run(hits: Hits, steps: Sequence[Step]) -> Hits:
     """Apply the steps in order, and return the hits that remain. `Hits.steps` says which hits remained after each."""
     results = [StepResult(_FOUND, _ids(hits))]
     for step in steps:
-        hits = hits.with_hits(step.apply(hits))
+        with tracing.span(f"search.step {step.name}", {"agentformer.search.hits_in": len(hits)}) as span:
+            hits = hits.with_hits(step.apply(hits))
+            span.set({"db.response.returned_rows": len(hits)})
         results.append(StepResult(step.name, _ids(hits)))
     hits.steps = tuple(results)
     return hits

