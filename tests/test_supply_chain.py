@@ -71,6 +71,7 @@ SWITCHES = {
 CALLED = {
     "jwt": "pyjwt",
     "agents": "openai-agents",
+    "opentelemetry": "opentelemetry-api",
     "google": "google-adk",
     "haystack": "haystack-ai",
     "llama_index": "llama-index-core",
