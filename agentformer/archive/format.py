@@ -33,6 +33,7 @@ from agentformer.records import fields
 from agentformer.records.entry_json import COUNTS, entry_to_json, parse_entry
 from agentformer.records.integrity.files import safe_file_name
 from agentformer.records.vectors import HASH_BYTES
+from agentformer.settings.access import PLAIN
 from agentformer.types import EmbeddingSpace, MemoryBackend, MemoryEntry, MemorySnapshot, Scope, StoredVector, Vector
 
 FORMAT = "agentformer-export-2"
@@ -109,7 +110,7 @@ def open_plain(folder: Path, path: str) -> BinaryIO:
         place = place / part
     if not stat.S_ISREG(place.lstat().st_mode):
         raise damaged(f"{path} is not a plain file")
-    file = open(place, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK))  # noqa: SIM115
+    file = open(place, "rb", opener=lambda name, flags: os.open(name, flags | PLAIN))  # noqa: SIM115
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # the file was replaced after the first check
         file.close()
         raise damaged(f"{path} is not a plain file")

@@ -20,7 +20,7 @@ from agentformer.errors import StoreDamaged, StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
-from agentformer.settings.access import file_lock, make_folder, opener
+from agentformer.settings.access import file_lock, make_folder, opener, sync_file
 from agentformer.types import HeldLock, new_id
 
 log = logging.getLogger("agentformer")
@@ -345,7 +345,7 @@ class _JobFiles:
                     with open(folder / str(number), "xb", opener=opener) as copy:
                         shutil.copyfileobj(file, copy, _BLOCK)
                         copy.flush()
-                        os.fsync(copy.fileno())
+                        sync_file(copy.fileno())
                 if password is not None:
                     write_atomically(folder / _PASSWORD, password.encode("utf-8"))
                 for changed in (folder, self._folder, self._folder.parent):

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from agentformer.errors import Forbidden, InvalidInput
 from agentformer.rag.ignore_rules import MAX_BYTES, IgnoreRules
 from agentformer.records.integrity.files import kind_of, open_regular_file, real_path
+from agentformer.settings.access import PLAIN
 
 IGNORE_FILES = (".gitignore", ".agentformerignore")  # the second can include files that the first excludes
 _PACKAGES = frozenset({"node_modules", "bower_components", "__pycache__", "site-packages"})
@@ -315,7 +316,7 @@ def read_file(file: FolderFile, limits: SizeLimits, is_text: Callable[[bytes], b
 def _open_regular(path: str, flags: int) -> int:
     """Open a file for reading. Raises `OSError` for a link, because the file may have become a link since the folder
     was listed. Systems without `O_NOFOLLOW` do not check this."""
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    return os.open(path, flags | PLAIN)
 
 
 def _refuse_outside(descriptor: int, root: str) -> None:

@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, get_args
 
@@ -355,6 +356,8 @@ def safe_name(name: Any) -> str:
     different names remain different. Raises `InvalidInput` if no name is left."""
     if not isinstance(name, str):
         raise InvalidInput("name", f"must be a string, got {type(name).__name__}")
+    with suppress(UnicodeError):  # the bytes of a file name in UTF-8, where the locale of this process is another one
+        name = name.encode("utf-8", "surrogateescape").decode()
     printable = "".join(ch for ch in name.replace("\\", "/") if ch.isprintable())
     parts = [part.strip() for part in printable.split("/") if part.strip() not in ("", ".", "..")]
     if not parts:

@@ -5,7 +5,6 @@ the copy is the way back. A copy of an earlier upgrade is then deleted."""
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -14,7 +13,7 @@ from agentformer.errors import StoreDamaged, store_failure
 from agentformer.records.integrity.file_guard import FULL_WORDS, is_passing_failure
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.sqlite.schema import MIGRATIONS, migrate, stored_version
-from agentformer.settings.access import create_empty, file_lock
+from agentformer.settings.access import create_empty, file_lock, sync_file
 
 log = logging.getLogger("agentformer")
 
@@ -77,7 +76,7 @@ def write_copy(connection: sqlite3.Connection, path: Path, advice: str) -> None:
                 raise OSError(str(error)) from error
             raise
         with path.open("rb") as file:
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
     except OSError as error:
         path.unlink(missing_ok=True)
         raise store_failure(f"{path} cannot be written", error, advice) from error

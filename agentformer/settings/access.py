@@ -6,15 +6,25 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from filelock import FileLock
 
+if sys.platform == "darwin":
+    import fcntl
+
+T = TypeVar("T")
+
+# Flags that open a regular file only: no link, no pipe that blocks, no translated line ends. Windows has only the last.
+PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_PAUSES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.3)  # seconds between attempts to replace an open file
 _OTHERS, _GROUP = 0o007, 0o077  # permissions that nobody but the owner, or the owner and the group, may have
 _shared = False
 
@@ -79,6 +89,33 @@ def file_lock(path: str | os.PathLike[str], **options: Any) -> FileLock:
     return FileLock(path, mode=file_mode(), **options)
 
 
+def sync_file(handle: int) -> None:
+    """Write an open file to the disk. On macOS, `os.fsync` leaves the data in the cache of the disk, so the disk must
+    write its cache, too, if the file system can. Raises `OSError` if the data cannot be written."""
+    if sys.platform == "darwin":
+        with suppress(OSError):
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+            return
+    os.fsync(handle)
+
+
+def when_free(action: Callable[[], T]) -> T:
+    """Replace or delete a file by calling `action`. Windows refuses this while another program has the file open or
+    mapped, for example to read it or to look for viruses, so the call is repeated for a second. Raises the `OSError` of
+    the last attempt."""
+    for pause in _PAUSES if sys.platform == "win32" else ():
+        try:
+            return action()
+        except PermissionError:
+            time.sleep(pause)
+    return action()
+
+
+def replace_file(source: Path, target: Path) -> None:
+    """Rename a file to `target`, which is replaced if it exists."""
+    when_free(lambda: os.replace(source, target))
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a small file. A reader sees the former content or the complete new one, and a killed process leaves at most
     a file with the ending `.part`."""
@@ -86,7 +123,7 @@ def write_whole(path: Path, text: str) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(text)
-        Path(name).replace(path)
+        replace_file(Path(name), path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -12,10 +12,10 @@ from typing import Any, BinaryIO
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.rag.removals import Removals
+from agentformer.settings.access import PLAIN
 from agentformer.types import MemoryEntry, Where
 
 _SHOWN = 200  # characters of a path that a message contains
-_OPEN_FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Caller:
 def _open_regular(path: Path) -> BinaryIO:
     """Open a regular file. For a pipe, raise `InvalidInput` at once and do not wait. Do not follow a link that was
     created after the path was checked."""
-    handle = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+    handle = os.open(path, os.O_RDONLY | PLAIN)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
         raise InvalidInput("path", "is a folder, a pipe or a device; give a file")

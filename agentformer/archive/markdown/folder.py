@@ -39,7 +39,7 @@ from agentformer.records.integrity.files import (
     sync_folder,
     write_atomically,
 )
-from agentformer.settings.access import file_lock, make_folder, opener
+from agentformer.settings.access import PLAIN, file_lock, make_folder, opener, replace_file, sync_file
 
 _STATE, _LOCK, _TEMPORARY = "state.json", "lock", "tmp"
 _IGNORE_FILE = ".agentformerignore"
@@ -220,7 +220,7 @@ class HomeFolder:
         if former is not None and former.name != name:
             (self.root / former.name).rename(path)  # so that two files never have the same id
             self._written.add((self.root / former.name).parent)
-        os.replace(temporary, path)
+        replace_file(temporary, path)
         self._written.add(path)
         return True
 
@@ -313,7 +313,7 @@ def _sync_file(path: Path) -> Path:
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     return path.parent
 
 
@@ -339,8 +339,7 @@ def _may_be_folder(path: str) -> bool:
 def _read_json(path: Path) -> Any:
     """Return the content of the marker or the record. Raises `InvalidInput` if it cannot be read or is not JSON."""
     try:
-        flags = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # opening a pipe could block forever
-        with open(path, "rb", opener=lambda name, given: os.open(name, given | flags)) as file:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | PLAIN)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise OSError(errno.EINVAL, "not a regular file")
             return json.loads(file.read(_LONGEST_PRIVATE).decode())

@@ -50,6 +50,7 @@ from agentformer.records.integrity.files import (
     remove_stale_temporaries,
     write_atomically,
 )
+from agentformer.settings.access import replace_file, sync_file
 
 _ASIDE = ".damaged"
 _FORMAT = 2  # format of the description of an exact index
@@ -140,7 +141,7 @@ def save(folder: Path, image: Image, *, store_id: str, space: int, seq: int, poi
             writer.write_array(image.outliers.positions, "<i8")
             writer.write(image.outliers.halves.reshape(-1).data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
         delete(folder / META_FILE)  # no description means no snapshot; a wrong one would be reported as damage
     meta = {
         "format": _FORMAT if image.lists is None else _TRAINED_FORMAT,
@@ -169,7 +170,7 @@ def load(folder: Path, *, store_id: str, space: int, dimension: int) -> Snapshot
             if os.path.lexists(path):
                 aside = path.with_name(path.name + _ASIDE)
                 delete(aside)  # `os.replace` cannot replace a folder
-                os.replace(path, aside)
+                replace_file(path, aside)
         return None
     if files is None:
         return None

@@ -196,6 +196,9 @@ def _open(path: Path, busy_seconds: float, tables: Collection[str]) -> GuardedCo
         connection.has_wal = _enable_wal(connection, busy_seconds)
         connection.bind(path)
         connection.execute("PRAGMA synchronous = FULL")
+        if sys.platform == "darwin":  # see `settings.access.sync_file`
+            connection.execute("PRAGMA fullfsync = ON")
+            connection.execute("PRAGMA checkpoint_fullfsync = ON")
         connection.execute("PRAGMA secure_delete = ON")  # otherwise deleted content would stay readable in free pages
     except BaseException:
         connection.close()

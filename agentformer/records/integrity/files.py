@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
@@ -21,7 +22,8 @@ from agentformer.settings import access
 from agentformer.settings.access import make_folder
 
 _SHOWN_PATH = 200  # at most this many characters of a path are in a message
-_NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_NONBLOCKING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)  # follows links
+_SYNCHRONIZE, _RUNS, _DENIED = 0x100000, 0x102, 5  # of the functions of Windows
 
 
 def kind_of(path: str | os.PathLike[str], field: str) -> Literal["file", "folder", "other", ""]:
@@ -97,9 +99,9 @@ def atomic_writer(path: Path, *, mode: int | None = None, replace_file: bool = T
         with open(temporary, "wb", opener=given) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            access.sync_file(file.fileno())
         if replace_file or not _linked(temporary, path):
-            os.replace(temporary, path)
+            access.replace_file(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -127,9 +129,9 @@ def temporary_path(path: Path) -> Path:
 def delete(path: Path) -> None:
     """Delete a file, or a folder with its content, if it exists. Raises `OSError` if it cannot be deleted."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        access.when_free(lambda: shutil.rmtree(path))
     else:
-        path.unlink(missing_ok=True)
+        access.when_free(lambda: path.unlink(missing_ok=True))
 
 
 def remove_stale_temporaries(path: Path) -> None:
@@ -143,6 +145,8 @@ def remove_stale_temporaries(path: Path) -> None:
 
 def process_exists(process: int) -> bool:
     """Return whether a process with this process id is running."""
+    if sys.platform == "win32":  # `os.kill(process, 0)` would press Ctrl-C in its console
+        return _runs_on_windows(process)
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -152,13 +156,25 @@ def process_exists(process: int) -> bool:
     return True
 
 
+def _runs_on_windows(process: int) -> bool:
+    import ctypes
+
+    system: Any = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
+    if not (handle := system.OpenProcess(_SYNCHRONIZE, False, process)):
+        return bool(system.GetLastError() == _DENIED)
+    try:
+        return bool(system.WaitForSingleObject(handle, 0) == _RUNS)
+    finally:
+        system.CloseHandle(handle)
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder to the disk. Files that were renamed or deleted in the folder then stay renamed or deleted after a
     crash. Does nothing on a system that cannot sync folders."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(handle)
+            access.sync_file(handle)
         finally:
             os.close(handle)
 
@@ -238,7 +254,7 @@ def hashed_file(path: Path) -> Iterator[HashedFile]:
     with open(path, "xb", opener=access.opener) as file:
         yield HashedFile(file)
         file.flush()
-        os.fsync(file.fileno())
+        access.sync_file(file.fileno())
 
 
 def _absolute(folder: Path, example: str) -> Path:

@@ -26,7 +26,7 @@ from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
 from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.settings.access import opener
+from agentformer.settings.access import opener, replace_file, sync_file
 
 
 class Recovered(NamedTuple):
@@ -115,7 +115,7 @@ class _Replacement:
                 raise StoreDamaged(reason) from error
             target.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         with self._new.open("rb") as file:
-            os.fsync(file.fileno())
+            sync_file(file.fileno())
         return rescue
 
     def _check_wal(self) -> None:
@@ -131,7 +131,7 @@ class _Replacement:
         with exclusive(self._new) as new:
             if sys.platform != "win32":
                 os.fchmod(new.fileno(), stat.S_IMODE(os.fstat(self._file.fileno()).st_mode))
-            os.replace(self._new, self._path)
+            replace_file(self._new, self._path)
             sync_folder(self._path.parent)
             _delete_wal(self._path)
             sync_folder(self._path.parent)
@@ -149,8 +149,8 @@ class _Replacement:
     def _keep_copy(self) -> Path:
         copy = kept_name(self._path)
         if wal_path(self._copy).exists():
-            os.replace(wal_path(self._copy), wal_path(copy))
-        os.replace(self._copy, copy)
+            replace_file(wal_path(self._copy), wal_path(copy))
+        replace_file(self._copy, copy)
         sync_folder(self._path.parent)
         return copy
 
@@ -158,7 +158,7 @@ class _Replacement:
         with self._create(path) as copy:
             shutil.copyfileobj(source, copy, 1 << 20)
             copy.flush()
-            os.fsync(copy.fileno())
+            sync_file(copy.fileno())
 
     def _create(self, path: Path) -> BinaryIO:
         """Create a file with the owner and the group of the damaged file. Only the owner can read the new file. Raises

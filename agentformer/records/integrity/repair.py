@@ -9,7 +9,6 @@ inspect.
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -25,7 +24,7 @@ from agentformer.records.integrity import Findings, checksums
 from agentformer.records.integrity.files import sync_folder
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.settings.access import opener
+from agentformer.settings.access import opener, sync_file
 from agentformer.types import RecordStore, common
 
 _MAX_ROWS = 1_000  # deleted in one transaction
@@ -60,7 +59,7 @@ class Quarantine:
             with open(self.path, "ab", opener=opener) as file:
                 file.write(json.dumps(line, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
                 file.flush()
-                os.fsync(file.fileno())
+                sync_file(file.fileno())
         except OSError as error:
             problem = f"{self.path} cannot be written, so the damaged rows were not removed"
             raise store_failure(problem, error, "free some disk space or check the permissions") from error

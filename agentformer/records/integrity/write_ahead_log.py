@@ -15,7 +15,6 @@ was deleted. To detect this, the metadata of the new database contain the header
 from __future__ import annotations
 
 import logging
-import os
 import sqlite3
 import time
 from contextlib import closing
@@ -28,6 +27,7 @@ from agentformer.records.integrity.file_guard import exclusive, file_size, wal_p
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.integrity.frames import Log, read_log
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.settings.access import sync_file
 
 log = logging.getLogger("agentformer")
 
@@ -83,7 +83,7 @@ def _write_fixes(path: Path, content: Log) -> None:
             file.seek(fix.at)
             file.write(fix.data)
         file.flush()
-        os.fsync(file.fileno())
+        sync_file(file.fileno())
     log.warning(
         "%s had %s wrong bytes, and was corrected: its checksums show the right bytes, so nothing is lost; the damaged "
         "log is kept as %s",

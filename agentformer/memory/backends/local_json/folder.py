@@ -20,7 +20,7 @@ from filelock import Timeout
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, is_passing, store_failure
 from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
-from agentformer.settings.access import file_lock, make_folder
+from agentformer.settings.access import file_lock, make_folder, replace_file
 
 LOCK_FILE = "memory.lock"
 JOURNAL_FILE = "memory.journal"
@@ -191,7 +191,7 @@ class Folder:
             if not has_text:
                 path.unlink(missing_ok=True)
             elif new.exists():
-                os.replace(new, path)
+                replace_file(new, path)
                 _set_unique_time(path)
         sync_folder(self.path)
         journal.unlink()
