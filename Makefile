@@ -127,7 +127,7 @@ test-integrations: $(FRAMES_STAMP)  ## run the tests of the adapters with the ne
 MCP_CLIENTS = .venv-mcp-clients
 MCP_CLIENTS_STAMP = $(MCP_CLIENTS)/.installed
 $(MCP_CLIENTS_STAMP): setup
-	@for clients in "openai-agents langchain-mcp-adapters smolagents[mcp] pydantic-ai-slim[mcp]" "crewai crewai-tools[mcp]"; do \
+	@for clients in "openai-agents langchain langgraph langchain-mcp-adapters smolagents[mcp] pydantic-ai-slim[mcp]" "crewai crewai-tools[mcp]" claude-agent-sdk; do \
 		folder=$(MCP_CLIENTS)/$${clients%% *}; echo "installing $$clients"; \
 		test -x $$folder/bin/python || $(PYTHON) -m venv $$folder; \
 		$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > \
@@ -136,9 +136,10 @@ $(MCP_CLIENTS_STAMP): setup
 	done
 	@touch $(MCP_CLIENTS_STAMP)
 
-test-mcp-clients: $(MCP_CLIENTS_STAMP)  ## run the recipes of docs/MCP_RECIPES.md with the newest versions of the clients
+CLIENT_TESTS = tests/integrations/test_mcp_recipes.py tests/integrations/test_mcp_sessions.py tests/integrations/test_claude_code.py
+test-mcp-clients: $(MCP_CLIENTS_STAMP)  ## run the recipes of docs/MCP_RECIPES.md and sessions with the newest versions of the clients
 	@for python in $(MCP_CLIENTS)/*/bin/python; do \
-		OMP_NUM_THREADS=1 PYTHONPATH=. $$python -m pytest -q tests/integrations/test_mcp_recipes.py || exit 1; \
+		OMP_NUM_THREADS=1 PYTHONPATH=. $$python -m pytest -q $(CLIENT_TESTS) || exit 1; \
 	done
 
 # `make test` runs a short form of these tests. Each run prints its totals at the end. The kills of the first file share
