@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.errors import Conflict, InvalidInput, NotFound, NotOffered
 from agentformer.factory import connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route, load_settings, parse_routes
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
+from tests.narrow_store import narrow
 
 _DAY = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -106,6 +107,22 @@ def test_replacing_reaches_what_an_older_route_put_elsewhere(parts: dict[str, Fa
         [make_entry("new", source_type="ticket", source_id="1")], replacing=[Scope(source_type="ticket", source_id="1")]
     )
     assert [e.content for e in routed.list(Scope())] == ["new"]
+
+
+def test_what_one_of_the_stores_does_not_offer_is_named_or_done_without(
+    parts: dict[str, FaissMemoryBackend], tmp_path: Path
+) -> None:
+    stores = {"main": parts["main"], "notes": narrow(tmp_path / "narrow")}
+    routed = RoutedBackend(parse_routes("core=notes"), stores, "main")
+    routed.store([make_entry("a fact"), make_entry("a block", tier="core")])
+    assert (routed.pending(Scope()), [space.vectors for space in routed.spaces()]) == (0, [1])
+    assert routed.status()["backends"]["notes"]["kinds"] == {"fact": 1}
+    assert routed.lease("clean", "A", 60) and not routed.lease("clean", "B", 60)
+    assert [check.name for check in routed.verify() if check.name.startswith("notes")] == ["notes store"]
+    for call in (lambda: routed.snapshot().__enter__(), lambda: routed.backup(tmp_path / "copy")):
+        with pytest.raises(NotOffered, match="store NarrowStore offers no"):
+            call()
+    assert not (tmp_path / "copy").exists()
 
 
 def test_routes_are_read_from_text_and_checked() -> None:

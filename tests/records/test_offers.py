@@ -23,24 +23,7 @@ from agentformer.types import (
     SnapshotStore,
     VectorStore,
 )
-
-DOOR = (
-    *("store", "get", "list", "latest", "count", "search", "history", "namespaces"),
-    *("update", "touch", "remove", "consolidate", "restore", "close"),
-)
-
-
-class NarrowStore:
-    """A `MemoryBackend` without any other protocol."""
-
-    def __init__(self, folder: Path) -> None:
-        backend = JsonFileStore(folder)
-        for name in DOOR:
-            setattr(self, name, getattr(backend, name))
-
-
-def narrow(folder: Path) -> Any:
-    return NarrowStore(folder)
+from tests.narrow_store import DOOR, narrow
 
 
 class TestSidecarStore(OriginalsConformance):

@@ -175,8 +175,9 @@ class InMemoryStore(WithoutVectors):
             scores = self._words.scores(connection, query.scope.namespace, query.text)
             nums = searchable_numbers(connection, query.scope, [*scores]).tolist()
             least = min(heapq.nlargest(query.limit, (scores[num] for num in nums)), default=0.0)
-            entries = records.by_num(connection, [num for num in nums if scores[num] >= least])
-        best = sorted(entries, key=lambda num: (-scores[num], entries[num].id))[: query.limit]
+            first = [num for num in nums if scores[num] >= least]
+            best = sorted(first, key=lambda num: (-scores[num], self._words.id_of(num)))[: query.limit]
+            entries = records.by_num(connection, best)
         fused = merge([range(len(best))], k=self._rrf_k)
         return Hits(
             Hit(entries[num], score, lexical_score=scores[num], lexical_rank=n + 1, votes=(Vote("words", n + 1, 1.0),))
@@ -277,14 +278,19 @@ class InMemoryStore(WithoutVectors):
             entries = [record.entry for record in added]
             nums = records.insert(self._memory, entries)
             records.insert_histories(self._memory, nums, entries, {each.entry.id: each.former for each in added})
-            self._changed()
+            self._changed_ids()
         self.records = new
 
-    def _changed(self) -> dict[str, Record | None]:
-        """Return the entries that the transaction has changed, by id."""
+    def _changed_ids(self) -> list[str]:
+        """Return the ids of the entries that the transaction has changed, and forget them."""
         ids = [row[0] for row in self._memory.execute("SELECT id FROM changed ORDER BY id")]
         for statement in _FORGET:
             self._memory.execute(statement)
+        return ids
+
+    def _changed(self) -> dict[str, Record | None]:
+        """Return the entries that the transaction has changed, by id."""
+        ids = self._changed_ids()
         changed: dict[str, Record | None] = dict.fromkeys(ids)
         for entry in records.get(self._memory, ids):
             changed[entry.id] = Record(entry, records.versions_of(self._memory, entry.id))

@@ -24,6 +24,7 @@ from agentformer.types import UNSEARCHED_KINDS
 class _Terms(NamedTuple):
     """The terms of an entry: for each field, how often each term occurs, and the number of all terms."""
 
+    id: str
     namespace: str
     language: str
     counts: dict[str, Counter[str]]
@@ -62,6 +63,10 @@ class Words:
                 scores[num] += weight * rare * saturation(times, length, means[name])
         return scores
 
+    def id_of(self, num: int) -> str:
+        """Return the id of an entry that `scores` has returned."""
+        return self._terms[num].id
+
     def _follow(self, connection: SqliteConnection) -> None:
         """Apply the changes since the last search."""
         changes = change_feed.since(connection, self._seq)
@@ -73,4 +78,4 @@ class Words:
                 analyzed = AnalyzedEntry.of(num, entry)
                 counts = {name: Counter(terms) for name, terms in analyzed.terms.items()}
                 lengths = {name: len(terms) for name, terms in analyzed.terms.items()}
-                self._terms[num] = _Terms(entry.namespace, analyzed.language, counts, lengths)
+                self._terms[num] = _Terms(entry.id, entry.namespace, analyzed.language, counts, lengths)

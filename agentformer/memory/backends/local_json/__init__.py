@@ -76,7 +76,6 @@ class JsonFileStore(InMemoryStore):
         return contextlib.nullcontext() if self.read_only and not writing else self._folder.locked()
 
     def load(self) -> Iterable[Record] | None:
-        """Read the files that have changed; see `InMemoryStore.load`."""
         if not self.read_only:
             return self._load(self._folder.versions())
         loaded: list[Record] | None = None
@@ -237,6 +236,7 @@ def _check(damaged: Mapping[str, str], readable: Iterable[str], needed: Scope | 
 def _with_times(record: Record, nanoseconds: int) -> Record:
     """Return the record with the time of the file, if a person has written the entry without a time."""
     entry = record.entry
+    if entry.created_at and entry.updated_at:
+        return record
     created = entry.created_at or from_micros(nanoseconds // 1_000)
-    timed = replace(entry, created_at=created, updated_at=entry.updated_at or created)
-    return record if timed == entry else replace(record, entry=timed)
+    return replace(record, entry=replace(entry, created_at=created, updated_at=entry.updated_at or created))
