@@ -48,11 +48,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class IndexedBackend:
+class RecordsBackend:
     """A `MemoryBackend` over `database`, whose entries are embedded before the transaction that stores them. A subclass
     opens the database and has the search. Its method `_embedding` opens the indexes."""
-
-    feed: RecordStore | None = None  # the database whose events can be watched, if it is the system of record
 
     def __init__(self, database: RecordStore) -> None:
         self._database = database
@@ -60,11 +58,6 @@ class IndexedBackend:
     def _embedding(self) -> EmbeddingQueue:
         """Open the indexes at the first call, and return the queue of entries without vectors. Each method calls this
         before its first change of the records."""
-        raise NotImplementedError
-
-    def _migration_lock(self) -> AbstractContextManager[None]:
-        """Return the lock that a process holds while it runs `reembed` or abandons an unfinished `reembed`. Entering
-        the lock raises `Conflict` while another process holds the lock."""
         raise NotImplementedError
 
     def store(
@@ -157,60 +150,12 @@ class IndexedBackend:
         with self._changing() as connection:
             return consolidation.restore(connection, summary_id, now())
 
-    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
-        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
-        explained in `EmbeddingQueue.catch_up`."""
-        if self._database.read_only and not refused:
-            return 0  # the result of a background attempt could not be stored
-        return self._embedding().catch_up(progress, refused=refused)
-
-    def abandon_reembedding(self) -> bool:
-        with self._migration_lock(), self._changing() as connection:
-            return spaces.abandon_move(connection)
-
-    def prune_spaces(self) -> int:
-        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
-        pruned, done = 0, False
-        while not done:
-            with self._changing() as connection:
-                count, done = spaces.prune_batch(connection)
-            pruned += count
-        return pruned
-
     def touch(self, uses: Sequence[Use]) -> None:
         """Add these uses to the use counts of the entries. Do nothing if the store cannot be written."""
         if self._database.read_only:
             return  # an error while counting uses must not fail the call, and must not cause a warning each time
         with self._database.writing() as connection:
             records.touch(connection, uses)
-
-    def lease(self, name: str, holder: str, seconds: float) -> bool:
-        with self._database.writing() as connection:
-            return meta.take_lease(connection, name, holder, seconds)
-
-    def release(self, name: str, holder: str) -> None:
-        with self._database.writing() as connection:
-            meta.release_lease(connection, name, holder)
-
-    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
-        with self._database.writing() as connection:
-            meta.add_absent(connection, documents, upload)
-
-    def absent_documents(self) -> Sequence[AbsentDocument]:
-        return self._read(meta.absent_documents)
-
-    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
-        with self._database.writing() as connection:
-            meta.forget_absent(connection, documents)
-
-    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
-        return self._read(stored_vectors.waiting_entries, what, limit)
-
-    def spaces(self) -> Sequence[SpaceState]:
-        return self._read(spaces.all_spaces)
-
-    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
-        return self._database.snapshot()
 
     def get(self, ids: Sequence[str]) -> list[MemoryEntry]:
         return self._read(records.get, ids)
@@ -220,9 +165,6 @@ class IndexedBackend:
 
     def namespaces(self) -> Sequence[str]:
         return self._read(records.namespaces)
-
-    def pending(self, scope: Scope) -> int:
-        return self._read(stored_vectors.pending_count, scope)
 
     def history(self, entry_id: str) -> list[MemoryEntry]:
         return self._read(versions_of, entry_id)
@@ -254,6 +196,68 @@ class IndexedBackend:
     def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         with self._database.reading() as connection:
             return query(connection, *args, **options)
+
+
+class IndexedBackend(RecordsBackend):
+    """A `RecordsBackend` that offers vectors, leases, snapshots and the list of absent documents, too."""
+
+    feed: RecordStore | None = None  # the database whose events can be watched, if it is the system of record
+
+    def _migration_lock(self) -> AbstractContextManager[None]:
+        """Return the lock that a process holds while it runs `reembed` or abandons an unfinished `reembed`. Entering
+        the lock raises `Conflict` while another process holds the lock."""
+        raise NotImplementedError
+
+    def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
+        """Embed the entries that have no vectors, and return the number of entries that still have none. `refused` is
+        explained in `EmbeddingQueue.catch_up`."""
+        if self._database.read_only and not refused:
+            return 0  # the result of a background attempt could not be stored
+        return self._embedding().catch_up(progress, refused=refused)
+
+    def abandon_reembedding(self) -> bool:
+        with self._migration_lock(), self._changing() as connection:
+            return spaces.abandon_move(connection)
+
+    def prune_spaces(self) -> int:
+        """Delete the vectors of embedding spaces that searches no longer use. Return the number of deleted vectors."""
+        pruned, done = 0, False
+        while not done:
+            with self._changing() as connection:
+                count, done = spaces.prune_batch(connection)
+            pruned += count
+        return pruned
+
+    def lease(self, name: str, holder: str, seconds: float) -> bool:
+        with self._database.writing() as connection:
+            return meta.take_lease(connection, name, holder, seconds)
+
+    def release(self, name: str, holder: str) -> None:
+        with self._database.writing() as connection:
+            meta.release_lease(connection, name, holder)
+
+    def announce(self, documents: Sequence[MemoryEntry], upload: str) -> None:
+        with self._database.writing() as connection:
+            meta.add_absent(connection, documents, upload)
+
+    def absent_documents(self) -> Sequence[AbsentDocument]:
+        return self._read(meta.absent_documents)
+
+    def forget_absent(self, documents: Sequence[AbsentDocument]) -> None:
+        with self._database.writing() as connection:
+            meta.forget_absent(connection, documents)
+
+    def waiting(self, what: Scope | Sequence[str], *, limit: int = 100) -> Sequence[Waiting]:
+        return self._read(stored_vectors.waiting_entries, what, limit)
+
+    def spaces(self) -> Sequence[SpaceState]:
+        return self._read(spaces.all_spaces)
+
+    def snapshot(self) -> AbstractContextManager[MemorySnapshot]:
+        return self._database.snapshot()
+
+    def pending(self, scope: Scope) -> int:
+        return self._read(stored_vectors.pending_count, scope)
 
 
 def record_status(connection: Connection, space: tuple[int, EmbeddingSpace] | None) -> dict[str, Any]:

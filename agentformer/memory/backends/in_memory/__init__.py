@@ -15,11 +15,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from agentformer.errors import InvalidInput, StoreError
 from agentformer.index.embedding.queue import NotEmbedded
 from agentformer.memory.backends.in_memory.words import Words
-from agentformer.memory.backends.indexed import IndexedBackend
+from agentformer.memory.backends.indexed import RecordsBackend
 from agentformer.records import entries as records
 from agentformer.records import fields
 from agentformer.records.database import RecordsSnapshot, prepare
-from agentformer.records.entries import Histories, history_problem
+from agentformer.records.entries import history_problem
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
 from agentformer.records.offers import WithoutVectors
 from agentformer.records.sqlite.connection import SqliteConnection
@@ -28,6 +28,7 @@ from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.search.fusion import merge
 from agentformer.types import (
     DEFAULT_NAMESPACE,
+    Connection,
     Hit,
     Hits,
     MemoryEntry,
@@ -35,8 +36,6 @@ from agentformer.types import (
     Query,
     RecordStore,
     Scope,
-    StoreCheck,
-    Use,
     Vote,
 )
 
@@ -85,7 +84,7 @@ class Record:
         return cls(entry, former)
 
 
-class InMemoryStore(WithoutVectors):
+class InMemoryStore(RecordsBackend, WithoutVectors):
     """A `MemoryBackend` that works on all its entries in memory, and searches them by words. It is made for up to a few
     thousand entries. A subclass keeps the entries elsewhere: it overrides `load` and `save` and, if several processes
     use the store, `exclusive`. Without these methods, the entries end with the process. Thread-safe."""
@@ -93,12 +92,12 @@ class InMemoryStore(WithoutVectors):
     name = "in_memory"  # in messages; a subclass has its own
 
     def __init__(self, *, rrf_k: int = 60) -> None:
+        super().__init__(cast(RecordStore, self))
         self.records: dict[str, Record] = {}  # by id, as of the last call
         self._lock = threading.RLock()
         self._closed = False
         self._rrf_k = rrf_k
         self._words = Words()
-        self._entries = _Entries(cast(RecordStore, self))
         self._memory = _connect()
         migrate(self._memory)
         self._memory.executescript(_TRACKING)
@@ -130,39 +129,14 @@ class InMemoryStore(WithoutVectors):
         ids."""
 
     def store(
-        self,
-        entries: Sequence[MemoryEntry],
-        *,
-        replacing: Sequence[Scope | Sequence[str]] = (),
-        unique: bool = False,
-        former: Histories | None = None,
-        progress: Callable[[int, int], None] | None = None,
-        check: StoreCheck | None = None,
-    ) -> Sequence[MemoryEntry]:
+        self, entries: Sequence[MemoryEntry], *, replacing: Sequence[Scope | Sequence[str]] = (), **options: Any
+    ) -> list[MemoryEntry]:
         """Store entries, and remove those that `replacing` selects, in one transaction; see `MemoryBackend.store`.
         `progress` is never called, because nothing is embedded."""
-        for state in (state for states in (former or {}).values() for state in states):
+        for state in (state for states in (options.get("former") or {}).values() for state in states):
             check_entry(state)
         self._need(*replacing)
-        return self._entries.store(entries, replacing=replacing, unique=unique, former=former, check=check)
-
-    def get(self, ids: Sequence[str]) -> Sequence[MemoryEntry]:
-        return self._read(ids, records.get, ids)
-
-    def list(self, scope: Scope, *, after: str = "", limit: int = 100) -> Sequence[MemoryEntry]:
-        return self._read(scope, records.page, scope, after, limit)
-
-    def latest(self, scope: Scope, *, limit: int = 100) -> Sequence[MemoryEntry]:
-        return self._read(scope, records.latest, scope, limit)
-
-    def count(self, scope: Scope) -> int:
-        return self._read(scope, records.count, scope)
-
-    def namespaces(self) -> Sequence[str]:
-        return self._read((), records.namespaces)
-
-    def history(self, entry_id: str) -> Sequence[MemoryEntry]:
-        return self._read([entry_id], records.versions_of, entry_id)
+        return super().store(entries, replacing=replacing, **options)
 
     def search(self, query: Query) -> Hits:
         """Return the entries in the scope of the query that contain a word of the query, best first."""
@@ -188,27 +162,24 @@ class InMemoryStore(WithoutVectors):
     def update(self, entry_id: str, changes: Mapping[str, Any], expected_version: int | None = None) -> MemoryEntry:
         """Change fields of an entry, and return the changed entry; see `MemoryBackend.update`."""
         self._need([*filter(None, (entry_id, changes.get("superseded_by")))])
-        return self._entries.update(entry_id, changes, expected_version)
-
-    def touch(self, uses: Sequence[Use]) -> None:
-        self._entries.touch(uses)
+        return super().update(entry_id, changes, expected_version)
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
         """Delete entries with their parts and summaries, and return their number; see `MemoryBackend.remove`."""
         self._need(what)
-        return self._entries.remove(what, expected_version)
+        return super().remove(what, expected_version)
 
     def consolidate(
         self, summary: MemoryEntry, archive_ids: Sequence[str], *, versions: Mapping[str, int] | None = None
     ) -> MemoryEntry:
         """Store a summary and archive its originals in one transaction; see `MemoryBackend.consolidate`."""
         self._need(archive_ids)
-        return self._entries.consolidate(summary, archive_ids, versions=versions)
+        return super().consolidate(summary, archive_ids, versions=versions)
 
-    def restore(self, summary_id: str) -> Sequence[MemoryEntry]:
+    def restore(self, summary_id: str) -> list[MemoryEntry]:
         """Undo `consolidate`, and return the originals; see `MemoryBackend.restore`."""
         self._need([summary_id])
-        return self._entries.restore(summary_id)
+        return super().restore(summary_id)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[MemorySnapshot]:
@@ -301,15 +272,19 @@ class InMemoryStore(WithoutVectors):
             for each in needed:
                 self.check_readable(each)
 
-    def _read(
-        self,
-        needed: Scope | Sequence[str],
-        query: Callable[Concatenate[SqliteConnection, P], T],
-        *args: P.args,
-        **options: P.kwargs,
-    ) -> T:
+    def _embedding(self) -> Any:
+        return _NoVectors()
+
+    def _embed(self, entries: Sequence[MemoryEntry], progress: object = None) -> NotEmbedded:
+        """Check that the new states of entries can be converted to JSON and back."""
+        for entry in entries:
+            check_entry(entry)
+        return NotEmbedded("")
+
+    def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:
         with self.reading() as connection:
-            self.check_readable(needed)
+            for needed in args[:1]:  # a scope, an id or several ids
+                self.check_readable([needed] if isinstance(needed, str) else needed)  # type: ignore[arg-type]
             return query(connection, *args, **options)
 
 
@@ -321,19 +296,6 @@ class _NoVectors:
 
     def follow_up(self, embedded: object) -> None:
         """Embed nothing."""
-
-
-class _Entries(IndexedBackend):
-    """The transactions of an `InMemoryStore`."""
-
-    def _embedding(self) -> Any:
-        return _NoVectors()
-
-    def _embed(self, entries: Sequence[MemoryEntry], progress: object = None) -> NotEmbedded:
-        """Check that the new states of entries can be converted to JSON and back."""
-        for entry in entries:
-            check_entry(entry)
-        return NotEmbedded("")
 
 
 def check_entry(entry: MemoryEntry) -> None:
