@@ -40,8 +40,9 @@ class SidecarStore:
         self._leases = offered(store, LeaseStore) or _FileLeases(path.with_suffix(".leases"))
         self._file = _JsonFile(path)
         if former := getattr(store, "former_absent", ()):
-            with suppress(StoreError):  # in a read-only folder
-                self._add_rows(former)
+            with suppress(StoreError), self._file.changing() as values:  # an error in a read-only folder
+                for row in former:
+                    values.setdefault(row.id, [row.sha256, row.upload])
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -52,8 +53,10 @@ class SidecarStore:
         """Store entries; see `MemoryBackend.store`. The documents that they replace become absent."""
         self._add_rows(absent(document for what in replacing for document in self._documents(what)))
         stored = self._store.store(entries, replacing=replacing, **options)
-        if any(entry.kind == "document" for entry in stored):
-            self._forget({entry.id for entry in stored})
+        if documents := [entry.id for entry in stored if entry.kind == "document"]:
+            with self._file.changing() as values:
+                for entry_id in documents:
+                    values.pop(entry_id, None)
         return stored
 
     def remove(self, what: Scope | Sequence[str], expected_version: int | None = None) -> int:
@@ -98,11 +101,6 @@ class SidecarStore:
         if added := {row.id: [row.sha256, row.upload] for row in rows}:
             with self._file.changing() as values:
                 values |= added
-
-    def _forget(self, ids: Iterable[str]) -> None:
-        with self._file.changing() as values:
-            for entry_id in ids:
-                values.pop(entry_id, None)
 
 
 class _FileLeases:
