@@ -17,6 +17,7 @@ from pathlib import Path
 from agentformer.errors import InvalidInput, StoreBusy, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.in_memory import InMemoryStore, Record
 from agentformer.settings import Settings
+from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import Embedder
 
 FILE = "onefile.sqlite"
@@ -34,8 +35,8 @@ class OneFileStore(InMemoryStore):
         self._path = path
         self._loaded: int | None = None  # SQLite's number of the state that was loaded
         with self._errors():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.touch(mode=0o600)
+            make_folder(path.parent)  # with the permissions that the settings ask for
+            create_empty(path)
             self._file = sqlite3.connect(path, timeout=_SECONDS, isolation_level=None, check_same_thread=False)
             self._file.execute("PRAGMA synchronous = FULL")  # a change is on the disk when the call returns
             self._file.execute("PRAGMA secure_delete = ON")  # removed text is overwritten
