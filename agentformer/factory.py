@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.records.integrity.recover import Recovered
+    from agentformer.records.trail import Trail
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 
@@ -186,6 +187,19 @@ class AgentFormer:
         return EventLog(database_of(self.backend, self.settings.backend), shown_json)
 
     @_Part
+    def trail(self) -> Trail:
+        """Who changed what, when, and from where. Raises `InvalidInput` if the backend has no change feed."""
+        from agentformer.events import database_of
+        from agentformer.records.trail import Trail
+
+        return Trail(database_of(self.backend, self.settings.backend))
+
+    def note(self, action: str, subject: str = "") -> None:
+        """Write a row about something other than an entry into the trail, if the backend has one."""
+        if getattr(self.backend, "feed", None) is not None:
+            self.trail.note(action, subject)
+
+    @_Part
     def webhooks(self) -> Webhooks:
         """The URLs that get the changes of the entries. Raises `InvalidInput` if the backend has no change feed."""
         from agentformer.events import database_of
@@ -224,6 +238,7 @@ class AgentFormer:
             _ = self._home_keeper
         if getattr(self.backend, "feed", None) is not None:
             self._delivery.start()
+            self.trail.trim(self.settings.trail_days)
         return self
 
     def reembed(

@@ -185,6 +185,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "map": Permission("read", ("memory_search",)),
     "events": Permission("read", ("memory_search",)),  # their content also needs `memory_get`
     "webhooks": Permission("admin", ("memory_search",)),
+    "trail": Permission("admin"),
     "keys": Permission("admin"),
     "checks": Permission("admin", ("memory_status",)),
     "tools": Permission("any"),  # a call also needs the permission of the called tool

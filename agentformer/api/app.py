@@ -22,6 +22,7 @@ from agentformer.api.endpoints import (
     openapi,
     server,
     tools,
+    trail,
     uploads,
 )
 from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
@@ -56,6 +57,7 @@ _ROUTERS: tuple[Router, ...] = (  # in the order of the OpenAPI document
     chat.router,
     server.router,
     keys.router,
+    trail.router,
     openapi.router,
 )
 _OPERATIONS: tuple[Operation, ...] = tuple(operation for router in _ROUTERS for operation in router.operations)

@@ -21,6 +21,7 @@ from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_l
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.access.rates import Quota
+from agentformer.actor import ACTOR, Actor
 from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
@@ -91,6 +92,7 @@ class Guard:
             grant = authenticate(self._keys, headers, request.remote_addr, host)
         info = _request_info()
         info.key_id, info.quota = grant.key_id, grant.quota
+        ACTOR.set(Actor(grant.key_id, via="http", client=request.remote_addr or "", request=info.request_id))
         return grant
 
     @property

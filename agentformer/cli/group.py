@@ -76,6 +76,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "reindex": "Embed the entries that wait for an embedder, in every namespace",
         "reembed": "Move the memory to another embedder while the memory stays in use",
         "spaces": "Show the embedding spaces of the memory",
+        "trail": "Show who changed what, when, and from where",
         "vacuum": "Give the space of deleted content back to the disk while the memory stays in use",
         "upgrade": "Migrate the store of an older version, after a copy of it",
         "backup": "Copy the whole memory into a new folder while the memory stays in use",

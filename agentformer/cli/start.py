@@ -29,8 +29,10 @@ def run() -> None:
             from agentformer.cli.hook import main as answer_hook
 
             answer_hook(sys.argv[2:])  # a person waits, so the other commands are not imported
+        from agentformer.actor import ACTOR, Actor
         from agentformer.cli.commands import main
 
+        ACTOR.set(Actor(via="cli"))
         main(prog_name="agentformer", obj=raise_on_interrupt)
     except ImportError as error:  # a required package is missing; commands report missing optional packages themselves
         _report_broken(error)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Protocol
 
 from filelock import FileLock, Timeout
 
+from agentformer.actor import ACTOR, Actor
 from agentformer.errors import StoreDamaged, StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
@@ -269,6 +270,7 @@ class _Worker:
             raise _Stopped from None
 
     def _ingest_files(self, job: Job) -> None:
+        ACTOR.set(Actor(job.task.key_id, via="job", request=job.id))
         password = self._files.password(job.id)
         while len(job.documents) < len(job.task.names):
             self._check(job)

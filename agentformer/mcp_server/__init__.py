@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from agentformer._version import __version__
 from agentformer.access.permissions import Grant
+from agentformer.actor import ACTOR, Actor
 from agentformer.errors import AccessError, AgentFormerError, InvalidInput, MissingExtra, NotFound, StoreError
 from agentformer.factory import AgentFormer
 from agentformer.mcp_server import resources
@@ -154,6 +155,7 @@ class MemoryServer:
 
         def run() -> T:
             caller = _caller_of(context.request, self._caller)
+            ACTOR.set(Actor(caller.grant.key_id, caller.user_id or "", "mcp", _client_of(context.request)))
             try:
                 return work(self._memory.get(), caller)
             except (InvalidInput, NotFound, AccessError) as error:
@@ -233,6 +235,12 @@ def rpc_error(code: int, text: str, message_id: int | str | None = None) -> type
 def usable_id(value: Any) -> int | str | None:
     """Return the value if JSON-RPC allows the value as an id, otherwise None."""
     return value if isinstance(value, int | str) and not isinstance(value, bool) else None
+
+
+def _client_of(request: Any) -> str:
+    """Return the address from which a request came over HTTP, else ""."""
+    client = (getattr(request, "scope", None) or {}).get("client")
+    return str(client[0]) if client else ""
 
 
 def _caller_of(request: Any, started_with: Caller) -> Caller:

@@ -18,6 +18,7 @@ from datetime import datetime
 from typing import Literal, NamedTuple, get_args
 
 from agentformer.errors import InvalidInput
+from agentformer.records import trail
 from agentformer.records.codec import from_micros, now_micros
 from agentformer.records.fields import LEARNING
 from agentformer.types import Connection, MemoryEntry, Row, Statement, common
@@ -34,13 +35,16 @@ _OLD = f"DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - {KEPT}"
 _TRIM = common(_OLD)  # for SQLite: in PostgreSQL, each statement that adds events deletes the old ones
 _ADD = Statement(
     sqlite=f"INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    postgres=f"WITH old AS ({_OLD}) INSERT INTO events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
+    postgres=f"WITH old AS ({_OLD}), act AS ({trail.ADD.postgres}) "
+    f"INSERT INTO events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
 )
 _SELECTED = f"INSERT INTO events ({_COLUMNS}) SELECT {{}}, id, namespace, kind, tier, version, {{}} FROM entries"
 _COUNTED = f"kind NOT IN ('page', 'chunk') AND (source_type IS NULL OR source_type <> '{LEARNING}')"
+_SHOWN = Statement(*(text.replace("ORDER BY", f"AND {_COUNTED} ORDER BY") for text in trail.ADD_NUMBERS))
 _ADD_NUMBERS = Statement(
     sqlite=f"{_SELECTED.format('?, ?', '?')} WHERE num IN (SELECT value FROM json_each(?)) AND {_COUNTED} ORDER BY num",
-    postgres=f"WITH old AS ({_OLD}) {_SELECTED.format('%s, %s', '%s')} WHERE num = ANY(%s) AND {_COUNTED} ORDER BY num",
+    postgres=f"WITH old AS ({_OLD}), act AS ({_SHOWN.postgres}) "
+    f"{_SELECTED.format('%s, %s', '%s')} WHERE num = ANY(%s) AND {_COUNTED} ORDER BY num",
 )
 _FIRST_AND_LAST = common("SELECT min(seq), max(seq) FROM events")
 _TOKEN = common("SELECT token FROM events WHERE seq = ?")
@@ -80,10 +84,16 @@ def add(connection: Connection, entries: Iterable[MemoryEntry], type: EventType 
         for each in entries
         if each.kind not in _PARTS and each.source_type != LEARNING
     ]
-    if len(rows) == 1:
-        connection.run(_ADD, rows[0])
+    acts = [trail.values_of(trail.Changed(row[1], row[2], row[3], row[4], row[6])) for row in rows]
+    values: list[tuple[object, ...]] = [*rows]
+    if connection.is_remote:  # one statement, because each one waits for the server
+        values = [(*act, *row) for act, row in zip(acts, rows, strict=True)]
     else:
-        connection.run_many(_ADD, rows)
+        connection.run_many(trail.ADD, acts)
+    if len(values) == 1:
+        connection.run(_ADD, values[0])
+    else:
+        connection.run_many(_ADD, values)
     if rows and not connection.is_remote:
         connection.run(_TRIM)
 
@@ -92,7 +102,13 @@ def add_numbers(connection: Connection, nums: Sequence[int], type: EventType) ->
     """Add an event of a type for each of the stored entries with these row numbers."""
     if nums:
         numbers = [*nums] if connection.is_remote else json.dumps([*nums])
-        connection.run(_ADD_NUMBERS, [secrets.token_hex(4), type, now_micros(), numbers])
+        values = [secrets.token_hex(4), type, now_micros(), numbers]
+        act = [*trail.values_of_numbers(type), numbers]
+        if connection.is_remote:
+            values = [*act, *values]
+        else:
+            connection.run(_SHOWN, act)
+        connection.run(_ADD_NUMBERS, values)
         if not connection.is_remote:
             connection.run(_TRIM)
 

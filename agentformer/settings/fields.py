@@ -191,6 +191,7 @@ class Settings:
     max_uploads: int = 4  # concurrent uploads in one process; low, so that threads remain for questions
     max_jobs: int = 32  # jobs that are queued or running
     job_days: float = 7.0  # time for which the result of a job is stored
+    trail_days: float = 365.0  # time for which it is stored who changed what
 
     # The agent: limits of one turn.
     agent_steps: int = 8  # replies of the model in one turn, with tool calls between them
@@ -273,7 +274,7 @@ _NOT_NEGATIVE = (
         "embed_retries",
         "embed_retry_seconds",
     ),
-    *("job_days", "window_tokens", "queue_seconds"),
+    *("job_days", "trail_days", "window_tokens", "queue_seconds"),
 )
 _SMALLEST_WINDOW = 16  # tokens; a vector of a few words means little, but costs as much as a vector of a passage
 _RANGES = {

@@ -99,6 +99,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "POST /api/checks": (ADMIN, ("memory_status",)),
     "GET /api/nodes": (ADMIN, ("memory_status",)),
     "GET /api/events": (READ, ("memory_search",)),
+    "GET /api/trail": (ADMIN, ()),
     "GET /api/webhooks": (ADMIN, ("memory_search",)),
     "POST /api/webhooks": (ADMIN, ("memory_search",)),
     "DELETE /api/webhooks/{webhook_id}": (ADMIN, ("memory_search",)),

@@ -228,6 +228,8 @@ def test_the_indexes_of_a_former_schema_are_replaced(tmp_path: Path) -> None:
             raw.execute(f"DROP INDEX entries_{name}")
         for column in ("valid_from", "valid_to", "expires_at"):
             raw.execute(f"ALTER TABLE entries DROP COLUMN {column}")
+        for table in ("events", "trail"):
+            raw.execute(f"DROP TABLE {table}")
         raw.execute("CREATE INDEX entries_live ON entries (namespace, tier, kind) WHERE archived_at IS NULL")
         raw.execute("PRAGMA user_version = 10")
     with closing(Database(tmp_path / "m.sqlite3")) as database, database.reading() as connection:

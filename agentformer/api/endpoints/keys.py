@@ -149,6 +149,7 @@ def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     key, secret = store.make(
         body.name, _rights(body.rights), body.namespaces, without, expires, body.requests_per_minute
     )
+    service.af.note("key-added", key.id)
     return reply({**_key_json(key, grant), "key": secret}, 201)
 
 
@@ -173,6 +174,7 @@ def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> 
         without=_without(body.without, grant) if "without" in given else None,
         requests_per_minute=body.requests_per_minute if "requests_per_minute" in given else None,
     )
+    service.af.note("key-changed", key.id)
     return reply(_key_json(key, grant))
 
 
@@ -188,6 +190,8 @@ def rotate_key(service: Service, grant: Grant, body: Rotation, key_id: str) -> R
     key, secret, former = store.rotate(key_id, timedelta(hours=body.overlap_hours))
     ends = former.as_json()["expires_at"]
     values = {**_key_json(key, grant), "key": secret, "former_id": former.id, "former_expires_at": ends}
+    service.af.note("key-rotated", former.id)
+    service.af.note("key-added", key.id)
     return reply(values, 201)
 
 
@@ -200,6 +204,7 @@ def revoke_key(service: Service, grant: Grant, key_id: str) -> Response:
     store = _store(service, grant)
     _check_other(key_id, grant)
     store.revoke(key_id)
+    service.af.note("key-revoked", key_id)
     return Response(status=204)
 
 

@@ -51,7 +51,7 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.core
     elif name in ("status", "doctor"):
         import agentformer.cli.commands.doctor
-    elif name in ("clean", "restore", "audit", "reindex", "reembed", "vacuum", "upgrade", "spaces"):
+    elif name in ("clean", "restore", "audit", "reindex", "reembed", "vacuum", "upgrade", "trail", "spaces"):
         import agentformer.cli.commands.maintenance
     elif name in ("backup", "copy", "export", "import"):
         import agentformer.cli.commands.export

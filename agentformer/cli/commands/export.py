@@ -75,6 +75,7 @@ def backup(folder: Path, check: bool, keep: int | None, namespace: str, as_json:
     target = next_backup(folder) if keep else folder
     with watching(lambda: "copying"), connect(**options) as af:
         done = af.backup(target)
+        af.note("backup")
     deleted = []
     if keep:
         if findings := _findings(target, options):
@@ -309,7 +310,9 @@ def _report_missing(document_ids: Sequence[str]) -> None:
 
 def _export(af: AgentFormer, folder: Path, namespaces: list[str] | None, vectors: bool) -> Exported:
     try:
-        return af.export_to(folder, namespaces=namespaces, vectors=vectors)
+        exported = af.export_to(folder, namespaces=namespaces, vectors=vectors)
+        af.note("export")
+        return exported
     except InvalidInput as error:
         if error.field != "folder":
             raise

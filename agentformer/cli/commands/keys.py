@@ -93,6 +93,7 @@ def add(
     first = "" if store.ever_made else "\nevery request over HTTP needs a key from now on"
     key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, ends, requests_per_minute)
     _print_key(store, key, secret, first, as_json=as_json)
+    _note(options, "key-added", key.id)
     if not as_json:
         access = f"may {_rights(key)} in {_namespaces(key)}"
         say(f"key {key.id} ({key.name}): {access}; the key is not shown again{first}", err=True)
@@ -116,6 +117,8 @@ def rotate(key_id: str, overlap_hours: float, as_json: bool, **options: Any) -> 
     store = _store(options)
     key, secret, former = store.rotate(key_id, timedelta(hours=overlap_hours))
     _print_key(store, key, secret, "", as_json=as_json)
+    _note(options, "key-rotated", former.id)
+    _note(options, "key-added", key.id)
     if not as_json:
         say(
             f"key {former.id} ({former.name}) expires at {moment(former.expires_at)} UTC; key {key.id} replaces it",
@@ -144,6 +147,7 @@ def revoke(key_id: str, as_json: bool, **options: Any) -> None:
     """Revoke a key. Running servers refuse the key from the next request on."""
     store = _store(options)
     key = store.revoke(key_id)
+    _note(options, "key-revoked", key.id)
     print_result({"revoked": key.as_json()}, f"key {key.id} ({key.name}) is revoked", as_json=as_json)
     if not store.all():
         print_warnings([f"no key is left: {_ALL_REFUSED}"])
@@ -158,6 +162,16 @@ def reset(as_json: bool, **options: Any) -> None:
     exists, nothing is changed, and the exit code is 2."""
     _store(options).reset()
     print_result({"reset": True}, "only this machine can connect, without a key", as_json=as_json)
+
+
+def _note(options: dict[str, Any], action: str, key_id: str) -> None:
+    """Write a row about a key into the trail of the memory, if there is a memory yet."""
+    from agentformer.factory import AgentFormer, present
+
+    settings = load_settings({**options, "embed_retry_seconds": 0})
+    if present(settings):
+        with AgentFormer(settings) as af:
+            af.note(action, key_id)
 
 
 def _store(options: dict[str, Any]) -> KeyStore:

@@ -1,4 +1,4 @@
-"""The commands for maintenance: clean, restore, audit, reindex, reembed, spaces, vacuum, upgrade."""
+"""The commands for maintenance: clean, restore, audit, reindex, reembed, spaces, trail, vacuum, upgrade."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from agentformer.cli.output import (
     INTERRUPTED,
     bar,
     excerpt,
+    moment,
     plural,
     print_entries,
     print_json,
@@ -27,6 +28,7 @@ from agentformer.cli.output import (
 )
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.factory import AgentFormer
+from agentformer.records import fields
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.offers import vectors_of
 from agentformer.registry import known, lookup
@@ -36,7 +38,10 @@ from agentformer.types import Reembedding, Scope, SpaceState
 
 if TYPE_CHECKING:
     from agentformer.memory.audit import AuditReport
+    from agentformer.records.trail import Act
 
+_DAY = len("2026-11-01")
+_PAGE = 1_000  # rows of the trail that are read at a time
 _MOST_DAYS = 36_500  # of the history
 _SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
 _RESUME = "finished work is kept; to continue, run: agentformer reembed --to {to}"
@@ -256,6 +261,32 @@ def _print_audit(report: AuditReport) -> None:
     print_warnings(report.notes)
 
 
+@main.command(epilog=examples("agentformer trail --since 2026-11-01", "agentformer trail --subject ID --json"))
+@click.option("--subject", metavar="ID", default="", help="Only rows about this entry, document or key.")
+@click.option("--key", metavar="ID", default="", help="Only what the key with this id did.")
+@click.option("--since", metavar="TIME", help="Only rows of this day or time, or later.")
+@without_namespace
+def trail(subject: str, key: str, since: str | None, as_json: bool, **options: Any) -> None:
+    """Show who changed what, when, and from where.
+
+    The trail has a row for each change of an entry, a document or a key, over every interface. With --json, each row is
+    one line of JSON (JSON Lines). Rows have no texts. They are deleted after the setting `trail_days` (365), when a
+    server starts.
+    """
+    from agentformer.records.trail import Wanted
+
+    begin = fields.moment("--since", f"{since}T00:00:00Z" if since and len(since) == _DAY else since)
+    with open_existing(**{**options, "embed_retry_seconds": 0}) as af:
+        wanted, after = Wanted(subject, key, (), begin), 0
+        while acts := af.trail.page(wanted, after=after, limit=_PAGE):
+            after = acts[-1].seq
+            if as_json:
+                for act in acts:
+                    print_json({**act._asdict(), "at": act.at.isoformat()}, indent=None)
+            else:
+                print_table(("TIME (UTC)", "ACTION", "SUBJECT", "BY", "VIA", "FROM"), map(_act_cells, acts))
+
+
 @main.command(epilog=examples("agentformer vacuum", "agentformer vacuum --history-days 365"))
 @click.option(
     "--history-days",
@@ -290,6 +321,10 @@ def upgrade(without_copy: bool, as_json: bool, **options: Any) -> None:
     settings = _settings_of("upgrades", options)
     lookup("upgrades", settings.backend)(settings, copy=not without_copy)
     print_result({"upgraded": True}, "the store has the schema of this version", as_json=as_json)
+
+
+def _act_cells(act: Act) -> tuple[str, ...]:
+    return moment(act.at), act.action, act.subject, act.key or act.user or "-", act.via, act.client or "-"
 
 
 def _settings_of(group: str, options: dict[str, Any]) -> Settings:

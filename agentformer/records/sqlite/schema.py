@@ -248,6 +248,17 @@ MIGRATIONS: tuple[str, ...] = (
         at INTEGER NOT NULL                     -- microseconds, UTC
     );
     """,
+    # 15: who did what, see `records.trail`.
+    """
+    CREATE TABLE trail (
+        seq INTEGER PRIMARY KEY AUTOINCREMENT,
+        at INTEGER NOT NULL,                    -- microseconds, UTC
+        action TEXT NOT NULL, subject TEXT NOT NULL, namespace TEXT NOT NULL, kind TEXT NOT NULL,
+        version INTEGER NOT NULL, key TEXT NOT NULL, person TEXT NOT NULL, via TEXT NOT NULL, client TEXT NOT NULL,
+        request TEXT NOT NULL
+    );
+    CREATE INDEX trail_by_subject ON trail (subject);
+    """,
 )
 _HIGHEST = 1_000  # a higher number is damaged
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum

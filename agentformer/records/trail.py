@@ -1,0 +1,149 @@
+"""The trail of a store: who did what to which entry, document or key, when, and from where.
+
+A change of an entry writes its row in the same transaction, so no change is without its row. A row has no text, and no
+row is changed or deleted before its time: `trim` deletes the rows that are older than the setting `trail_days`. Pages
+and chunks have no rows, because they change with their document.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import datetime
+from functools import cache
+from typing import NamedTuple
+
+from agentformer.actor import ACTOR, Actor
+from agentformer.records.codec import from_micros, now_micros, to_micros
+from agentformer.types import RecordStore, Row, Statement, common
+
+_ACTOR = "key, person, via, client, request"
+_COLUMNS = f"at, action, subject, namespace, kind, version, {_ACTOR}"
+_VALUES = ", ".join("?" * 11)
+# `records.events` executes these statements together with its own.
+ADD = common(f"INSERT INTO trail ({_COLUMNS}) VALUES ({_VALUES})")
+_SELECTED = f"INSERT INTO trail ({_COLUMNS}) SELECT {{}}, id, namespace, kind, version, {{}} FROM entries WHERE"
+ADD_NUMBERS = Statement(
+    sqlite=f"{_SELECTED.format('?, ?', '?, ?, ?, ?, ?')} num IN (SELECT value FROM json_each(?)) ORDER BY num",
+    postgres=f"{_SELECTED.format('%s, %s', '%s, %s, %s, %s, %s')} num = ANY(%s) ORDER BY num",
+)
+_TRIM = common("DELETE FROM trail WHERE at < ?")
+_PAGE = common(f"SELECT seq, {_COLUMNS} FROM trail WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?")
+_OF_SUBJECT = common(
+    f"SELECT seq, {_COLUMNS} FROM trail WHERE subject = ? AND seq > ? AND at >= ? ORDER BY seq LIMIT ?"
+)
+_SCANNED = 1_000  # rows that are read at a time
+_DAY = 86_400_000_000  # microseconds
+_MOST_DAYS = 36_500
+
+
+class Act(NamedTuple):
+    """What was done, and by whom. `action` is stored, learnt, changed, superseded or removed for an entry, and a word
+    such as `key-added` for another subject. `subject` is an id. `version` is the version of the entry afterwards."""
+
+    seq: int
+    at: datetime
+    action: str
+    subject: str
+    namespace: str
+    kind: str
+    version: int
+    key: str
+    user: str
+    via: str
+    client: str
+    request: str
+
+
+class Changed(NamedTuple):
+    """An entry that was changed, as it is written into the trail."""
+
+    action: str
+    id: str
+    namespace: str
+    kind: str
+    version: int
+
+
+def values_of(change: Changed) -> tuple[object, ...]:
+    """Return the values of `ADD` for a change by the present actor."""
+    return now_micros(), *change, *_actor()
+
+
+def values_of_numbers(action: str) -> tuple[object, ...]:
+    """Return the values of `ADD_NUMBERS` for changes by the present actor, without the row numbers."""
+    return now_micros(), action, *_actor()
+
+
+class Wanted(NamedTuple):
+    """The rows that are read: those about one `subject`, of one `key`, of some `namespaces`, and since a time, if these
+    are given."""
+
+    subject: str = ""
+    key: str = ""
+    namespaces: Sequence[str] = ()
+    since: datetime | None = None
+
+    def accepts(self, act: Act) -> bool:
+        """Return whether the row is wanted. A reader of some namespaces sees only rows about entries of these."""
+        return (not self.key or act.key == self.key) and (not self.namespaces or act.namespace in self.namespaces)
+
+
+class Trail:
+    """The trail of a memory. Thread-safe."""
+
+    def __init__(self, database: RecordStore) -> None:
+        self._database = database
+
+    def note(self, action: str, subject: str) -> None:
+        """Write a row about something other than an entry, such as an API key. A store that is read-only gets none."""
+        if self._database.read_only:
+            return
+        with self._database.writing() as connection:
+            connection.run(ADD, values_of(Changed(action, subject, "", "", 0)))
+
+    def trim(self, days: float) -> int:
+        """Delete the rows that are older than some days, and return their number."""
+        if self._database.read_only:
+            return 0
+        with self._database.writing() as connection:
+            return connection.run(_TRIM, [now_micros() - int(min(days, _MOST_DAYS) * _DAY)]).rowcount
+
+    def page(self, wanted: Wanted, *, after: int = 0, limit: int = 100) -> list[Act]:
+        """Return at most `limit` rows after the row `after`, oldest first."""
+        since = to_micros(wanted.since) if wanted.since else 0
+        found: list[Act] = []
+        while True:
+            values = [after, since, _SCANNED]
+            with self._database.reading() as connection:
+                if wanted.subject:
+                    rows = connection.run(_OF_SUBJECT, [wanted.subject, *values]).fetchall()
+                else:
+                    rows = connection.run(_PAGE, values).fetchall()
+            found += filter(wanted.accepts, map(_act, rows))
+            if len(rows) < _SCANNED or len(found) >= limit:
+                return found[:limit]
+            after = rows[-1]["seq"]
+
+
+def _actor() -> Actor:
+    """Return the present actor. On the command line, it is the user of the system who runs this process."""
+    actor = ACTOR.get()
+    return actor._replace(user=_system_user()) if actor.via == "cli" else actor
+
+
+@cache
+def _system_user() -> str:
+    try:
+        import pwd
+
+        return pwd.getpwuid(os.getuid()).pw_name
+    except (ImportError, KeyError):  # not a POSIX system, or a user without a name
+        return os.environ.get("USERNAME", "") or f"uid {getattr(os, 'getuid', lambda: '')()}".strip()
+
+
+def _act(row: Row) -> Act:
+    at = from_micros(row["at"])
+    assert at is not None
+    values = (row[name] for name in ("action", "subject", "namespace", "kind", "version", *_ACTOR.split(", ")))
+    return Act(row["seq"], at, *values)
