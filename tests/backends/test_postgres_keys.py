@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.process, pytest.mark.usefixtures("postgres_url")]
 # Tables that each node of a distributed database has as a whole: they belong to no namespace, or to all.
 REFERENCE = {
     *("absent_documents", "changes", "commits", "entry_places", "events", "files", "jobs", "leases", "meta", "nodes"),
-    *("points", "schema_version", "spaces", "word_counts", "word_totals"),
+    *("points", "schema_version", "spaces", "trail", "word_counts", "word_totals"),
 }
 DISTRIBUTED = {"derived", "entries", "history", "moving", "pending", "vectors", "windows", "word_entries", "words"}
 _KEYS = """
