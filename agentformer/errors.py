@@ -162,6 +162,9 @@ def install_command(extra: str, option: str = "") -> str:
         editable = "-e" if source["dir_info"].get("editable") else ""
     elif "archive_info" in source:
         project, note = str(source.get("url", "")).rpartition("/")[2], "(where this file is)"
+    installer = _installer()
+    if installer == "uv tool":  # it makes the environment anew
+        extra = ",".join(dict.fromkeys((*_extras_of_tool(), extra)))
     wanted = f"{project}[{extra}]"
     if "vcs_info" in source:
         wanted += f" @ {source['vcs_info'].get('vcs', 'git')}+{source.get('url', '')}"
@@ -176,7 +179,6 @@ def install_command(extra: str, option: str = "") -> str:
         "pipx": f"pipx install --force {asked}",
         "image": f"build the image again with --build-arg EXTRAS={IMAGE_EXTRAS},{extra}",
     }
-    installer = _installer()
     return " ".join(f"{command[installer]} {note if installer != 'image' else ''}".split())
 
 
@@ -205,6 +207,18 @@ def _recorded_source() -> dict[str, Any]:
         return dict(json.loads(recorded)) if recorded else {}
     except (metadata.PackageNotFoundError, ValueError):
         return {"dir_info": {"editable": True}}
+
+
+def _extras_of_tool() -> list[str]:
+    """Return the extras with which `uv tool` has installed this copy."""
+    import tomllib
+    from pathlib import Path
+
+    try:
+        receipt = tomllib.loads((Path(sys.prefix) / "uv-receipt.toml").read_text(encoding="utf-8"))
+        return [str(extra) for each in receipt["tool"]["requirements"] for extra in each.get("extras", ())]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
 
 
 def _installer() -> str:

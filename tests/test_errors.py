@@ -136,8 +136,8 @@ def record(monkeypatch: pytest.MonkeyPatch, text: str | None) -> None:
         (
             "tools/agentformer",
             "uv-receipt.toml",
-            "uv tool install --force '.[mcp]' (in your clone of agentformer)",
-            "uv tool install --force --reinstall '.[mcp]' (in your clone of agentformer)",
+            "uv tool install --force '.[all,mcp]' (in your clone of agentformer)",
+            "uv tool install --force --reinstall '.[all,mcp]' (in your clone of agentformer)",
             "uv tool upgrade --reinstall agentformer",
         ),
         (
@@ -176,7 +176,9 @@ def test_the_command_is_of_the_program_that_made_the_environment(
     (place := environment / folder).mkdir(parents=True)
     (place / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.13.8\n")
     if mark:
-        (place / mark).touch()
+        (place / mark).write_text(
+            '[tool]\nrequirements = [{ name = "agentformer", extras = ["all"], directory = "/a" }]\n'
+        )
     monkeypatch.setattr(sys, "prefix", str(place))
     record(monkeypatch, json.dumps({"url": "file:///home/a/af", "dir_info": {}}))
     assert install_command("mcp") == added

@@ -354,7 +354,7 @@ LOADING = """
     from agentformer.settings import Settings
     folder, cache, end = sys.argv[1:]
     if end:
-        Path.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
     else:
         sys.stdin.read(1)
     embedder = SbertEmbedder.from_settings(folder, Settings(cache_dir=Path(cache), runtime="openvino"))
