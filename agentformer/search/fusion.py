@@ -1,7 +1,7 @@
 """Fusion: several ranked lists of entries are combined into one ranked list.
 
-`merge` combines lists by ranks only (weighted reciprocal rank fusion; Cormack, Clarke, Buettcher, SIGIR 2009). `fuse`
-combines lists by scores, and is the default of hybrid search.
+`merge` combines lists by ranks only (weighted reciprocal rank fusion; Cormack, Clarke, Buettcher, SIGIR 2009).
+`Ranking` also combines lists by scores, which is the default of hybrid search.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ class FusionOptions(NamedTuple):
         return cls(settings.fusion, settings.dense_weight, settings.rrf_k)
 
 
+_ADAPTIVE = FusionOptions()
+
+
 class RankedList(NamedTuple):
     """A ranked list of entry numbers, best first. `name` says which search or boost made the list, and `weight` says
     how much the list counts. `scores` contains the score of each entry in descending order, in any unit. If `scores` is
@@ -50,25 +53,48 @@ class RankedList(NamedTuple):
 
 
 class Ranking:
-    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. A caller that
-    has already fused the lists passes the result as `order`. If `order` is None, the lists are fused here."""
+    """The fusion of several ranked lists. `order` contains entry numbers with scores in 0..1, best first. An entry has
+    the score 1 if it is first in every list. With the kind "rrf", the lists are combined by ranks (see `merge`).
 
-    def __init__(
-        self, lists: Sequence[RankedList], options: FusionOptions, order: list[tuple[int, float]] | None = None
-    ) -> None:
-        if order is None and options.kind == "rrf":
-            order = merge([ranked.items for ranked in lists], weights=[r.weight for r in lists], k=options.rrf_k)
-        self.order = fuse(lists) if order is None else order
-        self._lists = lists
-        self._ranks = [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
+    With the kind "adaptive", they are combined by scores. The score of an entry in one list is normalized: 1 for the
+    first score of the list, 0 for a score one mean step below the hundredth or last score, and linear between these two
+    (Bruch, Gai, Ingber, "An Analysis of Fusion Functions for Hybrid Retrieval", TOIS 2023). So an entry whose score in
+    a list is much higher than the following scores is also far ahead after the fusion. In a list without scores, the
+    score decreases with the rank.
+    """
+
+    def __init__(self, lists: Sequence[RankedList], options: FusionOptions = _ADAPTIVE) -> None:
+        self.order: list[tuple[int, float]] = []
+        self._lists: list[RankedList] = []
+        self._ranks: list[dict[int, int]] = []
+        self._scores: dict[int, float] = {}
+        self._most = 0.0
+        if options.kind == "rrf":
+            self._show(lists)
+            self.order = merge([ranked.items for ranked in lists], weights=[r.weight for r in lists], k=options.rrf_k)
+        else:
+            self.add(lists)
+
+    def add(self, lists: Sequence[RankedList]) -> None:
+        """Add lists to a fusion by scores, such as boosts, which are computed from the order of the first lists."""
+        self._show(lists)
+        scores = self._scores
+        for ranked in lists:
+            weight = ranked.weight
+            if not ranked.items or not weight:
+                continue
+            self._most += weight
+            known = scores.get
+            for item, score in zip(ranked.items, _list_scores(ranked), strict=True):
+                scores[item] = known(item, 0.0) + weight * score
+        self.order = _best_first(scores, self._most) if self._most else []
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
         """Replace the order by an order that was not computed by fusion. `by` is the list that caused the change. This
         list is shown in `votes`, but it is not fused."""
         self.order = order
         if by.items:
-            self._lists = [*self._lists, by]
-            self._ranks.append(dict(zip(by.items, count(1), strict=False)))
+            self._show([by])
 
     def has(self, name: str) -> bool:
         """Return whether a list with this name is part of the fusion."""
@@ -79,6 +105,11 @@ class Ranking:
         and the weight of the list."""
         pairs = zip(self._lists, self._ranks, strict=True)
         return tuple([Vote(ranked.name, ranks[num], ranked.weight) for ranked, ranks in pairs if num in ranks])
+
+    def _show(self, lists: Sequence[RankedList]) -> None:
+        """Keep lists for `votes`."""
+        self._lists += lists
+        self._ranks += [dict(zip(ranked.items, count(1), strict=False)) for ranked in lists]
 
 
 def merge(
@@ -106,40 +137,6 @@ def merge(
             for place, item in enumerate(dict.fromkeys(items), k + 1):
                 scores[item] = scores.get(item, 0.0) + weight / place
     return _best_first(scores, most)
-
-
-def fuse(lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-    """Combine ranked lists by scores. Return the entries of all lists with a score in 0..1, best first. An entry has
-    the score 1 if it is first in every list.
-
-    The score of an entry in one list is normalized: 1 for the first score of the list, 0 for a score one mean step
-    below the hundredth or last score, and linear between these two (Bruch, Gai, Ingber, "An Analysis of Fusion
-    Functions for Hybrid Retrieval", TOIS 2023). So an entry whose score in a list is much higher than the following
-    scores is also far ahead after the fusion. In a list without scores, the score decreases with the rank.
-    """
-    return Fusion().add(lists)
-
-
-class Fusion:
-    """A fusion (see `fuse`) to which lists can be added later. A boost is computed from the order of the first lists.
-    When the boost is added, the fusion of the first lists is not repeated."""
-
-    def __init__(self) -> None:
-        self._scores: dict[int, float] = {}
-        self._most = 0.0
-
-    def add(self, lists: Sequence[RankedList]) -> list[tuple[int, float]]:
-        """Add lists, and return the entries of all lists added so far with their scores, best first."""
-        scores = self._scores
-        for ranked in lists:
-            weight = ranked.weight
-            if not ranked.items or not weight:
-                continue
-            self._most += weight
-            known = scores.get
-            for item, score in zip(ranked.items, _list_scores(ranked), strict=True):
-                scores[item] = known(item, 0.0) + weight * score
-        return _best_first(scores, self._most) if self._most else []
 
 
 def _best_first(scores: dict[Key, float], most: float) -> list[tuple[Key, float]]:

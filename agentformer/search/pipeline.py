@@ -47,7 +47,7 @@ from agentformer.records.scopes import effective_salience
 from agentformer.records.spaces import active_space
 from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import all_boosts
-from agentformer.search.fusion import Fusion, FusionOptions, RankedList, Ranking
+from agentformer.search.fusion import FusionOptions, RankedList, Ranking
 from agentformer.search.helper_thread import HelperThread
 from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
@@ -345,15 +345,13 @@ class Pipeline:
         by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
         options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
-        if options.kind != "adaptive":
-            return _Ranked(nearest, factors, Ranking(lists, options), {})
-        fusion, connection = Fusion(), reads.connection
-        order = fusion.add(lists)
-        known = self._derived(reads, request, [num for num, _ in order[:_DERIVED]])
-        if boosts := all_boosts(connection, order, request.dates, known, request.terms, weight):
-            lists, order = [*lists, *boosts], fusion.add(boosts)
-        ranking = Ranking(lists, options, order)
-        ranking.reordered(*favor_statements(connection, ranking.order, known))
+        ranking, known = Ranking(lists, options), dict[int, Derived]()
+        if options.kind == "adaptive":
+            connection = reads.connection
+            known = self._derived(reads, request, [num for num, _ in ranking.order[:_DERIVED]])
+            if boosts := all_boosts(connection, ranking.order, request.dates, known, request.terms, weight):
+                ranking.add(boosts)
+            ranking.reordered(*favor_statements(connection, ranking.order, known))
         return _Ranked(nearest, factors, ranking, known)
 
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:

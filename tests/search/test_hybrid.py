@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.search.fusion import RankedList, fuse
+from agentformer.search.fusion import RankedList, Ranking
 from agentformer.types import Hit, Query
 
 falling = st.lists(st.floats(0, 50), min_size=1, max_size=8).map(lambda scores: sorted(scores, reverse=True))
@@ -25,9 +25,9 @@ falling = st.lists(st.floats(0, 50), min_size=1, max_size=8).map(lambda scores: 
 
 
 def test_what_leads_every_list_scores_one_and_all_lie_between() -> None:
-    order = fuse(
+    order = Ranking(
         [RankedList("vectors", [7, 8, 9], 0.7, [0.9, 0.5, 0.1]), RankedList("words", [7, 9, 8], 1.0, [12.0, 3.0, 1.0])]
-    )
+    ).order
     assert order[0] == (7, pytest.approx(1.0))
     assert all(0 < score < 1 for _, score in order[1:])
 
@@ -35,20 +35,20 @@ def test_what_leads_every_list_scores_one_and_all_lie_between() -> None:
 @given(falling, falling)
 def test_scores_fall_within_0_and_1_and_a_list_alone_keeps_its_order(one: list[float], other: list[float]) -> None:
     sides = [RankedList("a", range(len(one)), 1.0, one), RankedList("b", range(len(other))[::-1], 0.4, other)]
-    assert all(0 <= score <= 1 + 1e-9 for _, score in fuse(sides))
-    assert [item for item, _ in fuse(sides[:1])] == [*range(len(one))]
+    assert all(0 <= score <= 1 + 1e-9 for _, score in Ranking(sides).order)
+    assert [item for item, _ in Ranking(sides[:1]).order] == [*range(len(one))]
 
 
 def test_a_first_that_stands_out_says_more_than_one_of_many_alike() -> None:
     """Both lead their list and the other's order is the same: the list that is sure of its first decides."""
     sure = RankedList("vectors", [1, 2, 3], 1.0, [0.9, 0.2, 0.1])
     unsure = RankedList("words", [2, 1, 3], 1.0, [5.02, 5.01, 5.0])
-    assert next(item for item, _ in fuse([sure, unsure])) == 1
+    assert next(item for item, _ in Ranking([sure, unsure]).order) == 1
     turned = [
         RankedList("vectors", [1, 2, 3], 1.0, [0.22, 0.21, 0.1]),
         RankedList("words", [2, 1, 3], 1.0, [9.0, 5.01, 5.0]),
     ]
-    assert next(item for item, _ in fuse(turned)) == 2
+    assert next(item for item, _ in Ranking(turned).order) == 2
 
 
 def test_how_many_are_asked_for_changes_nothing_within_the_first_hundred() -> None:
@@ -58,13 +58,18 @@ def test_how_many_are_asked_for_changes_nothing_within_the_first_hundred() -> No
         RankedList("a", range(300), 1.0, scores),
         RankedList("b", [*range(99, -1, -1), *range(100, 300)], 0.8, scores),
     ]
-    assert fuse(short)[:50] == [(item, pytest.approx(score)) for item, score in fuse(long)[:50]]
+    assert Ranking(short).order[:50] == [(item, pytest.approx(score)) for item, score in Ranking(long).order[:50]]
 
 
 def test_equal_scores_and_no_scores_and_no_lists() -> None:
-    assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0, [2.0, 2.0])])] == [3, 1]
-    assert [item for item, _ in fuse([RankedList("a", [3, 1], 1.0)])] == [3, 1]
-    assert fuse([]) == fuse([RankedList("a", [], 1.0)]) == fuse([RankedList("a", [1], 0.0)]) == []
+    assert [item for item, _ in Ranking([RankedList("a", [3, 1], 1.0, [2.0, 2.0])]).order] == [3, 1]
+    assert [item for item, _ in Ranking([RankedList("a", [3, 1], 1.0)]).order] == [3, 1]
+    assert (
+        Ranking([]).order
+        == Ranking([RankedList("a", [], 1.0)]).order
+        == Ranking([RankedList("a", [1], 0.0)]).order
+        == []
+    )
 
 
 # ------------------------------------------------------------------ a search
