@@ -15,7 +15,7 @@ from agentformer.errors import Conflict, StoreError
 from agentformer.index.embedding.queue import EmbeddingQueue
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres import PostgresDatabase
-from agentformer.memory.backends.postgres.backend import MOVING, PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.backend import MOVING, PostgresMemoryBackend, PostgresOptions, options_of
 from agentformer.memory.backends.postgres.connection import native
 from agentformer.memory.nodes import Node, release_lease, take_lease
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, Listener, NodeLocks
@@ -173,8 +173,7 @@ class DistributedMemory(PostgresMemoryBackend):
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> DistributedMemory:
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
-        options = PostgresOptions.from_settings(settings)
-        return cls(settings.postgres_url, embedder, options, lease_seconds=settings.node_lease_seconds)
+        return cls(settings.postgres_url, embedder, options_of(settings), lease_seconds=settings.node_lease_seconds)
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
         """Take or extend a lease, by the clock of the server; see `MemoryBackend.lease`."""

@@ -20,10 +20,6 @@ _INSTRUCTIONS = 2  # standing instructions that a search adds
 _ROOM = 5  # least limit of a search that adds instructions
 
 
-def _may_hold_instructions(scope: Scope) -> bool:
-    return not scope.kinds and scope.document_id is None and (not scope.tiers or "semantic" in scope.tiers)
-
-
 class Recall:
     """Searches a backend, and ranks the hits by the steps of `search.pipeline`. In a hybrid search by words and
     vectors, `noise_floor` is the lowest cosine of a hit that contains no term of the query, on the scale of
@@ -45,8 +41,7 @@ class Recall:
         floor = self._noise_floor if noise_floor is None else noise_floor
         nearness = Nearness(hits, self._embedder)
         best = run(hits, pipeline.for_search(query, nearness, noise_floor=floor, relevant_only=relevant_only))
-        if query.limit >= _ROOM and query.mode == "hybrid" and _may_hold_instructions(query.scope):
-            best = self._with_instructions(best, query, floor)
+        best = self._with_instructions(best, query, floor)
         if best:
             return best.with_hits(name_originals(best, query.text, self._backend.get))
         return best.with_hits((), *self._why_nothing(wider))
@@ -65,7 +60,11 @@ class Recall:
         """Return the hits. Standing instructions that bear on the query replace the last ones, because such an
         instruction often shares no word with the query, and hits of the topic stand before it. Its nearness is at least
         `floor`."""
-        scope = instructions_in_scope(query.scope)
+        asked = query.scope
+        may_hold = not asked.kinds and asked.document_id is None and (not asked.tiers or "semantic" in asked.tiers)
+        if query.limit < _ROOM or query.mode != "hybrid" or not may_hold:
+            return best
+        scope = instructions_in_scope(asked)
         if not self._backend.count(scope):
             return best
         found = self._backend.search(dataclasses.replace(query, scope=scope, limit=_INSTRUCTIONS, mode="dense"))

@@ -106,6 +106,7 @@ class _Request:
     query: Query
     terms: QueryTerms
     dates: QueryDates
+    limit: int  # number of results that are requested from each index
     seq: int  # number of the newest change of the records
     mask: ScopeMask
     space: tuple[int, EmbeddingSpace] | None  # the active space with its number; None if only words are searched
@@ -254,7 +255,8 @@ class Pipeline:
             seq = change_feed.last_seq(connection)
             mask = self._scopes.allowed(connection, query.scope, seq)
             space = active_space(connection) if query.mode != "lexical" else None
-            return _Request(query, terms, dates, seq, mask, space)
+            limit = min(max(self._fanout, query.limit), MAX_LIMIT)
+            return _Request(query, terms, dates, limit, seq, mask, space)
 
     def _start_words(self, request: _Request) -> tuple[Callable[[], WordHits], StoreError | None]:
         """Prepare the search by words, and start it in the helper thread if this saves time. Return a function that
@@ -270,9 +272,8 @@ class Pipeline:
             return lambda: _NO_WORDS, error
 
         def search() -> WordHits:
-            limit = self._candidate_count(query)
             with tracing.span("search.words") as span:
-                found = view.search(request.terms, query.scope, limit, request.mask, request.dates.terms)
+                found = view.search(request.terms, query.scope, request.limit, request.mask, request.dates.terms)
                 span.set({"agentformer.search.candidates": len(found.entries)})
                 return found
 
@@ -293,16 +294,11 @@ class Pipeline:
         error is raised if vectors are unavailable, too."""
         if request.query.mode == "lexical":
             return None, ()
-        query, limit = request.query, self._candidate_count(request.query)
+        query, begin = request.query, lambda: reads.enter_context(self._one_transaction())
         try:
             while request.space is not None:
                 result = self._vector_search.nearest(
-                    query.text,
-                    request.space,
-                    request.seq,
-                    limit,
-                    request.mask,
-                    lambda: reads.enter_context(self._one_transaction()),
+                    query.text, request.space, request.seq, request.limit, request.mask, begin
                 )
                 if result is not None:
                     return result
@@ -317,9 +313,6 @@ class Pipeline:
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
                 raise
             return None, (_WORDS_ALONE.format(error),)
-
-    def _candidate_count(self, query: Query) -> int:
-        return min(max(self._fanout, query.limit), MAX_LIMIT)
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
         """Rank the candidates of both searches, and return the hits of the best ones."""
@@ -336,15 +329,15 @@ class Pipeline:
         if candidates.vectors:
             alone = query.mode == "dense" or not words.entries
             nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
+        options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
         factors: tuple[Factor, ...] = ()
         if query.mode == "hybrid" and nearest.entries:
-            samples, options = reads.samples, self._fusion
+            samples = reads.samples
             factors = vector_weight(request.terms, words, nearest.entries, samples, self._coverage, options)
         weight = math.prod(factor.value for factor in factors)
         by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
         by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
         lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
-        options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
         ranking, known = Ranking(lists, options), dict[int, Derived]()
         if options.kind == "adaptive":
             connection = reads.connection

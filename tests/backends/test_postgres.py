@@ -46,7 +46,7 @@ def test_a_search_needs_few_round_trips(postgres_url: str, tmp_path: Path, monke
 def test_a_call_that_stores_needs_few_round_trips(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = PostgresMemoryBackend(postgres_url, HashingEmbedder(), PostgresOptions(schema_of(tmp_path)))
+    memory = PostgresMemoryBackend(postgres_url, HashingEmbedder(), PostgresOptions(schema=schema_of(tmp_path)))
     entries = [make_entry(f"a heron at lake {n}", kind="fact") for n in range(40)]
     memory.store(entries[:1])
     sent = _statements(monkeypatch)
@@ -78,7 +78,9 @@ def _counted(call: Any, sent: list[Any]) -> Any:
 
 def test_a_search_that_waits_for_its_words_needs_one_connection_of_its_own(postgres_url: str, tmp_path: Path) -> None:
     """The words are searched in another thread, which must not wait for the connection that the search holds."""
-    memory = PostgresMemoryBackend(postgres_url, HashingEmbedder(), PostgresOptions(schema_of(tmp_path), connections=1))
+    memory = PostgresMemoryBackend(
+        postgres_url, HashingEmbedder(), PostgresOptions(schema=schema_of(tmp_path), connections=1)
+    )
     (entry,) = memory.store([make_entry("a heron at the lake")])
     found = run_in_threads(4, lambda n: [hit.entry.id for hit in memory.search(Query(f"heron {n}"))])
     assert found == [[entry.id]] * 4

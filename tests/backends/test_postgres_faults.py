@@ -47,7 +47,9 @@ def failing_server() -> Iterator[Server]:
 
 
 def _open(url: str, folder: Path, connections: int = 16) -> PostgresMemoryBackend:
-    return PostgresMemoryBackend(url, HashingEmbedder(), PostgresOptions(schema_of(folder), connections))
+    return PostgresMemoryBackend(
+        url, HashingEmbedder(), PostgresOptions(schema=schema_of(folder), connections=connections)
+    )
 
 
 def _execute(url: str, *statements: str) -> None:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from agentformer.errors import NotFound
 from agentformer.memory.backends import check_version, with_changes, with_times
@@ -17,6 +17,10 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
 from agentformer.records.entries import Histories, check_histories, insert_histories, versions_of
 from agentformer.records.entry_json import check_settable
+from agentformer.rerankers import Reranking, named_reranker
+from agentformer.search.fusion import FusionOptions
+from agentformer.settings import Settings
+from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
 from agentformer.types import (
     AbsentDocument,
     Connection,
@@ -46,6 +50,30 @@ _COUNTS = {
 }
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SearchOptions:
+    """Options of the search in a store."""
+
+    fanout: int = 100  # number of candidates from the vector search, and also from the word search, in a hybrid search
+    fusion: FusionOptions | None = None
+    window_tokens: int = 0  # maximum tokens of an embedded part of a text; 0 means the maximum that the model reads
+    reranking: Reranking | None = None
+    analyzers: Analyzers = PLAIN
+
+    @classmethod
+    def from_settings(cls, settings: Settings, **own: Any) -> Self:
+        """Return the options in the settings. `own` contains the fields of a subclass."""
+        reranker = named_reranker(settings)
+        return cls(
+            fanout=settings.fanout,
+            fusion=FusionOptions.from_settings(settings),
+            window_tokens=settings.window_tokens,
+            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
+            analyzers=choose_analyzers(settings),
+            **own,
+        )
 
 
 class RecordsBackend:

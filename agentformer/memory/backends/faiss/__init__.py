@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from agentformer.index.files import ScratchFolder
 from agentformer.index.vectors import IndexOptions
+from agentformer.memory.backends.indexed import SearchOptions
 from agentformer.records import spaces
 from agentformer.records.database import Database
 from agentformer.records.integrity.file_guard import file_size, wal_path
 from agentformer.records.vacuum import Vacuumed, trim_history
-from agentformer.rerankers import Reranking
-from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
-from agentformer.text.analyzers import PLAIN, Analyzers
 from agentformer.types import Connection, EmbeddingSpace
 
 if TYPE_CHECKING:
@@ -34,15 +32,10 @@ DATABASE_FILE = "memory.sqlite3"
 
 
 @dataclass(frozen=True, slots=True)
-class FaissOptions:
+class FaissOptions(SearchOptions):
     """Options of the search and of the indexes in a folder."""
 
-    fanout: int = 100  # number of candidates from the vector search, and also from the word search, in a hybrid search
-    fusion: FusionOptions | None = None
     index: IndexOptions | None = None
-    window_tokens: int = 0  # maximum tokens of an embedded part of a text; 0 means the maximum that the model reads
-    reranking: Reranking | None = None
-    analyzers: Analyzers = PLAIN
 
 
 DEFAULT_OPTIONS = FaissOptions()

@@ -26,10 +26,7 @@ from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, Fa
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.records import change_feed, spaces
 from agentformer.records.database import Database
-from agentformer.rerankers import Reranking, named_reranker
-from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
-from agentformer.text.analyzers import choose_analyzers
 from agentformer.types import Check, Connection, Embedder, Hits, Query, Reembedding, StoredVector
 
 if TYPE_CHECKING:
@@ -225,15 +222,7 @@ class FaissMemoryBackend(IndexedBackend):
 
 def search_options(settings: Settings) -> FaissOptions:
     """Return the options of the search and of the indexes that the settings contain."""
-    reranker = named_reranker(settings)
-    return FaissOptions(
-        fanout=settings.fanout,
-        fusion=FusionOptions.from_settings(settings),
-        index=IndexOptions(target_recall=settings.target_recall),
-        window_tokens=settings.window_tokens,
-        reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
-        analyzers=choose_analyzers(settings),
-    )
+    return FaissOptions.from_settings(settings, index=IndexOptions(target_recall=settings.target_recall))
 
 
 def _bytes_of(folder: Path) -> int:

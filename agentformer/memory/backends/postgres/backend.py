@@ -19,7 +19,7 @@ from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends import with_times
 from agentformer.memory.backends.faiss import DATABASE_FILE
-from agentformer.memory.backends.indexed import IndexedBackend, record_status
+from agentformer.memory.backends.indexed import IndexedBackend, SearchOptions, record_status
 from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.connection import PostgresConnection
 from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
@@ -31,11 +31,8 @@ from agentformer.records import change_feed, spaces
 from agentformer.records.codec import check_texts
 from agentformer.records.database import Database
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.rerankers import Reranking, named_reranker
-from agentformer.search.fusion import FusionOptions
 from agentformer.search.pipeline import Pipeline
 from agentformer.settings import Settings
-from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
 from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector
 
 __all__ = ["PostgresMemoryBackend", "PostgresOptions"]
@@ -61,31 +58,18 @@ _ROWS = 1_000  # copied at a time
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class PostgresOptions:
+class PostgresOptions(SearchOptions):
     """Options of the search in a PostgreSQL database. `schema` is the schema that contains the tables, and
     `connections` is the maximum number of connections of this process."""
 
     schema: str = "agentformer"
     connections: int = 16
-    fanout: int = 100
-    fusion: FusionOptions | None = None
-    window_tokens: int = 0
-    reranking: Reranking | None = None
-    analyzers: Analyzers = PLAIN
 
-    @classmethod
-    def from_settings(cls, settings: Settings) -> PostgresOptions:
-        """Return the search options in the settings."""
-        reranker = named_reranker(settings)
-        return cls(
-            schema=schema_of(settings),
-            connections=settings.postgres_connections,
-            fanout=settings.fanout,
-            fusion=FusionOptions.from_settings(settings),
-            window_tokens=settings.window_tokens,
-            reranking=Reranking(reranker, settings.rerank_hits) if reranker else None,
-            analyzers=choose_analyzers(settings),
-        )
+
+def options_of(settings: Settings) -> PostgresOptions:
+    """Return the options of the search and of the database that the settings contain."""
+    connections = settings.postgres_connections
+    return PostgresOptions.from_settings(settings, schema=schema_of(settings), connections=connections)
 
 
 def _repeating(call: Callable[P, T]) -> Callable[P, T]:
@@ -139,7 +123,7 @@ class PostgresMemoryBackend(IndexedBackend):
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> PostgresMemoryBackend:
         """Open the database of `Settings.postgres_url`, with the search options of the settings."""
-        return cls(settings.postgres_url, embedder, PostgresOptions.from_settings(settings))
+        return cls(settings.postgres_url, embedder, options_of(settings))
 
     def store(self, entries: Sequence[MemoryEntry], **options: Any) -> list[MemoryEntry]:
         """Store entries as `MemoryBackend.store` does. Their words are analyzed before the transaction begins."""
