@@ -322,14 +322,11 @@ def nothing_listed(af: AgentFormer, scope: Scope, after: str) -> str:
 def _search(af: AgentFormer, query: str, scope: Scope, *, every: bool) -> Hits:
     """Repeat a search of `recall`, to find out why it found nothing. With `every`, also return hits that are not
     relevant. The search does not count as a use of the entries."""
-    from agentformer.search import pipeline
-    from agentformer.search.relevance import Nearness
-    from agentformer.search.steps import run
+    from agentformer.search.pipeline import for_search
 
     wanted = Query(query, scope, _SEARCHED)
     hits = af.backend.search(wanted)
-    floor, nearness = af.settings.noise_floor, Nearness(hits, af.embedder)
-    return run(hits, pipeline.for_search(wanted, nearness, noise_floor=floor, relevant_only=not every))
+    return for_search(hits, wanted, af.embedder, noise_floor=af.settings.noise_floor, relevant_only=not every)
 
 
 def block_options(place: Mapping[str, Any], omitted: str | None = None) -> str:

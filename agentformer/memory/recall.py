@@ -10,7 +10,6 @@ from agentformer.search import pipeline
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.statements import name_originals
-from agentformer.search.steps import run
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.types import Embedder, Hits, MemoryBackend, MemoryEntry, Query, Scope
 
@@ -39,8 +38,7 @@ class Recall:
         wider = dataclasses.replace(query, limit=count, min_score=0.0)  # the salience changes the scores
         hits = self._backend.search(wider)
         floor = self._noise_floor if noise_floor is None else noise_floor
-        nearness = Nearness(hits, self._embedder)
-        best = run(hits, pipeline.for_search(query, nearness, noise_floor=floor, relevant_only=relevant_only))
+        best = pipeline.for_search(hits, query, self._embedder, noise_floor=floor, relevant_only=relevant_only)
         best = self._with_instructions(best, query, floor)
         if best:
             return best.with_hits(name_originals(best, query.text, self._backend.get))

@@ -13,7 +13,7 @@
 Both indexes receive a mask of the entries in the scope, so that entries outside the scope do not displace entries of
 the scope from a limited list.
 
-The last steps depend on the purpose, and a caller gives their list to `search.steps.run`:
+The last steps depend on the purpose, for which a caller calls one of these functions:
 
 - `for_search`: salience, relevance or noise floor, newest facts, least score, limit.
 - `for_answer`: salience, usable (without messages that only ask), newest facts, limit.
@@ -53,7 +53,7 @@ from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
 from agentformer.search.statements import favor_statements
-from agentformer.search.steps import Step
+from agentformer.search.steps import Step, run
 from agentformer.search.vector_search import (
     RankedEntries,
     VectorSearch,
@@ -315,37 +315,32 @@ class Pipeline:
             return None, (_WORDS_ALONE.format(error),)
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
-        """Rank the candidates of both searches, and return the hits of the best ones."""
-        with tracing.span("search.ranking"), self._database.reading() as connection:
-            reads = self._rows.reads(connection)
-            pending = _pending_warning(connection, request.query.scope) if candidates.complete else ()
-            candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
-            return _read_hits(reads, request, candidates, self._rank(reads, request, candidates))
-
-    def _rank(self, reads: Reads, request: _Request, candidates: _Candidates) -> _Ranked:
-        """Rank the candidates of both searches: weight of the vectors, fusion, boosts and statements. A list with the
-        weight 0 is left out, because its ranks have no influence and must not be shown as votes of a hit."""
+        """Rank the candidates of both searches, and return the hits of the best ones. A list with the weight 0 is left
+        out, because its ranks have no influence and must not be shown as votes of a hit."""
         query, words, nearest = request.query, candidates.words, _NO_VECTORS
-        if candidates.vectors:
-            alone = query.mode == "dense" or not words.entries
-            nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
         options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
         factors: tuple[Factor, ...] = ()
-        if query.mode == "hybrid" and nearest.entries:
-            samples = reads.samples
-            factors = vector_weight(request.terms, words, nearest.entries, samples, self._coverage, options)
-        weight = math.prod(factor.value for factor in factors)
-        by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
-        by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
-        lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
-        ranking, known = Ranking(lists, options), dict[int, Derived]()
-        if options.kind == "adaptive":
-            connection = reads.connection
-            known = self._derived(reads, request, [num for num, _ in ranking.order[:_DERIVED]])
-            if boosts := all_boosts(connection, ranking.order, request.dates, known, request.terms, weight):
-                ranking.add(boosts)
-            ranking.reordered(*favor_statements(connection, ranking.order, known))
-        return _Ranked(nearest, factors, ranking, known)
+        with tracing.span("search.ranking"), self._database.reading() as connection:
+            reads = self._rows.reads(connection)
+            pending = _pending_warning(connection, query.scope) if candidates.complete else ()
+            candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
+            if candidates.vectors:
+                alone = query.mode == "dense" or not words.entries
+                nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
+            if query.mode == "hybrid" and nearest.entries:
+                samples = reads.samples
+                factors = vector_weight(request.terms, words, nearest.entries, samples, self._coverage, options)
+            weight = math.prod(factor.value for factor in factors)
+            by_vectors = RankedList(VECTORS, nearest.entries, weight, nearest.scores)
+            by_words = RankedList(WORDS, words.entries, 1.0, words.scores)
+            lists = [ranked for ranked in (by_vectors, by_words) if ranked.items and ranked.weight]
+            ranking, known = Ranking(lists, options), dict[int, Derived]()
+            if options.kind == "adaptive":
+                known = self._derived(reads, request, [num for num, _ in ranking.order[:_DERIVED]])
+                if boosts := all_boosts(connection, ranking.order, request.dates, known, request.terms, weight):
+                    ranking.add(boosts)
+                ranking.reordered(*favor_statements(connection, ranking.order, known))
+            return _read_hits(reads, request, candidates, _Ranked(nearest, factors, ranking, known))
 
     def _derived(self, reads: Reads, request: _Request, nums: Sequence[int]) -> dict[int, Derived]:
         """Return a dictionary: number of an entry -> its derived row, which the boosts need (see
@@ -433,37 +428,45 @@ def _pending_warning(connection: Connection, scope: Scope) -> tuple[str, ...]:
     return (_PENDING.format(pending),) if pending else ()
 
 
-def for_search(query: Query, nearness: Nearness, *, noise_floor: float, relevant_only: bool = False) -> list[Step]:
-    """Return the steps of a search for `query`, whose hits have this `nearness`. With `relevant_only`, only hits that
-    answer the query stay. Otherwise, a hit of a hybrid search that contains no term of the query stays if its nearness
-    is at least `noise_floor` (-1..1)."""
+def for_search(
+    hits: Hits, query: Query, embedder: Embedder, *, noise_floor: float, relevant_only: bool = False
+) -> Hits:
+    """Apply the last steps of a search to the hits of a store. With `relevant_only`, only hits that answer the query
+    stay. Otherwise, a hit of a hybrid search that contains no term of the query stays if its nearness is at least
+    `noise_floor` (-1..1)."""
+    nearness = Nearness(hits, embedder)
     steps = [salience(query.scope.decay)]
     if relevant_only:
         steps.append(relevance(query.text, nearness))
     elif query.mode == "hybrid":
         steps.append(above_noise(noise_floor, nearness))
-    return [*steps, newest_facts(query.text, nearness), _least_score(query.min_score), _limit(query.limit)]
+    steps += [newest_facts(query.text, nearness), _least_score(query.min_score), _limit(query.limit)]
+    return run(hits, steps)
 
 
-def for_answer(query: Query, nearness: Nearness, usable: Callable[[Hit], bool]) -> list[Step]:
-    """Return the steps for the hits from which the question `query` is answered. `usable` says of a hit of a memory
+def for_answer(hits: Hits, query: Query, usable: Callable[[Hit], bool]) -> Hits:
+    """Apply the last steps to the hits from which the question `query` is answered. `usable` says of a hit of a memory
     whether it can answer the question."""
-    return [
+    steps = [
         salience(query.scope.decay),
         Step("usable", lambda hits: filter(usable, hits)),
-        newest_facts(query.text, nearness),
+        newest_facts(query.text, Nearness(hits)),
         _limit(query.limit),
     ]
+    return run(hits, steps)
 
 
-def for_context(query: Query, nearness: Nearness, fits: Callable[[Hit], bool]) -> list[Step]:
-    """Return the steps for the hits of the context of a task. `fits` says whether the context has room for a hit."""
-    return [
+def for_context(hits: Hits, query: Query, embedder: Embedder | None, fits: Callable[[Hit], bool]) -> Hits:
+    """Apply the last steps to the hits for the context of a task. `fits` says whether the context has room for a
+    hit."""
+    nearness = Nearness(hits, embedder)
+    steps = [
         Step("room", lambda hits: filter(fits, hits)),
         salience(query.scope.decay),
         relevance(query.text, nearness),
         newest_facts(query.text, nearness),
     ]
+    return run(hits, steps)
 
 
 def salience(decay: Decay) -> Step:

@@ -10,6 +10,7 @@ import pytest
 
 import agentformer
 from agentformer.cli.commands.search import explain_step
+from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.search.pipeline import above_noise, for_answer, for_context, for_search
 from agentformer.search.relevance import Nearness
 from agentformer.search.steps import Change, Move, Step, changes, run
@@ -65,9 +66,12 @@ def test_a_step_is_explained_by_the_places_in_the_result() -> None:
 
 def test_a_newer_fact_that_a_step_left_out_comes_back() -> None:
     hits = Hits([hit("old", 1.0, "Anna lives in Oslo.", **OSLO), hit("new", 0.9, "Anna moved to Turku.", **TURKU)])
-    found = run(hits.with_hits(hits[:1]), for_answer(Query("Where is Anna's home?"), Nearness(hits), lambda _: True))
+    found = for_answer(hits, Query("Where is Anna's home?"), lambda each: each.entry.id != "new")
     assert ids(found) == ["new", "old"]
-    assert changes(found) == [Change("newest facts", 0, (Move("new", 0, 1), Move("old", 1, 2)))]
+    assert changes(found) == [
+        Change("usable", 1, ()),
+        Change("newest facts", 0, (Move("new", 0, 1), Move("old", 1, 2))),
+    ]
 
 
 def test_hits_that_no_pipeline_has_ordered_have_no_changes() -> None:
@@ -87,7 +91,7 @@ def test_a_hit_without_a_term_of_the_query_needs_the_lowest_cosine() -> None:
 def test_a_search_weighs_by_salience_and_then_applies_its_least_score_and_limit() -> None:
     hits = Hits([hit("a", 0.8, salience=0.0), hit("b", 0.75), hit("c", 0.74), hit("d", 0.1)], one_sided=True)
     query = Query("tea", limit=2, min_score=0.73)
-    found = run(hits, for_search(query, Nearness(hits), noise_floor=0.0))
+    found = for_search(hits, query, HashingEmbedder(), noise_floor=0.0)
     assert [(each.entry.id, round(each.score, 3)) for each in found] == [("b", 0.75), ("c", 0.74)]
     assert [change.step for change in changes(found)] == ["salience", "least score"]
 
@@ -95,13 +99,13 @@ def test_a_search_weighs_by_salience_and_then_applies_its_least_score_and_limit(
 @pytest.mark.parametrize("purpose", ["search", "answer", "context"])
 def test_every_purpose_ranks_the_newest_fact_first(purpose: str) -> None:
     hits = Hits([hit("old", 1.0, "Anna lives in Oslo.", **OSLO), hit("new", 0.9, "Anna lives in Turku.", **TURKU)])
-    query, nearness = Query("Where does Anna live?", Scope(), 10), Nearness(hits)
-    steps = {
-        "search": for_search(query, nearness, noise_floor=0.0, relevant_only=True),
-        "answer": for_answer(query, nearness, lambda _: True),
-        "context": for_context(query, nearness, lambda _: True),
-    }
-    found = run(hits, steps[purpose])
+    query, embedder = Query("Where does Anna live?", Scope(), 10), HashingEmbedder()
+    if purpose == "search":
+        found = for_search(hits, query, embedder, noise_floor=0.0, relevant_only=True)
+    elif purpose == "answer":
+        found = for_answer(hits, query, lambda _: True)
+    else:
+        found = for_context(hits, query, embedder, lambda _: True)
     assert ids(found) == ["new", "old"]
     assert changes(found) == [Change("newest facts", 0, (Move("new", 2, 1), Move("old", 1, 2)))]
 
@@ -109,7 +113,7 @@ def test_every_purpose_ranks_the_newest_fact_first(purpose: str) -> None:
 def test_a_context_leaves_out_what_has_no_room_and_what_is_not_relevant() -> None:
     hits = Hits([hit("b", content="tea " * 9), hit("c", content="a tram"), hit("d")])
     query = Query("tea", Scope(), 10)
-    found = run(hits, for_context(query, Nearness(hits), lambda each: len(each.entry.content) < 20))
+    found = for_context(hits, query, None, lambda each: len(each.entry.content) < 20)
     assert ids(found) == ["d"]
     assert [(change.step, change.left_out) for change in changes(found)] == [
         ("room", 1),

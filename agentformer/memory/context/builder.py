@@ -21,9 +21,7 @@ from agentformer.memory.instructions import INSTRUCTION, instructions_in_scope
 from agentformer.memory.validation import Place, place_from, without_recalled
 from agentformer.records import fields
 from agentformer.records.filters import parse
-from agentformer.search import pipeline
-from agentformer.search.relevance import Nearness
-from agentformer.search.steps import run
+from agentformer.search.pipeline import for_context
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, Embedder, MemoryBackend, MemoryEntry, Query, Scope, Where
@@ -130,8 +128,7 @@ class ContextBuilder:
             return []
         wanted = Query(query, scope, limit=_CANDIDATES)
         hits = self._backend.search(wanted)
-        nearness = Nearness(hits, self._embedder)
-        hits = run(hits, pipeline.for_context(wanted, nearness, lambda hit: plan.may_fit(hit.entry.content)))
+        hits = for_context(hits, wanted, self._embedder, lambda hit: plan.may_fit(hit.entry.content))
         for before, after in pairwise(hits.steps):
             if after.name in _LEFT_OUT:
                 kept = set(after.ids)

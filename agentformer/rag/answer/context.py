@@ -18,8 +18,7 @@ from typing import Annotated, ClassVar
 from agentformer.rag.answer import prompts
 from agentformer.search.pipeline import EXTRA_HITS, for_answer
 from agentformer.search.reading import all_entries
-from agentformer.search.relevance import EntryLanguages, Nearness
-from agentformer.search.steps import run
+from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import letters_and_digits
@@ -97,7 +96,7 @@ class PassageBuilder:
         question is left out, such as the same question in an earlier conversation. Messages of the session `session_id`
         are left out, too, because the caller already has them."""
         hits = self.backend.search(dataclasses.replace(query, limit=query.limit + EXTRA_HITS))
-        return run(hits, for_answer(query, Nearness(hits), lambda hit: _answers(hit, query.text, session_id)))
+        return for_answer(hits, query, lambda hit: _answers(hit, query.text, session_id))
 
     def items(self, question: str) -> tuple[str, ...]:
         """Return the items of financial statements from which the ratios in the question are computed, such as "gross
