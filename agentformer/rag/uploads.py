@@ -146,7 +146,7 @@ def place_again(backend: MemoryBackend, entry: MemoryEntry) -> Placement:
     the document is no longer stored."""
     document = document_of(entry)
     stored = _Stored(backend, document)
-    if entry.id not in {same.id for same in stored.of_bytes()}:
+    if entry.id not in {same.id for same in stored.documents(sha256=document.sha256)}:
         raise Conflict(f"the document {document.name[:200]!r} was changed in the meantime; try again")
     return Placement(document, (entry,), None, unchanged(stored.seen))
 
@@ -177,19 +177,15 @@ class _Stored:
         paths. Therefore, if no document has the path, return a document of an older version with the same bytes and
         file name."""
         document = self._document
-        if entries := self._select(origin=document.origin):
+        if entries := self.documents(origin=document.origin):
             return entries
         names = {PurePosixPath(path).name for path in (document.origin, document.name)}
-        equal = (entry for entry in self.of_bytes() if "origin" not in entry.metadata)
+        equal = (entry for entry in self.documents(sha256=document.sha256) if "origin" not in entry.metadata)
         return [entry for entry in equal if PurePosixPath(entry.metadata["name"]).name in names][:1]
 
     def of_name(self, name: str) -> list[MemoryEntry]:
         """Return the documents that have this name and no origin."""
-        return [entry for entry in self._select(name=name) if not entry.metadata.get("origin")]
-
-    def of_bytes(self) -> list[MemoryEntry]:
-        """Return the documents that have the bytes of the upload."""
-        return self._select(sha256=self._document.sha256)
+        return [entry for entry in self.documents(name=name) if not entry.metadata.get("origin")]
 
     def with_same_bytes(self, entries: Sequence[MemoryEntry]) -> MemoryEntry | None:
         """Return the first of the entries that is usable and has the bytes of the upload, or None."""
@@ -202,7 +198,7 @@ class _Stored:
         that have its name and its bytes. The new document has no origin. Its name has a number, such as "report
         (2).pdf": the first number for which the name is free or belongs to a document with the same bytes."""
         for name in _numbered(self._document.name):
-            stored = self._with_name(name)
+            stored = self.documents(archived=True, name=name)
             copies = [entry for entry in stored if not entry.metadata.get("origin") and entry.archived_at is None]
             equal = [entry for entry in copies if entry.metadata["sha256"] == self._document.sha256]
             if equal or not stored:
@@ -213,21 +209,15 @@ class _Stored:
         """Return a name for the upload that no stored document has: the name of the upload if it is free, or else this
         name after one or more folders of the origin ("2025/report.pdf"), or with a number ("report (2).pdf")."""
         for name in _with_folders(self._document):
-            if not self._with_name(name):
+            if not self.documents(archived=True, name=name):
                 return name
         raise AssertionError("the loop ends only with a free name")
 
-    def _with_name(self, name: str) -> list[MemoryEntry]:
-        """Return the documents with this name, including archived documents, because their deletion may be undone."""
-        return self._read(
-            Scope(self._document.namespace, kinds=("document",), metadata={"name": name}, include_archived=True)
-        )
-
-    def _select(self, **metadata: str) -> list[MemoryEntry]:
-        """Return the documents of the namespace with these metadata values."""
-        return self._read(Scope(self._document.namespace, kinds=("document",), metadata=metadata))
-
-    def _read(self, scope: Scope) -> list[MemoryEntry]:
+    def documents(self, *, archived: bool = False, **metadata: str) -> list[MemoryEntry]:
+        """Return the documents of the namespace with these metadata values. With `archived`, archived documents are
+        included. A new name must differ from theirs, because their deletion may be undone."""
+        namespace = self._document.namespace
+        scope = Scope(namespace, kinds=("document",), metadata=metadata, include_archived=archived)
         entries = [*all_entries(self._backend, scope)]
         self.seen.append((scope, [entry.id for entry in entries]))
         return entries
