@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
@@ -21,11 +22,14 @@ from typing import Any
 
 from filelock import Timeout
 
+from agentformer.archive.chats.echoes import HOOK, echoes
 from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.hooks.recall import at_start, opened, recalled
 from agentformer.hooks.spool import Captured, Spool
+from agentformer.memory.validation import new_message
 from agentformer.settings.access import file_lock
+from agentformer.types import MemoryEntry
 
 log = logging.getLogger("agentformer.hooks")
 
@@ -34,7 +38,7 @@ _BATCH = 50  # events of one transaction
 _RETRY = 5.0  # seconds until events are tried again that could not be stored
 _MAX_REQUEST = 200_000  # bytes
 _ROLES = {"prompt": "user", "answer": "assistant"}
-SOURCE = "hook"  # `source_type` of entries that were captured
+SOURCE = HOOK  # `source_type` of entries that were captured
 TOOL = "tool"  # category of the uses of tools, which are kept and not searched
 
 
@@ -78,11 +82,10 @@ def _serve(spool: Spool, upload_dir: Path, idle: float) -> None:
 def _store(af: AgentFormer, events: list[Captured]) -> None:
     """Store events, and delete their files. An event that was stored before is replaced by itself. An event that no
     memory can hold is set aside as `NAME.bad`."""
-    messages = [_message(event) for event in events if event.values["kind"] in _ROLES]
+    said = [event for event in events if event.values["kind"] in _ROLES]
     uses = [{**_owner(event), "content": _used(event.values)} for event in events if event.values["kind"] == "tool"]
     try:
-        if messages:
-            af.memory.add_messages(messages)
+        _store_messages(af, said)
         if uses:
             af.memory.upsert_many(uses, tier="episodic", category=TOOL, searchable=False)
     except InvalidInput as error:
@@ -94,6 +97,16 @@ def _store(af: AgentFormer, events: list[Captured]) -> None:
         events[0].file.rename(events[0].file.with_suffix(".bad"))
     for event in events:
         event.file.unlink(missing_ok=True)
+
+
+def _store_messages(af: AgentFormer, events: list[Captured]) -> None:
+    """Store the messages that an import of the agent's files has not stored before."""
+    by_agent: defaultdict[str, list[MemoryEntry]] = defaultdict(list)
+    for event in events:
+        by_agent[event.values["agent"]].append(new_message(_message(event)))
+    for agent, entries in by_agent.items():
+        imported = echoes(af.backend, entries, agent, set())
+        af.memory.add_checked([entry for entry in entries if entry.id not in imported])
 
 
 def _owner(event: Captured) -> dict[str, Any]:

@@ -47,6 +47,7 @@ EVENTS: Mapping[Agent, Mapping[str, Kind]] = {
 }
 _ANSWER = ("last_assistant_message", "prompt_response", "text")  # the fields with what the agent has answered
 _OUTPUT = ("tool_response", "tool_output")
+_UNKNOWN = "(unknown folder)"  # the project of an event without a working folder; entries without a project are of all
 _MAX_NAME = 200  # characters of an id of a session
 _PARENTS = 40  # folders above the working folder that are searched for a repository
 
@@ -79,11 +80,12 @@ def event_of(agent: Agent, name: str, data: bytes) -> Event | None:
     text = _text(values.get("prompt")) if kind == "prompt" else ""
     if kind == "answer":
         text = next(filter(None, (_text(values.get(field)) for field in _ANSWER)), "")
+    session = _text(values.get("session_id") or values.get("conversation_id"))
     return Event(
         agent,
         kind,
         name,
-        session=_text(values.get("session_id") or values.get("conversation_id"))[:_MAX_NAME],
+        session=f"{agent}:{session[:_MAX_NAME]}" if session else "",  # as an import of the agent's files names it
         project=_project(values),
         text=text,
         tool=_text(values.get("tool_name"))[:_MAX_NAME],
@@ -109,7 +111,7 @@ def _project(values: Mapping[str, Any]) -> str:
     roots = values.get("workspace_roots")
     written = _text(values.get("cwd")) or (_text(roots[0]) if isinstance(roots, list) and roots else "")
     if not written or "\0" in written:
-        return ""
+        return _UNKNOWN
     if len(written) > _MAX_NAME:
         digest = hashlib.sha256(written.encode("utf-8", "replace")).hexdigest()[:16]
         return f"{digest} {written[-_MAX_NAME + 20 :]}"

@@ -35,7 +35,7 @@ def test_each_agent_is_read_into_one_form(
 ) -> None:
     event = read(agent, "", hook_event_name=name, session_id="s1", cwd="/nowhere", **values)
     assert event is not None
-    assert (event.kind, event.text, event.session, event.project) == (kind, text, "s1", "/nowhere")
+    assert (event.kind, event.text, event.session, event.project) == (kind, text, f"{agent}:s1", "/nowhere")
 
 
 def test_a_tool_has_its_input_and_output() -> None:
@@ -68,7 +68,7 @@ def test_an_input_that_is_no_object_is_an_error(data: bytes) -> None:
 def test_wrong_types_do_not_matter() -> None:
     event = read("claude-code", "UserPromptSubmit", prompt=["x"], session_id=5, cwd={"a": 1}, tool_name=None)
     assert event is not None
-    assert (event.text, event.session, event.project, event.tool) == ("", "", "", "")
+    assert (event.text, event.session, event.project, event.tool) == ("", "", "(unknown folder)", "")
 
 
 @pytest.mark.parametrize("agent", AGENTS)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from agentformer.access.secrets import without_secrets
+from agentformer.archive.chats.echoes import HOOK, echoes
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
 from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.items import Chat, ChatMessage
@@ -91,6 +92,7 @@ class _Import:
         self._batch: dict[tuple[str, str], MemoryEntry] = {}  # by the record
         self._characters = 0
         self._sessions: set[bytes] = set()  # hashes of the sessions of stored messages
+        self._captured: set[str] = set()  # ids of messages of hooks that this import has met
         # The id of the last conversation, and how often each of its messages without a time was repeated.
         self._timeless: tuple[str, dict[str, int]] = ("", {})
         self._done = ChatsImported()
@@ -203,6 +205,9 @@ class _Import:
         stored = (entry for scope in self._scopes(self._batch) for entry in all_entries(self._backend, scope))
         known = {(entry.source_type or "", entry.source_id or "") for entry in stored}
         missing = {record: entry for record, entry in self._batch.items() if record not in known}
+        sessions = [entry for (source, _), entry in missing.items() if source in _SESSIONS]
+        captured = echoes(self._backend, sessions, HOOK, self._captured)
+        missing = {record: entry for record, entry in missing.items() if entry.id not in captured}
         scopes = self._scopes(missing)
 
         def check(ids: Callable[[Scope], Collection[str]]) -> None:
