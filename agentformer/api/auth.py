@@ -8,8 +8,7 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import IO, Any
+from typing import Any
 from urllib.parse import quote
 
 from flask import Blueprint, Flask, Response, request
@@ -26,6 +25,7 @@ from agentformer.api.request import BoundedBody
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
+from agentformer.servers.logs import FIELDS
 from agentformer.servers.problems import PROBLEM
 from agentformer.types import new_id
 
@@ -54,16 +54,6 @@ _SAFE_HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-
-def log_requests_to(stream: IO[str]) -> None:
-    """Write the access log only to `stream`. Only the servers of this package call this function: a host application
-    configures its logging itself."""
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log.handlers[:] = [handler]
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 class Guard:
@@ -163,7 +153,7 @@ class Guard:
                 response.headers.update(_CORS_HEADERS)
         if response.mimetype == PROBLEM:
             response.set_data(json.dumps({**response.get_json(), "request_id": request_id}))
-        _log_request(response, self._settings.log_format)
+        _log_request(response)
         return response
 
     def _too_large(self, error: RequestEntityTooLarge) -> Response:
@@ -203,23 +193,25 @@ def _request_info(request_id: str = "") -> _RequestInfo:
     return info
 
 
-def _log_request(response: Response, log_format: str) -> None:
+def _log_request(response: Response) -> None:
     """Write a line about the current request to the access log. For a streamed response, write it at the end of the
     stream."""
     if not log.isEnabledFor(logging.INFO):
         return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
     line = {
-        "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "method": quote(request.method, safe="")[:20],
         "path": path[:_MAX_PATH],
+        "route": request.url_rule.rule if request.url_rule else "",
         "status": response.status_code,
     }
+    ids = {"request_id": info.request_id, "key_id": info.key_id, "client": request.remote_addr or ""}
 
     def write(sent: int) -> None:
-        ms = round((time.monotonic() - info.started) * 1000, 1)
-        ids = {"request_id": info.request_id, "key_id": info.key_id}
-        log.info("%s", _formatted({**line, "ms": ms, "bytes": sent, **ids}, log_format))
+        values = {**line, "ms": round((time.monotonic() - info.started) * 1000, 1), "bytes": sent, **ids}
+        words = {**values, "ms": f"{values['ms']}ms", "bytes": f"{sent}B", "key_id": info.key_id or "-"}
+        words.pop("route")
+        log.info("%s", " ".join(map(str, words.values())), extra={FIELDS: values})
 
     if response.is_streamed and not response.direct_passthrough and request.method != "HEAD":
         sent = 0
@@ -234,10 +226,3 @@ def _log_request(response: Response, log_format: str) -> None:
         response.call_on_close(lambda: write(sent))
     else:
         write(0 if request.method == "HEAD" else response.content_length or 0)
-
-
-def _formatted(line: dict[str, Any], log_format: str) -> str:
-    if log_format == "json":
-        return json.dumps(line)
-    values = {**line, "ms": f"{line['ms']}ms", "bytes": f"{line['bytes']}B", "key_id": line["key_id"] or "-"}
-    return " ".join(str(value) for value in values.values())

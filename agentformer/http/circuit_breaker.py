@@ -3,6 +3,7 @@ first use, pauses the calls after a failure, counts the calls, and converts unex
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -11,6 +12,8 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra
+
+log = logging.getLogger("agentformer")
 
 T = TypeVar("T")
 
@@ -79,13 +82,14 @@ class Usage:
         self._slowest = 0.0
 
     @contextmanager
-    def call(self) -> Iterator[None]:
-        """Count one call, and measure its time. An exception of the call is counted too, and raised again."""
+    def call(self, name: str) -> Iterator[None]:
+        """Count one call of the provider `name`, and measure its time. An exception of the call is counted too, and
+        raised again."""
         started = time.perf_counter()
         try:
             yield
         except Exception as error:
-            self.failed(error)
+            self.failed(name, error)
             raise
         finally:
             seconds = time.perf_counter() - started
@@ -94,8 +98,9 @@ class Usage:
                 self._seconds += seconds
                 self._slowest = max(self._slowest, seconds)
 
-    def failed(self, error: Exception) -> None:
-        """Count an error under the name of its class."""
+    def failed(self, name: str, error: Exception) -> None:
+        """Count an error under the name of its class, and log this name. Its message may quote a text."""
+        log.info("a call of %s failed: %s", name, type(error).__name__)
         with self._lock:
             self._errors[type(error).__name__] += 1
             self._last_error = str(error)
@@ -159,7 +164,7 @@ class Guarded(Generic[T]):
                         self._loaded = self._load_checked()
                 except self.unavailable as error:
                     self._breaker.failed(str(error))
-                    self.usage.failed(error)
+                    self.usage.failed(self.name, error)
                     raise
                 self._breaker.succeeded()
             return self._loaded
@@ -173,7 +178,7 @@ class Guarded(Generic[T]):
         provider = self.provider()
         self._check_breaker()
         try:
-            with self.usage.call(), self._translated():
+            with self.usage.call(self.name), self._translated():
                 yield provider
         except self.unavailable as error:
             self._failed(provider, error)

@@ -279,6 +279,7 @@ class _Worker:
             self._store.end(job.id, "done")
         else:
             self._store.end(job.id, "failed", _NONE_USABLE)
+        log.info("the job %s has ended, files: %d", job.id, len(job.documents))
 
     def _ingest_file(self, job: Job, number: int, password: str | None) -> Job:
         """Ingest the file `number` of the job, store its outcome, and return the changed job. After a crash, the same

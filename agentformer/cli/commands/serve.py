@@ -49,14 +49,15 @@ _OWNER = ("user_id", "agent_id", "project", "session_id")
     help="Number of processes, each with its own models. Only for gunicorn [default: 1].",
 )
 @click.option("--threads", type=click.IntRange(1), help="Number of concurrent requests of each process [default: 8].")
-@click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the request log [default: text].")
+@click.option("--log-format", type=click.Choice(("text", "json")), help="Format of the log [default: text].")
 @common
 def serve(namespace: str, as_json: bool, **options: Any) -> None:
     """Serve the HTTP API until SIGTERM or Ctrl-C.
 
     After SIGTERM or Ctrl-C, running requests have 20 seconds to finish. Until the first key is created with
-    `agentformer keys add NAME`, only this machine can connect. Each request is logged on standard error. After SIGHUP,
-    the settings are read again, and new processes with them take over; in a terminal, SIGHUP ends the server.
+    `agentformer keys add NAME`, only this machine can connect. The log is on standard error, with a line for each
+    request. After SIGHUP, the settings are read again, and new processes with them take over; in a terminal, SIGHUP
+    ends the server.
     """
 
     def started(url: str) -> None:
