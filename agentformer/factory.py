@@ -180,7 +180,7 @@ class AgentFormer:
 
     @_Part
     def events(self) -> EventLog:
-        """The changes of the entries, in order. Raises `InvalidInput` if the backend has no change feed."""
+        """The changes of the entries, in order. Raises `NotOffered` if the backend has no change feed."""
         from agentformer.events import EventLog, database_of
         from agentformer.tools.result_json import shown_json
 
@@ -188,7 +188,7 @@ class AgentFormer:
 
     @_Part
     def trail(self) -> Trail:
-        """Who changed what, when, and from where. Raises `InvalidInput` if the backend has no change feed."""
+        """Who changed what, when, and from where. Raises `NotOffered` if the backend has no change feed."""
         from agentformer.events import database_of
         from agentformer.records.trail import Trail
 
@@ -201,7 +201,7 @@ class AgentFormer:
 
     @_Part
     def webhooks(self) -> Webhooks:
-        """The URLs that get the changes of the entries. Raises `InvalidInput` if the backend has no change feed."""
+        """The URLs that get the changes of the entries. Raises `NotOffered` if the backend has no change feed."""
         from agentformer.events import database_of
         from agentformer.events.webhooks import Webhooks
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentformer.access.permissions import PERMISSIONS, Grant
-from agentformer.errors import InvalidInput
+from agentformer.errors import InvalidInput, NotOffered
 from agentformer.records import entries as records
 from agentformer.records import events
 from agentformer.records.entry_json import entry_to_json
@@ -92,10 +92,10 @@ class EventLog:
 
 def database_of(backend: object, name: str) -> RecordStore:
     """Return the database whose events can be watched. `name` is the name of the backend in the message of the error.
-    Raises `InvalidInput` for a backend without a change feed."""
+    Raises `NotOffered` for a backend without a change feed."""
     database: RecordStore | None = getattr(backend, "feed", None)
     if database is None:
-        raise InvalidInput("backend", _NO_EVENTS.format(name))
+        raise NotOffered(_NO_EVENTS.format(name))
     return database
 
 

@@ -12,7 +12,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,10 +24,12 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 import agentformer
 from agentformer.access.keys import KeyStore
-from agentformer.errors import InvalidInput, NotFound
+from agentformer.errors import InvalidInput, NotFound, NotOffered
 from agentformer.events import Filter
+from agentformer.events.delivery import Delivery
 from agentformer.events.webhooks import MAX_WEBHOOKS, signature
-from agentformer.records import events as event_records
+from agentformer.records.offers import leases_of
+from agentformer.types import common
 from tests.edges.running import BOUND, Running, wait_until
 
 pytestmark = pytest.mark.process
@@ -373,8 +375,7 @@ def test_two_servers_of_one_database_deliver_each_event_once(
     assert receiver.events()[-1]["type"] == "removed"
 
 
-def test_events_of_a_memory_in_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(event_records, "KEPT", 100_000)
+def test_events_of_a_memory_in_python(tmp_path: Path) -> None:
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         start = af.events.last()
         assert (start, af.events.page("", Filter()).events) == ("0-", [])
@@ -405,9 +406,36 @@ def test_events_of_a_memory_in_python(tmp_path: Path, monkeypatch: pytest.Monkey
             af.webhooks.add("https://example.org/", events=["read"])
     with (
         agentformer.connect(index_dir=tmp_path / "j", upload_dir=tmp_path / "u", backend="local_json") as af,
-        pytest.raises(InvalidInput, match="no change feed"),
+        pytest.raises(NotOffered, match="no change feed"),
     ):
         af.events.last()
+
+
+def test_a_watcher_learns_that_events_are_lost(tmp_path: Path) -> None:
+    """The oldest events are deleted at last, and a restored backup has other ones."""
+    posted: list[Any] = []
+
+    def post(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
+        posted.append((headers["webhook-id"], json.loads(body)))
+        return 204, ""
+
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        af.memory.store("Before.")
+        hook, place = af.webhooks.add("https://example.org/"), af.events.last()
+        entries = [af.memory.store(f"Fact {number}.") for number in range(3)]
+        with af.backend.feed.writing() as connection:  # type: ignore[attr-defined]
+            connection.run(common("DELETE FROM events WHERE seq <= 2"))
+        page = af.events.page(place, Filter())
+        assert (page.lost, [event["data"]["entry_id"] for event in page.events]) == (True, [e.id for e in entries[1:]])
+        delivery = Delivery(af.events, af.webhooks, af.keys, leases_of(af.backend), post, 30.0)
+        delivery.tick()
+        wait_until(lambda: len(posted) == 3)
+        delivery.close()
+        assert [event["type"] for _, event in posted] == ["lost", "stored", "stored"]
+        assert posted[0][0] == f"lost-{place}"
+        ((_, state),) = af.webhooks.all()
+        assert (state.after, state.failures) == (af.events.last(), 0)
+        af.webhooks.remove(hook.id)
 
 
 def _file(folder: Path, text: str) -> Path:

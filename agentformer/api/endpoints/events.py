@@ -136,7 +136,7 @@ class MadeWebhook(StoredWebhook):
     secret: str
 
 
-@router.route("GET", EVENTS, "events", {200: (Events, EVENT_STREAM)}, headers=_HEADERS, errors=(429,))
+@router.route("GET", EVENTS, "events", {200: (Events, EVENT_STREAM)}, headers=_HEADERS, errors=(429, 501))
 def get_events(service: Service, grant: Grant, query: EventsQuery) -> Response:
     """List the changes of entries, or stream them as they happen.
 
@@ -156,14 +156,14 @@ def get_events(service: Service, grant: Grant, query: EventsQuery) -> Response:
     return follow(service, _stream(service, grant, wanted, after), _INTERRUPTED)
 
 
-@router.route("GET", WEBHOOKS, "webhooks", {200: StoredWebhooks})
+@router.route("GET", WEBHOOKS, "webhooks", {200: StoredWebhooks}, errors=(501,))
 def list_webhooks(service: Service, grant: Grant) -> Response:
     """List the webhooks and their progress. A key that is limited to namespaces sees the webhooks of these only."""
     hooks = [(hook, state) for hook, state in service.af.webhooks.all() if hook.visible_to(grant)]
     return reply({"webhooks": [hook.as_json(state) for hook, state in hooks]})
 
 
-@router.route("POST", WEBHOOKS, "webhooks", {201: MadeWebhook}, errors=(409,))
+@router.route("POST", WEBHOOKS, "webhooks", {201: MadeWebhook}, errors=(409, 501))
 def add_webhook(service: Service, grant: Grant, body: NewWebhook) -> Response:
     """Send the events from now on to a URL. The field `secret` is shown only in this response.
 
@@ -179,7 +179,7 @@ def add_webhook(service: Service, grant: Grant, body: NewWebhook) -> Response:
     return reply({**hook.as_json(state), "secret": hook.secret}, 201)
 
 
-@router.route("DELETE", f"{WEBHOOKS}/{{webhook_id}}", "webhooks", {204: None})
+@router.route("DELETE", f"{WEBHOOKS}/{{webhook_id}}", "webhooks", {204: None}, errors=(501,))
 def remove_webhook(service: Service, grant: Grant, webhook_id: str) -> Response:
     """Remove a webhook. A request that is in progress is completed."""
     service.af.webhooks.remove(webhook_id, lambda hook: hook.visible_to(grant))
