@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
-import pty
 import re
 import select
 import struct
 import sys
-import termios
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
@@ -19,6 +16,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+
+pytest.importorskip("termios", reason="needs a terminal of POSIX")
+import fcntl
+import pty
+import termios
 
 from agentformer.agent import Agent, Recalled, ToolStart, UsedMemory
 from agentformer.cli import output

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import os
-import pty
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
+import pty
 
 from tests.edges.running import BOUND, Running, Serve, wait_until
 

@@ -7,7 +7,6 @@ of this machine, no call to anybody.
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import sys
 import unicodedata
@@ -25,6 +24,7 @@ from tests import forked
 from .hostile import HOSTILE
 from .hostile_text import TWO_TYPES
 
+resource = pytest.importorskip("resource", reason="the readers have limits on POSIX only")
 pytestmark = pytest.mark.process
 
 LIMITS = ReadLimits(wall_seconds=5.0, memory_bytes=1 << 30)
