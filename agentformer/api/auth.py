@@ -22,6 +22,7 @@ from agentformer.access.permissions import Grant
 from agentformer.access.rates import Quota
 from agentformer.actor import ACTOR, Actor
 from agentformer.api.request import BoundedBody
+from agentformer.api.requests_seen import RequestsSeen
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, TooLarge
 from agentformer.factory import AgentFormer
@@ -34,6 +35,7 @@ log = logging.getLogger("agentformer.requests")
 JSON_BYTES = 16 * 1024 * 1024  # limit of a body that is not an upload; room for sixteen of the longest entries
 FORM_BYTES = 1024 * 1024  # limit of an upload without its files: names, metadata, boundaries
 _KEY = "agentformer.request_info"  # in the WSGI environment
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MAX_PATH = 300  # characters of a path in the access log
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _CORS_HEADERS = {
@@ -63,6 +65,7 @@ class Guard:
     `InvalidInput` for invalid hosts or origins in the settings."""
 
     def __init__(self, af: AgentFormer, *, authorize: Callable[[], Grant] | None = None) -> None:
+        self.requests = RequestsSeen()
         self._settings = af.settings
         self._keys = af.keys
         self._authorize = authorize
@@ -153,7 +156,7 @@ class Guard:
                 response.headers.update(_CORS_HEADERS)
         if response.mimetype == PROBLEM:
             response.set_data(json.dumps({**response.get_json(), "request_id": request_id}))
-        _log_request(response)
+        _record(response, self.requests)
         return response
 
     def _too_large(self, error: RequestEntityTooLarge) -> Response:
@@ -193,22 +196,25 @@ def _request_info(request_id: str = "") -> _RequestInfo:
     return info
 
 
-def _log_request(response: Response) -> None:
-    """Write a line about the current request to the access log. For a streamed response, write it at the end of the
+def _record(response: Response, requests: RequestsSeen) -> None:
+    """Count the current request, and write a line about it to the log. For a streamed response, do so at the end of the
     stream."""
-    if not log.isEnabledFor(logging.INFO):
-        return
     info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
+    route = request.url_rule.rule if request.url_rule else ""
     line = {
         "method": quote(request.method, safe="")[:20],
         "path": path[:_MAX_PATH],
-        "route": request.url_rule.rule if request.url_rule else "",
+        "route": route,
         "status": response.status_code,
     }
     ids = {"request_id": info.request_id, "key_id": info.key_id, "client": request.remote_addr or ""}
 
+    method = request.method if request.method in _METHODS else "other"  # clients may send any word
+
     def write(sent: int) -> None:
-        values = {**line, "ms": round((time.monotonic() - info.started) * 1000, 1), "bytes": sent, **ids}
+        seconds = time.monotonic() - info.started
+        requests.add(method, route, response.status_code, seconds)
+        values = {**line, "ms": round(seconds * 1000, 1), "bytes": sent, **ids}
         words = {**values, "ms": f"{values['ms']}ms", "bytes": f"{sent}B", "key_id": info.key_id or "-"}
         words.pop("route")
         log.info("%s", " ".join(map(str, words.values())), extra={FIELDS: values})

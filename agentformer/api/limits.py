@@ -64,6 +64,12 @@ class ThreadLimit:
         self._waiting: deque[object] = deque()
         self._changed = threading.Condition()
 
+    @property
+    def load(self) -> tuple[int, int]:
+        """The numbers of threads that are in use, and of requests that wait for one."""
+        with self._changed:
+            return self._used, len(self._waiting)
+
     def reserve(self) -> ExitStack:
         """Reserve a thread, and return an `ExitStack` whose `close` releases it. A second `close` does nothing, because
         a server may close a response twice. Raises `Busy` if no thread becomes free in time, or if too many requests

@@ -18,6 +18,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
+from agentformer.api.requests_seen import RequestsSeen
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
@@ -49,6 +50,7 @@ class Service:
     chat: Callable[[], ChatForwarder | ModelChat | None]  # returns what answers chat requests, if a model is configured
     prefix: str  # the prefix of all paths in a host application
     keys: KeyStore | None  # None: the host application authenticates the requests
+    requests: RequestsSeen
     checks: CheckRuns
     maps: Maps
     removals: Removals

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +19,19 @@ import pytest
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
+import agentformer  # noqa: E402
 from agentformer.access.permissions import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
-from agentformer.api.endpoints.server import router  # noqa: E402
+from agentformer.api.app import close_app  # noqa: E402
+from agentformer.api.endpoints.metrics import router  # noqa: E402
+from agentformer.api.limits import ThreadLimit  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
+from agentformer.api.requests_seen import RequestsSeen  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
+from agentformer.errors import StoreBusy  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
+
+DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
 
 class Memory:
@@ -46,7 +58,12 @@ def used(calls: int = 0, **more: Any) -> dict[str, Any]:
 def page(memory: Memory) -> Any:
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
-    add_rules(blueprint, router.operations, SimpleNamespace(af=memory), lambda: EVERYTHING)
+    add_rules(
+        blueprint,
+        router.operations,
+        SimpleNamespace(af=memory, requests=RequestsSeen(), threads=ThreadLimit(1, wait_seconds=0)),
+        lambda: EVERYTHING,
+    )
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")
@@ -115,6 +132,7 @@ def test_each_backend_is_told_once() -> None:
     found = {
         (dict(labels)["backend"], name): number
         for (name, labels), number in samples(page(Memory({}, status)).text).items()
+        if "backend" in dict(labels)
     }
     assert found == {
         ("faiss", "agentformer_entries"): 7,
@@ -143,3 +161,82 @@ def test_a_memory_tells_what_it_did(tmp_path: Path) -> None:
     calls = [n for (name, labels), n in samples(answer.text).items() if name == "agentformer_provider_calls_total"]
     assert calls and sum(calls) >= 1
     assert str(tmp_path) not in answer.text
+
+
+def test_requests_are_counted_by_route_and_status(tmp_path: Path) -> None:
+    app = create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing"))
+    client = app.test_client()
+    try:
+        entry = client.post("/api/memory", json={"content": "Anna lives in Turku."}).json["id"]
+        for path in (entry, "unknown", "unknown/history"):
+            client.get(f"/api/memory/{path}")
+        client.open("/api/memory", method="FOO123")
+        client.get("/nothing/of/the/kind")
+        text = client.get("/metrics").text
+    finally:
+        close_app(app)
+    found = {
+        (labels["method"], labels["route"], labels["status"]): count
+        for (name, pairs), count in samples(text).items()
+        if name == "agentformer_http_requests_total" and (labels := dict(pairs))["worker"] == str(os.getpid())
+    }
+    assert found == {
+        ("POST", "/api/memory", "201"): 1,
+        ("GET", "/api/memory/<entry_id>", "200"): 1,
+        ("GET", "/api/memory/<entry_id>", "404"): 1,
+        ("GET", "/api/memory/<entry_id>/history", "404"): 1,
+        ("other", "", "405"): 1,
+        ("GET", "", "404"): 1,
+    }
+    buckets = {
+        labels["le"]: count
+        for (name, pairs), count in samples(text).items()
+        if name.endswith("_bucket") and (labels := dict(pairs))["route"] == "/api/memory/<entry_id>"
+    }
+    assert buckets["+Inf"] == 2 == max(buckets.values())
+    assert value(text, "build_info", version=agentformer.__version__) == 1
+    assert value(text, "store_up") == 1
+    assert value(text, "disk_bytes", kind="database") > 0
+    assert samples(text)["process_resident_memory_bytes", frozenset()] > 0
+
+
+def test_a_store_that_cannot_be_read_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(Memory):
+        def status(self) -> Mapping[str, Any]:
+            raise StoreBusy("the PostgreSQL server cannot be reached")
+
+    text = page(Away({}, {})).text
+    assert value(text, "store_up") == 0 and "agentformer_entries{" not in text
+    assert "cannot be reached" in caplog.text
+
+
+def test_every_name_in_the_dashboard_and_the_alerts_is_a_metric(tmp_path: Path) -> None:
+    app = create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing"))
+    client = app.test_client()
+    try:
+        client.get("/healthz")
+        text = client.get("/metrics").text + page(Memory({"llm openai:gpt": used(1, errors={"E": 1})}, ENTRIES)).text
+    finally:
+        close_app(app)
+    names = {re.sub(" .*", "", line).partition("{")[0] for line in text.splitlines() if line[:1] != "#"}
+    for file in ("alerts.yml", "dashboard.json"):
+        told = (DEPLOY / file).read_text()
+        assert {*re.findall(r"(?:agentformer|process)_[a-z_]+", told)} <= names, file
+    panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels) == 12
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not shutil.which("promtool"), reason="the package prometheus is not installed")
+def test_promtool_accepts_the_alerts_the_dashboard_and_the_metrics(tmp_path: Path) -> None:
+    def accepted(*command: str, text: str = "") -> None:
+        done = subprocess.run(["promtool", *command], input=text, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    accepted("check", "rules", str(DEPLOY / "alerts.yml"))
+    panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+    rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
+    (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))  # JSON is YAML
+    accepted("check", "rules", str(tmp_path / "panels.yml"))
+    accepted("check", "metrics", text=page(Memory({"llm openai:gpt": used(1)}, ENTRIES)).text)

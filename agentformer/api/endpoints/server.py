@@ -1,11 +1,11 @@
-"""Endpoints about the server: health, readiness, state, Prometheus metrics, checks of the stored data, and nodes."""
+"""Endpoints about the server: health, readiness, state, checks of the stored data, and nodes."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal
 
@@ -16,9 +16,8 @@ from agentformer.access.permissions import Grant
 from agentformer.api.models import ResponseModel, fields_of
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
-from agentformer.errors import EmbedderUnavailable, MissingExtra
+from agentformer.errors import EmbedderUnavailable
 from agentformer.factory import AgentFormer
-from agentformer.records.offers import status_of
 from agentformer.types import Check, Query, Scope
 
 log = logging.getLogger("agentformer")
@@ -31,9 +30,6 @@ _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a fail
 _UNREADABLE = "unreadable; see the log of the server"
 _UNAVAILABLE = "unavailable; memories are stored, and searches find them by their words"
 _NOT_LOADED = "not used yet; the embedder is loaded at its first use"
-_LABELS = ("role", "provider", "model")
-_PREFIX = "agentformer_provider"
-_ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
 
 router = Router("server")
 
@@ -160,30 +156,6 @@ def namespaces(service: Service, grant: Grant) -> Response:
     return reply({"namespaces": names, "rights": sorted(grant.rights)})
 
 
-@router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))
-def metrics(service: Service, grant: Grant) -> Response:
-    """Return metrics for Prometheus: the calls of each embedder and language model, and the number of entries in each
-    backend.
-
-    The metrics include all namespaces. Only the calls by the server process that answers the request are counted. A key
-    that is limited to namespaces is refused."""
-    grant.require_all_namespaces()
-    try:
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
-        from prometheus_client.registry import Collector
-    except ImportError as error:
-        raise MissingExtra("metrics", "GET /metrics", error) from None
-
-    class Current(Collector):
-        def collect(self) -> Iterator[Any]:
-            yield from _provider_metrics(_by_labels(service.af.usage()))
-            yield from _store_metrics(_stores(service.af))
-
-    registry = CollectorRegistry(auto_describe=False)  # a new registry, without the metrics of a host application
-    registry.register(Current())
-    return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
-
-
 @router.route("GET", "/api/checks", "checks", {200: Checked})
 def checks(service: Service, grant: Grant) -> Response:
     """Return the state of the last check of the stored data, and its results.
@@ -283,76 +255,3 @@ class _Check:
             future.set_result(_UNREADABLE)
         else:
             future.set_result(_OK)
-
-
-def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed calls.", labels=_LABELS)
-    errors = CounterMetricFamily(f"{_PREFIX}_errors", "Failed calls by kind of error.", labels=(*_LABELS, "kind"))
-    tokens = CounterMetricFamily(
-        f"{_PREFIX}_tokens", "Tokens that the models read (in) and wrote (out).", labels=(*_LABELS, "direction")
-    )
-    seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Duration of all calls, in seconds.", labels=_LABELS)
-    slowest = GaugeMetricFamily(
-        f"{_PREFIX}_slowest_seconds",
-        "Duration of the slowest call, in seconds.",
-        labels=_LABELS,
-    )
-    for labels, counts in providers.items():
-        calls.add_metric(labels, counts["calls"])
-        for kind, count in counts["errors"].items():
-            errors.add_metric((*labels, kind), count)
-        tokens.add_metric((*labels, "in"), counts["tokens_in"])
-        tokens.add_metric((*labels, "out"), counts["tokens_out"])
-        seconds.add_metric(labels, counts["seconds"])
-        slowest.add_metric(labels, counts["slowest_ms"] / 1000)
-    yield from (calls, errors, tokens, seconds, slowest)
-
-
-def _store_metrics(stores: Mapping[str, Mapping[str, Any]]) -> Iterator[Any]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    for name, text in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
-        gauge = GaugeMetricFamily(f"agentformer_{name}", text, labels=("backend",))
-        for backend, status in stores.items():
-            if name in status:
-                gauge.add_metric((backend,), status[name])
-        yield gauge
-
-
-def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend, by the name of the backend. If a backend has two names, only one is used."""
-    status = status_of(af.backend)
-    backends = status.get("backends")
-    if not backends:
-        return {af.settings.backend: status}
-    return {name: status for name, status in backends.items() if name != _ALIAS or len(backends) == 1}
-
-
-def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
-    """Return the counts of calls by their labels (role, provider, model). If one model is used at several addresses,
-    the counts of these addresses are added, because the address is not a label."""
-    totals: dict[tuple[str, ...], dict[str, Any]] = {}
-    for key, counts in usage.items():
-        total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})
-        for name in ("calls", "tokens_in", "tokens_out", "seconds"):
-            total[name] = total.get(name, 0) + counts.get(name, 0)
-        for kind, count in counts.get("errors", {}).items():
-            total["errors"][kind] = total["errors"].get(kind, 0) + count
-        total["slowest_ms"] = max(total["slowest_ms"], counts.get("slowest_ms", 0))
-    return totals
-
-
-def _labels(key: str) -> tuple[str, str, str]:
-    """Return the role, the provider and the model in a key of the mapping that counts the calls of models. The key has
-    the form `ROLE PROVIDER:MODEL ADDRESS`, and the address may be absent. If the model is a local folder, return the
-    name of the folder without its path."""
-    role, _, rest = key.partition(" ")
-    spec, _, last = rest.rpartition(" ")
-    if not last.startswith(("http://", "https://")):
-        spec = rest
-    provider, _, model = spec.partition(":")
-    if model.startswith(("/", "~", ".", "\\")) or "\\" in model:
-        model = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return role, provider, model

@@ -1,0 +1,192 @@
+"""The endpoint of metrics, in the format of Prometheus."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flask import Response
+
+from agentformer._version import __version__
+from agentformer.access.permissions import Grant
+from agentformer.api.operations import Router, Service
+from agentformer.api.requests_seen import BUCKETS, RequestsSeen
+from agentformer.errors import MissingExtra, StoreError
+from agentformer.factory import AgentFormer
+from agentformer.records.offers import status_of
+
+log = logging.getLogger("agentformer")
+
+_LABELS = ("role", "provider", "model")
+_PREFIX = "agentformer_provider"
+_ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
+
+# Beginnings of the names in the index folder.
+_KINDS = {"memory.sqlite3": "database", "memory-": "database", "words": "words", "rag_faiss": "vectors"}
+
+router = Router("server")
+
+
+@router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))
+def metrics(service: Service, grant: Grant) -> Response:
+    """Return metrics for Prometheus: requests and their durations by route, the calls of each embedder and language
+    model, the entries in each backend, the size of the files, and the process.
+
+    The metrics include all namespaces. Requests and calls are those of the server process that answers, which the label
+    `worker` names: with several processes, sum over it. While the store cannot be read, its gauges are missing. A key
+    that is limited to namespaces is refused."""
+    grant.require_all_namespaces()
+    try:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+        from prometheus_client.registry import Collector
+    except ImportError as error:
+        raise MissingExtra("metrics", "GET /metrics", error) from None
+
+    class Current(Collector):
+        def collect(self) -> Iterator[Any]:
+            yield from _server_metrics(service)
+            yield from _provider_metrics(_by_labels(service.af.usage()))
+            yield from _store_metrics(service.af)
+
+    registry = CollectorRegistry(auto_describe=False)  # a new registry, without the metrics of a host application
+    registry.register(Current())
+    ProcessCollector(registry=registry)
+    return Response(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+def _server_metrics(service: Service) -> Iterator[Any]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    build = GaugeMetricFamily(
+        "agentformer_build_info", "The version that answers. The value is 1.", labels=("version",)
+    )
+    build.add_metric((__version__,), 1)
+    threads = GaugeMetricFamily("agentformer_threads", "Slow requests: running or waiting.", labels=("worker", "state"))
+    for state, count in zip(("busy", "waiting"), service.threads.load, strict=True):
+        threads.add_metric((str(os.getpid()), state), count)
+    yield from (build, threads, *_request_metrics(service.requests))
+
+
+def _request_metrics(requests: RequestsSeen) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+
+    worker = str(os.getpid())
+    answered, durations = requests.snapshot()
+    counter = CounterMetricFamily(
+        "agentformer_http_requests",
+        "Requests that were answered. A refused request has the status 429.",
+        labels=("worker", "method", "route", "status"),
+    )
+    for (method, route, status), count in sorted(answered.items()):
+        counter.add_metric((worker, method, route, str(status)), count)
+    histogram = HistogramMetricFamily(
+        "agentformer_http_request_duration_seconds",
+        "Seconds from the headers of a request to the end of its response.",
+        labels=("worker", "route"),
+    )
+    for route, seen in sorted(durations.items()):
+        buckets = [*zip(map(str, BUCKETS), seen.within, strict=True), ("+Inf", seen.requests)]
+        histogram.add_metric((worker, route), buckets, seen.seconds)
+    yield from (counter, histogram)
+
+
+def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed calls.", labels=_LABELS)
+    errors = CounterMetricFamily(f"{_PREFIX}_errors", "Failed calls by kind of error.", labels=(*_LABELS, "kind"))
+    tokens = CounterMetricFamily(
+        f"{_PREFIX}_tokens", "Tokens that the models read (in) and wrote (out).", labels=(*_LABELS, "direction")
+    )
+    seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Duration of all calls, in seconds.", labels=_LABELS)
+    slowest = GaugeMetricFamily(
+        f"{_PREFIX}_slowest_seconds",
+        "Duration of the slowest call, in seconds.",
+        labels=_LABELS,
+    )
+    for labels, counts in providers.items():
+        calls.add_metric(labels, counts["calls"])
+        for kind, count in counts["errors"].items():
+            errors.add_metric((*labels, kind), count)
+        tokens.add_metric((*labels, "in"), counts["tokens_in"])
+        tokens.add_metric((*labels, "out"), counts["tokens_out"])
+        seconds.add_metric(labels, counts["seconds"])
+        slowest.add_metric(labels, counts["slowest_ms"] / 1000)
+    yield from (calls, errors, tokens, seconds, slowest)
+
+
+def _store_metrics(af: AgentFormer) -> Iterator[Any]:
+    """Yield the gauges of the store. The state of the store is one of them, so that its failure is seen, too."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    try:
+        stores = _stores(af)
+    except StoreError as error:
+        log.warning("the store cannot be read for its metrics: %s", error)
+        stores = {}
+    yield GaugeMetricFamily("agentformer_store_up", "1 if the store can be read, else 0.", value=bool(stores))
+    disk = GaugeMetricFamily("agentformer_disk_bytes", "Size of the files in the index folder.", labels=("kind",))
+    for kind, size in _disk(af.settings.index_dir).items():
+        disk.add_metric((kind,), size)
+    yield disk
+    for name, text in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
+        gauge = GaugeMetricFamily(f"agentformer_{name}", text, labels=("backend",))
+        for backend, status in stores.items():
+            if name in status:
+                gauge.add_metric((backend,), status[name])
+        yield gauge
+
+
+def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
+    """Return the status of each backend, by the name of the backend. If a backend has two names, only one is used."""
+    status = status_of(af.backend)
+    backends = status.get("backends")
+    if not backends:
+        return {af.settings.backend: status}
+    return {name: status for name, status in backends.items() if name != _ALIAS or len(backends) == 1}
+
+
+def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:
+    """Return the counts of calls by their labels (role, provider, model). If one model is used at several addresses,
+    the counts of these addresses are added, because the address is not a label."""
+    totals: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, counts in usage.items():
+        total = totals.setdefault(_labels(key), {"errors": {}, "slowest_ms": 0})
+        for name in ("calls", "tokens_in", "tokens_out", "seconds"):
+            total[name] = total.get(name, 0) + counts.get(name, 0)
+        for kind, count in counts.get("errors", {}).items():
+            total["errors"][kind] = total["errors"].get(kind, 0) + count
+        total["slowest_ms"] = max(total["slowest_ms"], counts.get("slowest_ms", 0))
+    return totals
+
+
+def _labels(key: str) -> tuple[str, str, str]:
+    """Return the role, the provider and the model in a key of the mapping that counts the calls of models. The key has
+    the form `ROLE PROVIDER:MODEL ADDRESS`, and the address may be absent. If the model is a local folder, return the
+    name of the folder without its path."""
+    role, _, rest = key.partition(" ")
+    spec, _, last = rest.rpartition(" ")
+    if not last.startswith(("http://", "https://")):
+        spec = rest
+    provider, _, model = spec.partition(":")
+    if model.startswith(("/", "~", ".", "\\")) or "\\" in model:
+        model = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return role, provider, model
+
+
+def _disk(folder: Path) -> dict[str, int]:
+    """Return the bytes of the files in the index folder by kind: the database, its write-ahead log, the indexes of
+    words and vectors, and others, such as keys."""
+    sizes = dict.fromkeys(("database", "log", "words", "vectors", "other"), 0)
+    for path in folder.rglob("*"):
+        try:
+            size = path.stat().st_size if path.is_file() else 0
+        except OSError:  # deleted meanwhile
+            continue
+        name = path.relative_to(folder).parts[0]
+        kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), "other")
+        sizes["log" if name.endswith("-wal") else kind] += size
+    return sizes
