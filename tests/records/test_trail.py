@@ -19,7 +19,7 @@ from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api import create_app
 from agentformer.api.app import close_app
 from agentformer.cli import main
-from agentformer.errors import InvalidInput
+from agentformer.errors import NotOffered  # noqa: E402
 from agentformer.factory import AgentFormer
 from agentformer.records.trail import Act, Wanted
 from agentformer.settings import Settings
@@ -148,5 +148,5 @@ def test_a_backend_without_a_feed_says_so(tmp_path: Path) -> None:
     with AgentFormer(settings(tmp_path, backend="local_json")) as af:
         af.memory.store(SECRET)
         af.note("backup")
-        with pytest.raises(InvalidInput, match="local_json"):
+        with pytest.raises(NotOffered, match="local_json"):
             _ = af.trail

@@ -49,7 +49,7 @@ class TrailPage(ResponseModel):
     acts: list[ActShown]
 
 
-@router.route("GET", "/api/trail", "trail", {200: TrailPage})
+@router.route("GET", "/api/trail", "trail", {200: TrailPage}, errors=(501,))
 def read_trail(service: Service, grant: Grant, query: TrailQuery) -> Response:
     """Show who changed what, when, and from where, oldest first.
 
