@@ -14,7 +14,7 @@ from filelock import Timeout
 
 from agentformer.errors import StoreBusy, StoreError, is_passing, store_failure
 from agentformer.records.codec import now
-from agentformer.records.integrity.files import read_file, write_atomically
+from agentformer.records.integrity.files import identity_of, read_file, write_atomically
 from agentformer.records.meta import absent
 from agentformer.records.offers import offered
 from agentformer.search.reading import all_entries
@@ -139,6 +139,7 @@ class _JsonFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._folder = identity_of(path.parent)
         self._lock = file_lock(f"{path}.lock")
 
     def read(self) -> dict[str, Any]:
@@ -161,7 +162,14 @@ class _JsonFile:
     def changing(self) -> Iterator[dict[str, Any]]:
         """Yield the object, and write it at the end of the `with` block if it has changed."""
         try:
-            make_folder(self._path.parent)
+            if self._folder is None:
+                make_folder(self._path.parent)
+                self._folder = identity_of(self._path.parent)
+            if identity_of(self._path.parent) != self._folder:  # not written into a new folder
+                raise StoreError(
+                    f"{self._path.parent} was removed, replaced or moved while it was open; move it back, or open the "
+                    "memory again"
+                )
             with self._lock.acquire(timeout=_LOCK_SECONDS, poll_interval=_POLL_SECONDS):
                 values = self.read()
                 before = dict(values)

@@ -168,6 +168,14 @@ def _runs_on_windows(process: int) -> bool:
         system.CloseHandle(handle)
 
 
+def identity_of(folder: Path) -> tuple[int, int] | None:
+    """Return a value that differs for another folder at the same path, or None if there is no folder."""
+    with contextlib.suppress(OSError):
+        status = folder.stat()
+        return status.st_dev, status.st_ino
+    return None
+
+
 def sync_folder(folder: Path) -> None:
     """Sync a folder to the disk. Files that were renamed or deleted in the folder then stay renamed or deleted after a
     crash. Does nothing on a system that cannot sync folders."""

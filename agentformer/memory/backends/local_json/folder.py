@@ -19,7 +19,7 @@ from pathlib import Path
 from filelock import Timeout
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError, is_passing, store_failure
-from agentformer.records.integrity.files import open_regular_file, read_file, sync_folder, write_atomically
+from agentformer.records.integrity.files import identity_of, open_regular_file, read_file, sync_folder, write_atomically
 from agentformer.settings.access import file_lock, make_folder, replace_file
 
 LOCK_FILE = "memory.lock"
@@ -41,7 +41,7 @@ class Folder:
             make_folder(path)
         except OSError as error:
             raise store_failure(f"the folder {path} cannot be created", error, "choose another folder") from error
-        self._identity = _identity(path)
+        self._identity = identity_of(path)
         self._lock = file_lock(path / LOCK_FILE)
 
     @property
@@ -88,7 +88,7 @@ class Folder:
 
     def check_place(self) -> None:
         """Raise `StoreError` if the folder was removed or replaced while it was open."""
-        if _identity(self.path) != self._identity:
+        if identity_of(self.path) != self._identity:
             raise StoreError(
                 f"{self.path} was removed, replaced or moved while it was open; move it back, or open the memory again"
             )
@@ -213,13 +213,6 @@ def _version(entry: os.DirEntry[str]) -> Version:
         return _version_of(entry.stat())
     except OSError:  # the entry is a broken or circular link
         return UNREADABLE
-
-
-def _identity(folder: Path) -> tuple[int, int] | None:
-    with contextlib.suppress(OSError):
-        status = folder.stat()
-        return status.st_dev, status.st_ino
-    return None
 
 
 def _set_unique_time(path: Path) -> None:
