@@ -48,7 +48,8 @@ def operations(host: Mounted) -> list[Described]:
     protocol of OpenAI have errors of another form; see `test_openai_attacks.py`."""
     (entry,) = host.af.memory.list(kinds=("fact",))
     (document,) = host.af.rag.documents()
-    ids = {"entry_id": entry.id, "document_id": document.id, "name": "persona", "job_id": "x", "key_id": "x"}
+    ids = {"entry_id": entry.id, "document_id": document.id, "name": "persona"}
+    ids |= dict.fromkeys(("job_id", "key_id", "webhook_id"), "x")
     paths = host.client.get("/m/openapi.json").json["paths"]
     found = [
         (method, path.replace("tools/{name}", "tools/memory_search").format(**ids), operation)
