@@ -19,7 +19,7 @@ from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api import create_app
 from agentformer.api.app import close_app
 from agentformer.cli import main
-from agentformer.errors import NotOffered  # noqa: E402
+from agentformer.errors import NotOffered
 from agentformer.factory import AgentFormer
 from agentformer.records.trail import Act, Wanted
 from agentformer.settings import Settings
