@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,6 +124,21 @@ def test_a_part_that_is_busy_is_ready_and_does_not_hold_up_the_answer(
                 assert ready(host)["index"] == "busy"
         assert threading.active_count() <= before + 2  # the check that waits, and the thread that updates the index
     assert ready(host)["index"] == "ok"
+
+
+def test_a_store_that_hangs_is_503_until_it_answers(host: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers, get = threading.Event(), host.af.backend.get
+    monkeypatch.setattr(models, "_CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(host.af.backend, "get", lambda ids: (answers.wait(60), get(ids))[1])
+    assert ready(host)["store"] == "busy"
+    monkeypatch.setattr(models, "time", SimpleNamespace(monotonic=lambda: 1e12))  # much later
+    assert ready(host, 503)["store"] == "does not answer"
+    monkeypatch.undo()
+    answers.set()
+    deadline = time.monotonic() + 60
+    while host.ask("GET", "/readyz").status_code != 200 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ready(host)["store"] == "ok"
 
 
 @pytest.mark.process

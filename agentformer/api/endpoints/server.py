@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, Literal
@@ -25,9 +27,11 @@ log = logging.getLogger("agentformer")
 _OK = "ok"
 _BUSY = "busy"  # for example, while an index is updated after an upload; requests wait and are answered
 _CHECK_SECONDS = 0.4  # for one part; the check of two parts must take less than a second, after which monitors give up
+_HANG_SECONDS = 3.0  # after this time without an answer, the store is not busy, but cannot be used
 _NO_ENTRY = "-"  # an id that no entry has
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
 _UNREADABLE = "unreadable; see the log of the server"
+_HANGS = "does not answer"
 _UNAVAILABLE = "unavailable; memories are stored, and searches find them by their words"
 _NOT_LOADED = "not used yet; the embedder is loaded at its first use"
 
@@ -131,8 +135,9 @@ def healthz(service: Service) -> Response:
 def readyz(service: Service) -> Response:
     """Check that the server can use the store and the index.
 
-    The response is 503 while the store or the index cannot be read. If the store or the index is only busy, or if the
-    embedder is unavailable, the response is 200, because the server can still answer requests.
+    The response is 503 while the store or the index cannot be read, or if the store has not answered for 3 seconds, as
+    when its database hangs. If the store or the index is only busy, or if the embedder is unavailable, the response is
+    200, because the server can still answer requests.
     """
     parts = service.readiness()
     ready = all(parts[name] in (_OK, _BUSY) for name in ("store", "index"))
@@ -195,8 +200,8 @@ class ReadinessChecks:
 
     def __init__(self, af: AgentFormer) -> None:
         self._af = af
-        self._store = _Check("store", lambda: af.backend.get([_NO_ENTRY]))
-        self._index = _Check("index", self._search)
+        self._store = _Check("store", lambda: af.backend.get([_NO_ENTRY]), hangs_after=_HANG_SECONDS)
+        self._index = _Check("index", self._search, hangs_after=math.inf)  # an update after an upload takes long
         self._lock = threading.Lock()
         self._counts = (0, 0)  # calls and errors of the embedder at the last check
         self._embedder = _NOT_LOADED
@@ -229,23 +234,26 @@ class ReadinessChecks:
 class _Check:
     """A check of one part in its own thread. At most one run of the check is active at a time."""
 
-    def __init__(self, name: str, check: Callable[[], object]) -> None:
+    def __init__(self, name: str, check: Callable[[], object], *, hangs_after: float) -> None:
         self._name = name
         self._check = check
+        self._hangs_after = hangs_after
         self._lock = threading.Lock()
         self._last: Future[str] | None = None
+        self._started = 0.0  # monotonic clock
 
     def state(self) -> str:
-        """Start the check unless it is running, and return its result. Return `busy` if the check takes too long."""
+        """Start the check unless it is running, and return its result. Return `busy` if the check takes too long, and
+        `does not answer` if it has been running for `hangs_after` seconds."""
         with self._lock:
             if self._last is None or self._last.done():
-                self._last = Future()
+                self._last, self._started = Future(), time.monotonic()
                 threading.Thread(target=self._run, args=(self._last,), daemon=True).start()
-            future = self._last
+            future, started = self._last, self._started
         try:
             return future.result(_CHECK_SECONDS)
         except TimeoutError:
-            return _BUSY
+            return _HANGS if time.monotonic() - started > self._hangs_after else _BUSY
 
     def _run(self, future: Future[str]) -> None:
         try:
