@@ -376,10 +376,16 @@ class AgentFormer:
 
     def status(self) -> dict[str, Any]:
         """Return entry counts, embedding spaces, the usage of models and the state of parts, as JSON values."""
+        from agentformer.records.integrity.disk import sizes
         from agentformer.tools.result_json import space_json
 
         spaces = [*map(space_json, vectors_of(self.backend).spaces())]
-        return {**self.memory.status(), "spaces": spaces, "providers": self.usage()}
+        return {
+            **self.memory.status(),
+            "spaces": spaces,
+            "providers": self.usage(),
+            "disk": sizes(self.settings.index_dir),
+        }
 
     def close(self) -> None:
         """Wait for the end of a running cleaning (the replacement of messages by summaries), write usage counts and

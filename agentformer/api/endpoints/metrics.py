@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from flask import Response
@@ -16,6 +15,7 @@ from agentformer.api.operations import Router, Service
 from agentformer.api.requests_seen import BUCKETS, RequestsSeen
 from agentformer.errors import MissingExtra, StoreError
 from agentformer.factory import AgentFormer
+from agentformer.records.integrity.disk import sizes
 from agentformer.records.offers import status_of
 
 log = logging.getLogger("agentformer")
@@ -23,9 +23,6 @@ log = logging.getLogger("agentformer")
 _LABELS = ("role", "provider", "model")
 _PREFIX = "agentformer_provider"
 _ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
-
-# Beginnings of the names in the index folder.
-_KINDS = {"memory.sqlite3": "database", "memory-": "database", "words": "words", "rag_faiss": "vectors"}
 
 router = Router("server")
 
@@ -129,7 +126,7 @@ def _store_metrics(af: AgentFormer) -> Iterator[Any]:
         stores = {}
     yield GaugeMetricFamily("agentformer_store_up", "1 if the store can be read, else 0.", value=bool(stores))
     disk = GaugeMetricFamily("agentformer_disk_bytes", "Size of the files in the index folder.", labels=("kind",))
-    for kind, size in _disk(af.settings.index_dir).items():
+    for kind, size in sizes(af.settings.index_dir).items():
         disk.add_metric((kind,), size)
     yield disk
     for name, text in (("entries", "Entries in the store."), ("pending", "Entries that have no vectors yet.")):
@@ -175,18 +172,3 @@ def _labels(key: str) -> tuple[str, str, str]:
     if model.startswith(("/", "~", ".", "\\")) or "\\" in model:
         model = model.replace("\\", "/").rstrip("/").rpartition("/")[2]
     return role, provider, model
-
-
-def _disk(folder: Path) -> dict[str, int]:
-    """Return the bytes of the files in the index folder by kind: the database, its write-ahead log, the indexes of
-    words and vectors, and others, such as keys."""
-    sizes = dict.fromkeys(("database", "log", "words", "vectors", "other"), 0)
-    for path in folder.rglob("*"):
-        try:
-            size = path.stat().st_size if path.is_file() else 0
-        except OSError:  # deleted meanwhile
-            continue
-        name = path.relative_to(folder).parts[0]
-        kind = next((kind for start, kind in _KINDS.items() if name.startswith(start)), "other")
-        sizes["log" if name.endswith("-wal") else kind] += size
-    return sizes

@@ -12,13 +12,15 @@ import click
 
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import kinds_of, open_existing, require_memory
-from agentformer.cli.output import plural, print_json, print_warnings, say, watching
-from agentformer.errors import AgentFormerError, StoreDamaged, StoreError
+from agentformer.cli.output import plural, print_json, print_result, print_warnings, say, watching
+from agentformer.errors import AgentFormerError, InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
 from agentformer.records.integrity import Findings
+from agentformer.records.integrity.disk import holders
 from agentformer.records.offers import vectors_of
-from agentformer.settings import load_settings, unused_values
+from agentformer.registry import SERVERS
+from agentformer.settings import Settings, load_settings, unused_values
 from agentformer.tools.result_json import report_json
 from agentformer.types import Check, Scope
 
@@ -29,6 +31,11 @@ _NAMED = 10  # at most this many namespaces are named
 _BY_A_MODEL = ("model", "model_retried")
 _OPENED = "the memory opens"
 _FOUND, _UNUSABLE = 1, 3  # exit codes
+_BACKUPS = "backups, exports, and copies of the disk, such as snapshots"
+_SERVER = (
+    "the files of the PostgreSQL server: after `agentformer vacuum` and a checkpoint, the tables hold nothing deleted; "
+    "its write-ahead log, archived log, standbys and dumps may"
+)
 _TRY = "`agentformer doctor --repair` recovers the readable records"
 
 
@@ -68,6 +75,7 @@ def _status_lines(
         ("entries", f"{sum(counts.values())}{_listed(kinds_of(state))}"),
         ("namespaces", f"{names}{more}" if counts else "none"),
         ("documents", f"{len(documents)} in {namespace}{_listed(states)}"),
+        ("disk", ", ".join(f"{kind} {size / 1e6:.1f} MB" for kind, size in state["disk"].items() if size) or "nothing"),
         *_embedding(af, state, sum(vectors_of(af.backend).pending(Scope(name)) for name in counts)),
         ("language model", af.settings.llm_model or "none (answers quote the documents)"),
         *_cleaner(state["cleaner"]),
@@ -116,8 +124,13 @@ def _labelled(label: str, values: Sequence[str]) -> list[tuple[str, str]]:
 
 @main.command(epilog=examples("agentformer doctor", "agentformer doctor --repair", "agentformer doctor --json"))
 @click.option("--repair", is_flag=True, help="Repair the data if possible, and move unreadable records into a file.")
+@click.option(
+    "--erased",
+    is_flag=True,
+    help="Read texts from standard input, one in a line, and show which files of the memory still contain one.",
+)
 @common
-def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
+def doctor(namespace: str, as_json: bool, repair: bool, erased: bool, **options: Any) -> None:
     """Verify the stored data of every namespace.
 
     The command checks the database file, the checksum of every entry and vector, the links between entries, the
@@ -130,10 +143,19 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
     readable, a new file with the readable records replaces the database file, and the damaged file is kept as
     `memory.sqlite3.damaged-DATE`. Before the database file is replaced, all other processes must close the memory.
 
-    The exit code is 0 if no problem is left. It is 1 if problems are left, or if the repair lost data. It is 2 if there
-    is no memory, and 3 if the memory cannot be opened.
+    --erased is for proof after `forget` or `remove`: it reads all files of the index folder and the upload folder. It
+    cannot read backups, copies of the disk, or the files of a database server.
+
+    The exit code is 0 if no problem is left. It is 1 if problems are left, if the repair lost data, or if a file still
+    contains a text. It is 2 if there is no memory, and 3 if the memory cannot be opened.
     """
-    require_memory(load_settings(options))
+    settings = load_settings(options)
+    require_memory(settings)
+    if erased:
+        if repair:
+            raise InvalidInput("--erased", "cannot be used together with --repair")
+        _report_holders(settings, as_json=as_json)
+        return
     checks, nodes, code = _run_checks(options, repair=repair)
     left = sum(check.found - check.mended for check in checks)
     lost = sum(check.lost for check in checks)
@@ -148,6 +170,22 @@ def doctor(namespace: str, as_json: bool, repair: bool, **options: Any) -> None:
         say(_summary(checks, left, lost))
     if code or left or lost:
         sys.exit(code or _FOUND)
+
+
+def _report_holders(settings: Settings, *, as_json: bool) -> None:
+    """Print the files that contain one of the texts on standard input, without the texts. Exit with code 1 if there is
+    such a file."""
+    texts = [line.strip() for line in sys.stdin if line.strip()] if sys.stdin else []
+    if not texts:
+        raise InvalidInput("--erased", "needs texts on standard input, one in a line")
+    folders = (settings.index_dir, settings.upload_dir)
+    found = sorted({str(path) for text in texts for path in holders(folders, text)})
+    elsewhere = [_BACKUPS, *([_SERVER] if settings.backend in SERVERS else [])]
+    lines = [*(f"still in {path}" for path in found), *([] if found else ["no file of this memory contains a text"])]
+    lines += [f"not read: {place}" for place in elsewhere]
+    print_result({"files": found, "not_read": elsewhere}, "\n".join(lines), as_json=as_json)
+    if found:
+        sys.exit(_FOUND)
 
 
 def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], Sequence[NodeState] | None, int]:
