@@ -221,4 +221,5 @@ def test_serve_answers_and_ends_cleanly_at_sigterm(tmp_path: Path) -> None:
         server.kill()
         server.wait()
     assert server.returncode == 0
-    assert [line.split()[1:4] for line in errors.splitlines()] == [["GET", "/healthz", "200"]]
+    told = [" ".join(line.split()[1:5]) for line in errors.splitlines()]
+    assert told[1:] == ["INFO GET /healthz 200", "INFO stopped"] and told[0].startswith("INFO serving on"), told
