@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -194,12 +195,14 @@ def test_what_is_captured_can_be_listed_switched_off_and_forgotten(tmp_path: Pat
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         af.memory.add_message("s1", "user", "Tea is at five.", source_type="hook", source_id="1")
         af.memory.store("The kettle is red.")
+    environ = dict(os.environ)
     listed = CliRunner().invoke(main, ["hooks", "list", *place])
     assert "user: Tea is at five." in listed.output
     assert "kettle" not in listed.output
     assert "off" in CliRunner().invoke(main, ["hooks", "off", *place]).output
     assert json.loads(CliRunner().invoke(main, ["hooks", "--json", *place]).output)["capturing"] is False
     assert "forgot 1 entry" in CliRunner().invoke(main, ["hooks", "forget", "--yes", *place]).output
+    assert dict(os.environ) == environ, "a command leaves the process as it was"
     with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
         assert [entry.content for entry in af.memory.list()] == ["The kettle is red."]
 

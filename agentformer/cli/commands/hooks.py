@@ -7,6 +7,8 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +91,7 @@ def hooks(action: str, as_json: bool, yes: bool, index_dir: Path, upload_dir: Pa
         if aside:
             say(f"{plural(aside, 'event')} could not be stored; see the files *.bad in {spool.folder}")
         return
-    os.environ["AGENTFORMER_ENV_FILE"] = "none"
-    with opened(index_dir.expanduser(), upload_dir.expanduser()) as af:
+    with _isolated(), opened(index_dir.expanduser(), upload_dir.expanduser()) as af:
         scope: dict[str, Any] = {"source_type": SOURCE}
         count = af.memory.count(**scope)
         if action == "forget":
@@ -125,6 +126,21 @@ def hook(event: str, options: tuple[str, ...]) -> None:
     from agentformer.cli.hook import main as answer  # usually called by `cli.start`, without the other commands
 
     answer([event, *options])
+
+
+@contextmanager
+def _isolated() -> Iterator[None]:
+    """Read no file `.env` while the memory is opened: it belongs to the repository in which the agent works."""
+    name, _, value = _ISOLATED.partition("=")
+    former = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if former is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = former
 
 
 def _home(project: bool) -> Path:
