@@ -162,7 +162,8 @@ def best_originals(originals: Sequence[MemoryEntry], query: QueryTerms) -> list[
     stems = [_shared_stems(entry, text, query) for entry, text in zip(originals, texts, strict=True)]
     frequency = Counter(term for terms in stems for term in terms)
     rarity = {term: math.log(1 + len(texts) / count) for term, count in frequency.items()}
-    shared = [sum(rarity[term] for term in terms) / (sum(rarity.values()) or 1.0) for terms in stems]
+    whole = math.fsum(rarity.values()) or 1.0  # `fsum` gives one sum in any order of a set
+    shared = [math.fsum(rarity[term] for term in terms) / whole for terms in stems]
     scores = []
     for place, text in enumerate(texts):
         score = shared[place] * (1 - _ORIGINAL_QUESTION_LOSS * ends_with_question(text)) + _LENGTH_GAIN * stated(text)
