@@ -139,9 +139,9 @@ def origin_host(origin: str) -> str:
 
 def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Return the IP address that a text is, or None. An IPv4 address that is written as an IPv6 address is an IPv4
-    address."""
+    address. An address with a zone, which may be any text, is none."""
     try:
-        address = ipaddress.ip_address(text)
+        address = ipaddress.ip_address(text if "%" not in text else "")
     except ValueError:
         return None
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None

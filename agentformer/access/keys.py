@@ -47,6 +47,7 @@ WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refu
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
 _SUM = "checksum"  # a field of each record; a file of a former version has none
+KEY = re.compile(r"af_([0-9a-f]{8})_[0-9a-f]{8,}")  # a key in a text
 _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _MAX_QUOTED = 200  # characters of a damaged file

@@ -17,7 +17,7 @@ from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
-from agentformer.access.keys import KeyStore
+from agentformer.access.keys import KEY, KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.access.rates import Quota
 from agentformer.actor import ACTOR, Actor
@@ -103,7 +103,8 @@ class Guard:
 
     def _before(self) -> Response | None:
         request_id = request.headers.get("X-Request-ID", "")
-        _request_info(request_id if _REQUEST_ID.fullmatch(request_id) else "")
+        valid = _REQUEST_ID.fullmatch(request_id) and not KEY.search(request_id)
+        _request_info(request_id if valid else "")
         max_bytes = self._settings.max_file_bytes + FORM_BYTES if _is_upload() else JSON_BYTES
         request.environ["wsgi.input"] = BoundedBody(request.environ["wsgi.input"], max_bytes, request.content_length)
         request.max_content_length = max_bytes if request.content_length is not None else max_bytes + 1
@@ -199,7 +200,8 @@ def _request_info(request_id: str = "") -> _RequestInfo:
 def _record(response: Response, requests: RequestsSeen) -> None:
     """Count the current request, and write a line about it to the log. For a streamed response, do so at the end of the
     stream."""
-    info, path = _request_info(), quote(request.path, safe="/:@!$&'()*+,;=~", errors="replace")
+    shown = KEY.sub(r"af_\1_...", request.path)  # a key in place of an id
+    info, path = _request_info(), quote(shown, safe="/:@!$&'()*+,;=~", errors="replace")
     route = request.url_rule.rule if request.url_rule else ""
     line = {
         "method": quote(request.method, safe="")[:20],

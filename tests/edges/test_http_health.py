@@ -126,13 +126,17 @@ def test_a_part_that_is_busy_is_ready_and_does_not_hold_up_the_answer(
     assert ready(host)["index"] == "ok"
 
 
-def test_a_store_that_hangs_is_503_until_it_answers(host: Mounted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_hangs_is_503_until_it_answers(
+    host: Mounted, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     answers, get = threading.Event(), host.af.backend.get
     monkeypatch.setattr(models, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(host.af.backend, "get", lambda ids: (answers.wait(60), get(ids))[1])
     assert ready(host)["store"] == "busy"
     monkeypatch.setattr(models, "time", SimpleNamespace(monotonic=lambda: 1e12))  # much later
-    assert ready(host, 503)["store"] == "does not answer"
+    for _ in range(2):
+        assert ready(host, 503)["store"] == "does not answer"
+    assert caplog.text.count("the store has not answered for more than 3 seconds") == 1
     monkeypatch.undo()
     answers.set()
     deadline = time.monotonic() + 60

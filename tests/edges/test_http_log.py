@@ -140,6 +140,14 @@ def test_a_server_writes_one_stream_of_json(tmp_path: Path) -> None:
     assert "canary" not in running.told()
 
 
+def test_a_key_in_place_of_an_id_is_not_logged(client: Any, tmp_path: Path, logged: pytest.LogCaptureFixture) -> None:
+    key, secret = KeyStore(tmp_path / "i").make("office")
+    response = client.get(f"/api/memory/{secret}", headers={"X-Request-ID": secret})
+    (line,) = lines_of(logged)
+    assert f"/api/memory/af_{key.id}_... " in line and secret not in logged.text
+    assert secret not in response.headers["X-Request-ID"]
+
+
 def test_a_path_cannot_forge_a_line(client: Any, logged: pytest.LogCaptureFixture) -> None:
     client.get("/a%0A2026-01-01T00:00:00+00:00%20GET%20/forged%1b[31m%7F%C2%85")
     (line,) = lines_of(logged)

@@ -75,7 +75,8 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def value(text: str, name: str, **labels: str) -> float:
-    return samples(text)[f"agentformer_{name}", frozenset(labels.items())]
+    worker = {"worker": str(os.getpid())} if name.startswith("provider_") else {}
+    return samples(text)[f"agentformer_{name}", frozenset({**labels, **worker}.items())]
 
 
 ENTRIES = {"entries": 7, "pending": 2, "windows": 9}

@@ -63,6 +63,11 @@ def test_new_settings_take_over_without_a_refused_request(serve: Serve, tmp_path
     wait_until(lambda: "new workers take over" in running.told())
     wait_until(lambda: not set(former) & set(running.workers()))
     assert running.post("/api/rag/query", question=question)[0] == 200
+    for setting in ("TRUSTED_PROXIES=nonsense", "ALLOWED_HOSTS=a/b", "CORS_ORIGINS=x"):
+        file.write_text(f"AGENTFORMER_{setting}\n")
+        running.process.send_signal(signal.SIGHUP)
+        name = setting.partition("=")[0].lower()
+        wait_until(lambda name=name: f"the settings are not read again: {name}" in running.told())  # type: ignore[misc]
     file.write_text("AGENTFORMER_MAX_QUESTION_CHARS=none\n")
     running.process.send_signal(signal.SIGHUP)
     wait_until(lambda: "the settings are not read again: max_question_chars" in running.told())

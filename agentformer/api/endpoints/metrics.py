@@ -20,7 +20,7 @@ from agentformer.records.offers import status_of
 
 log = logging.getLogger("agentformer")
 
-_LABELS = ("role", "provider", "model")
+_LABELS = ("worker", "role", "provider", "model")
 _PREFIX = "agentformer_provider"
 _ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
 
@@ -104,7 +104,8 @@ def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) ->
         "Duration of the slowest call, in seconds.",
         labels=_LABELS,
     )
-    for labels, counts in providers.items():
+    for names, counts in providers.items():
+        labels = (str(os.getpid()), *names)
         calls.add_metric(labels, counts["calls"])
         for kind, count in counts["errors"].items():
             errors.add_metric((*labels, kind), count)

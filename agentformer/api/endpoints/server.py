@@ -241,6 +241,7 @@ class _Check:
         self._lock = threading.Lock()
         self._last: Future[str] | None = None
         self._started = 0.0  # monotonic clock
+        self._told: Future[str] | None = None  # the check that was logged because it hangs
 
     def state(self) -> str:
         """Start the check unless it is running, and return its result. Return `busy` if the check takes too long, and
@@ -253,7 +254,12 @@ class _Check:
         try:
             return future.result(_CHECK_SECONDS)
         except TimeoutError:
-            return _HANGS if time.monotonic() - started > self._hangs_after else _BUSY
+            if time.monotonic() - started <= self._hangs_after:
+                return _BUSY
+            if self._told is not future:
+                self._told = future
+                log.warning("the %s has not answered for more than %g seconds", self._name, self._hangs_after)
+            return _HANGS
 
     def _run(self, future: Future[str]) -> None:
         try:

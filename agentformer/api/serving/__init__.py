@@ -71,12 +71,17 @@ class AcceptPause:
         time.sleep(_PAUSE_SECONDS)
 
 
-def open_listener(settings: Settings) -> socket.socket:
-    """Return a socket that listens at the address in the settings, or the socket that systemd has passed on. Raises
-    `InvalidInput` if the address cannot be used, or if the settings contain invalid hosts, origins or proxies."""
+def check_names(settings: Settings) -> None:
+    """Raise `InvalidInput` if the settings contain invalid hosts, origins or proxies."""
     hosts_in(settings.allowed_hosts)
     origins_in(settings.cors_origins)
     networks_in(settings.trusted_proxies)
+
+
+def open_listener(settings: Settings) -> socket.socket:
+    """Return a socket that listens at the address in the settings, or the socket that systemd has passed on. Raises
+    `InvalidInput` if the address cannot be used, or if the settings contain invalid hosts, origins or proxies."""
+    check_names(settings)
     passed, files = (os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS"))
     with open_keys(settings) as keys:
         if passed == str(os.getpid()) and files == "1":

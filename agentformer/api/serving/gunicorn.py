@@ -45,7 +45,7 @@ from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.limits import ConnectionCounts, server_threads
 from agentformer.api.response import problem
-from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
+from agentformer.api.serving import FINISH_SECONDS, AcceptPause, check_names, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
 from agentformer.servers.logs import log_to
@@ -234,6 +234,7 @@ class _Arbiter(Arbiter):  # type: ignore[misc]
             return
         try:
             settings = application.reread()
+            check_names(settings)
         except AgentFormerError as error:
             log.error("the settings are not read again: %s", error)
             return
