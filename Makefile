@@ -150,6 +150,8 @@ faults: setup  ## run the long form of the fault tests: an hour or more
 	FAULTS_SECONDS=300 $(FAULTS) tests/faults/test_many_processes.py
 	FAULTS_LONG=1 $(PYTEST) -q -n 2 --dist loadfile -m "unit or slow"
 	FAULTS_OPERATIONS=20000 $(FAULTS) tests/memory/test_differential.py
+	FAULTS_LONG=1 $(FAULTS) tests/edges/test_events.py tests/backends/test_postgres_pooler.py
+	FAULTS_EXAMPLES=30 $(FAULTS) tests/edges/test_openapi.py
 	FAULTS_KILLS=50 FAULTS_SECONDS=60 FAULTS_CLIENTS=16 FAULTS_MUTANTS=2000 FAULTS_DAMAGES=300 \
 		FAULTS_DISK=all FAULTS_HOSTILE=all $(FAULTS) --dist loadfile tests/faults tests/console tests/readers/test_hostile.py \
 		tests/backends/test_local_json_processes.py tests/memory/test_state_machine.py tests/memory/test_context.py \

@@ -101,12 +101,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path == FAULTS and config.getoption("-m") == "unit" else None
 
 
+# Tests that `make test` has no time for on two slow cores.
+LATER = (
+    *("faults/test_kill_", "faults/test_many_processes", "faults/test_serve_load", "faults/test_full_disk"),
+    *("edges/test_events.py", "backends/test_postgres_pooler.py", "test_the_document_is_valid_and_every_endpoint"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests in tests/faults as `fault`, users of the real model as `model`, and other unmarked tests as `unit`.
     The longest file runs first. Files of unit tests alone run last: they are short, so that the workers end at the same
     time."""
     long = set()
+    skipped = pytest.mark.skip(reason="takes long: `make faults` runs it")
     for item in items:
+        if not any(name.startswith("FAULTS_") for name in os.environ) and any(part in item.nodeid for part in LATER):
+            item.add_marker(skipped)
         marks = {mark.name for mark in item.iter_markers()} & KINDS
         if FAULTS in item.path.parents:
             item.add_marker("fault")
