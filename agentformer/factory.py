@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import gc
+import logging
 import os
 import tempfile
 import threading
@@ -33,7 +34,7 @@ from agentformer.builders import (
     named_embedder,
     of_backends,
 )
-from agentformer.errors import EmbedderUnavailable
+from agentformer.errors import EmbedderUnavailable, StoreError
 from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry
@@ -78,6 +79,8 @@ __all__ = [
     "salvage",
     "trial",
 ]
+
+log = logging.getLogger("agentformer")
 
 T = TypeVar("T")
 
@@ -195,9 +198,14 @@ class AgentFormer:
         return Trail(database_of(self.backend, self.settings.backend))
 
     def note(self, action: str, subject: str = "") -> None:
-        """Write a row about something other than an entry into the trail, if the backend has one."""
-        if getattr(self.backend, "feed", None) is not None:
+        """Write a row about something other than an entry into the trail, if the backend has one. What the row is about
+        has been done already, so a row that cannot be written is logged, and is no error."""
+        if getattr(self.backend, "feed", None) is None:
+            return
+        try:
             self.trail.note(action, subject)
+        except StoreError as error:
+            log.error("the trail lacks a row (%s %s): %s", action, subject, error)
 
     @_Part
     def webhooks(self) -> Webhooks:

@@ -19,7 +19,7 @@ from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api import create_app
 from agentformer.api.app import close_app
 from agentformer.cli import main
-from agentformer.errors import NotOffered
+from agentformer.errors import NotOffered, StoreFull
 from agentformer.factory import AgentFormer
 from agentformer.records.trail import Act, Wanted
 from agentformer.settings import Settings
@@ -142,6 +142,24 @@ def test_rows_are_deleted_after_their_time_and_not_before(tmp_path: Path) -> Non
     with AgentFormer(settings(tmp_path, trail_days=0)) as af:
         af.ready()
         assert acts_of(af) == []
+
+
+def test_a_key_is_made_although_its_row_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(settings(tmp_path))
+    af = app.extensions["agentformer"]
+
+    def full(action: str, subject: str) -> None:
+        raise StoreFull("the disk is full")
+
+    monkeypatch.setattr(af.trail, "note", full)
+    try:
+        made = app.test_client().post("/api/keys", json={"name": "admin", "rights": ["admin"]})
+    finally:
+        close_app(app)
+    assert made.status_code == 201 and KeyStore(tmp_path / "i").grant_of(made.json["key"]).may("admin")
+    assert f"the trail lacks a row (key-added {made.json['id']}): the disk is full" in caplog.text
 
 
 def test_a_backend_without_a_feed_says_so(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
 from agentformer.cli.output import bar, one_line, plural, print_json, print_result, print_warnings, say, watching
-from agentformer.errors import InvalidInput, StoreDamaged
+from agentformer.errors import InvalidInput, StoreDamaged, store_failure
 from agentformer.factory import AgentFormer, connect, present
 from agentformer.memory.backends import has_local_json
 from agentformer.records.integrity.files import kind_of
@@ -287,8 +287,12 @@ def _findings(folder: Path, options: dict[str, Any]) -> list[str]:
         return findings
     with tempfile.TemporaryDirectory(prefix="agentformer-check-") as name:
         copy = Path(name)
-        for part in (INDEXES, UPLOADS):
-            shutil.copytree(folder / part, copy / part)
+        try:
+            for part in (INDEXES, UPLOADS):
+                shutil.copytree(folder / part, copy / part)
+        except OSError as error:  # `shutil.Error` is one, too
+            advice = "the check needs room for a copy; free some, or set TMPDIR to a folder on another disk"
+            raise store_failure(f"the backup cannot be copied to {copy}", error, advice) from error
         settings = in_folder(load_settings(options), copy / INDEXES)
         if not present(settings):
             backend = "local_json" if has_local_json(copy / INDEXES) else "faiss"

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,7 @@ from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, Fa
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.records import change_feed, spaces
 from agentformer.records.database import Database
+from agentformer.records.integrity.disk import sizes
 from agentformer.settings import Settings
 from agentformer.types import Check, Connection, Embedder, Hits, Query, Reembedding, StoredVector
 
@@ -157,7 +158,7 @@ class FaissMemoryBackend(IndexedBackend):
             if space and "rows" in index and not index["in_memory"]:  # the snapshot can be older than the records
                 query = "SELECT count(*) FROM windows WHERE space = ?"
                 index["rows"] = connection.execute(query, [space[0]]).fetchone()[0]
-            return {**record_status(connection, space), "disk_bytes": _bytes_of(self._folder), "index": index}
+            return {**record_status(connection, space), "disk_bytes": sum(sizes(self._folder).values()), "index": index}
 
     def close(self) -> None:
         """Save the indexes and close the database. Idempotent."""
@@ -223,13 +224,3 @@ class FaissMemoryBackend(IndexedBackend):
 def search_options(settings: Settings) -> FaissOptions:
     """Return the options of the search and of the indexes that the settings contain."""
     return FaissOptions.from_settings(settings, index=IndexOptions(target_recall=settings.target_recall))
-
-
-def _bytes_of(folder: Path) -> int:
-    """Return the sum of the sizes of all files. A file that another thread or process deletes meanwhile is left out."""
-    total = 0
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):
-            if path.is_file():
-                total += path.stat().st_size
-    return total
