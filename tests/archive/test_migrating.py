@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -312,7 +313,7 @@ def test_messages_of_zep_without_a_session_have_that_of_the_file(af: agentformer
 
 
 @pytest.mark.slow
-def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
+def test_every_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The commands of docs/MIGRATING.md, on files of these forms."""
     home = tmp_path / "home"
     claude_code_session(home / ".claude" / "projects" / "app" / "s1.jsonl")
@@ -322,8 +323,11 @@ def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
     whole(tmp_path / "zep.json", {"facts": [{"uuid": "e1", "fact": "Anna lives in Turku"}]})
     whole(tmp_path / "agent.af", {"agents": [], "blocks": [{"id": "b", "label": "human", "value": "Anna"}]})
     whole(tmp_path / "messages.json", [{"type": "human", "data": {"content": "Hi", "id": "1"}}])
-    lines(tmp_path / "texts.jsonl", {"role": "user", "content": "From an index."})
     page = (ROOT / "docs" / "MIGRATING.md").read_text("utf-8")
+    document = SimpleNamespace(page_content="From an index.", metadata={"source": "rules.pdf", "page": 3})
+    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(block, {"store": SimpleNamespace(docstore=SimpleNamespace(_dict={"d1": document}))})
     commands = [
         line for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL) for line in block.splitlines() if line
     ]
@@ -354,3 +358,6 @@ def test_every_block_of_the_page_runs(tmp_path: Path) -> None:
         printed, _ = process.communicate(timeout=120)
         assert process.returncode == 0, printed
         assert re.search(r"messages imported: [1-9]|there already: [1-9]", printed), printed
+    with agentformer.connect(index_dir=tmp_path / "indexes", upload_dir=tmp_path / "uploads", embedder="hashing") as af:
+        (text,) = (entry for entry in entries(af) if entry.content == "From an index.")
+    assert (text.kind, text.metadata["page"]) == ("fact", 3)
