@@ -10,7 +10,7 @@ from typing import Any
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-_OUTSIDE = re.compile(r"\[([^\]]*(?:\][^(\]]*)?)\]\((\.\./[^)\s]+)\)")
+_OUTSIDE = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\((\.\./[^)\s]+)\)")  # the text may have brackets of its own
 _BESIDE = re.compile(r"\]\(docs/([^)\s]+)\)")
 REPOSITORY = "/".join(filter(None, (os.environ.get("GITHUB_SERVER_URL"), os.environ.get("GITHUB_REPOSITORY"))))
 pages: list[tuple[str, str, str]] = []  # title, path of the Markdown, first paragraph

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -17,6 +22,7 @@ FOLDERS = tuple(ROOT / folder for folder in (".", "agentformer", "tests", "tests
 _PATH = re.compile(r"`((?:[\w-]+/)*[\w-]+\.py|(?:[\w-]+/)+)(?:::\w+)?`")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_CODE = re.compile(r"`[^`\n]+`")
 _AT_RUN_TIME = ("indexes/", "uploads/", "DIR/")  # folders of a memory
 
 
@@ -92,3 +98,20 @@ def test_pages_are_short() -> None:
 def test_each_page_is_in_the_navigation_of_the_site() -> None:
     named = re.findall(r": ([\w.]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
     assert sorted(named) == sorted([*(page.name for page in ROOT.glob("docs/*.md")), CHANGES.name])
+
+
+def test_the_site_loses_only_links_to_files_of_the_repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = SimpleNamespace(File=None)
+    monkeypatch.setitem(sys.modules, "mkdocs", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mkdocs.structure", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "mkdocs.structure.files", files)
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    hooks = runpy.run_path(str(ROOT / "scripts" / "site_hooks.py"))
+    config = SimpleNamespace(site_dir=tmp_path)
+    for path in sorted((ROOT / "docs").glob("*.md")):
+        page = SimpleNamespace(title="", file=SimpleNamespace(name="", src_uri=path.name))
+        former = path.read_text("utf-8")
+        text = hooks["on_page_markdown"](former, page, config, None)
+        words = re.sub(r"\]\(\.\./[^)\s]+\)|[\[\]]|\(CHANGELOG\.md\)", "", former)
+        assert re.sub(r"[\[\]]|\(CHANGELOG\.md\)", "", text) == words, path.name
+        assert _CODE.findall(text) == _CODE.findall(former), path.name
