@@ -151,7 +151,9 @@ def run(page: Path, folder: Path, languages: tuple[str, ...]) -> None:
 
 def prepared() -> dict[str, Any]:
     """Return the objects of a reader that the examples of some pages name."""
-    texts = SimpleNamespace(_dict={"1": SimpleNamespace(page_content="Tea is served at four.")})
+    texts = SimpleNamespace(
+        _dict={"1": SimpleNamespace(page_content="Tea is served at four.", metadata={"source": "tea.md"})}
+    )
     return {
         "Filter": Filter,
         "my_own_search": lambda text: ["17"],

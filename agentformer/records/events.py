@@ -10,7 +10,6 @@ random: it shows that the database was replaced by another copy, such as a resto
 
 from __future__ import annotations
 
-import json
 import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
@@ -21,7 +20,7 @@ from agentformer.errors import InvalidInput
 from agentformer.records import trail
 from agentformer.records.codec import from_micros, now_micros
 from agentformer.records.fields import LEARNING
-from agentformer.types import Connection, MemoryEntry, Row, Statement, common
+from agentformer.types import Connection, MemoryEntry, Row, common
 
 EventType = Literal["stored", "changed", "learnt", "superseded", "removed"]
 TYPES: tuple[EventType, ...] = get_args(EventType)
@@ -30,25 +29,12 @@ START = "0-"  # the cursor before the first event of a store
 _PARTS = ("page", "chunk")
 _SCANNED = 1_000  # events that are read at a time
 CURSOR = r"(0|[1-9][0-9]{0,17})-([0-9a-f]{8})?"
-_COLUMNS = "token, type, entry, namespace, kind, tier, version, at"
-_OLD = f"DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - {KEPT}"
-_TRIM = common(_OLD)  # for SQLite: in PostgreSQL, each statement that adds events deletes the old ones
-_ADD = Statement(
-    sqlite=f"INSERT INTO events ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-    postgres=f"WITH old AS ({_OLD}), act AS ({trail.ADD.postgres}) "
-    f"INSERT INTO events ({_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, %s, %s)",
-)
-_SELECTED = f"INSERT INTO events ({_COLUMNS}) SELECT {{}}, id, namespace, kind, tier, version, {{}} FROM entries"
-_COUNTED = f"kind NOT IN ('page', 'chunk') AND (source_type IS NULL OR source_type <> '{LEARNING}')"
-_SHOWN = Statement(*(text.replace("ORDER BY", f"AND {_COUNTED} ORDER BY") for text in trail.ADD_NUMBERS))
-_ADD_NUMBERS = Statement(
-    sqlite=f"{_SELECTED.format('?, ?', '?')} WHERE num IN (SELECT value FROM json_each(?)) AND {_COUNTED} ORDER BY num",
-    postgres=f"WITH old AS ({_OLD}), act AS ({_SHOWN.postgres}) "
-    f"{_SELECTED.format('%s, %s', '%s')} WHERE num = ANY(%s) AND {_COUNTED} ORDER BY num",
-)
+COLUMNS = "token, type, entry, namespace, kind, tier, version, at"
+OLD = f"DELETE FROM events WHERE seq <= (SELECT max(seq) FROM events) - {KEPT}"
+WITH_EVENTS = f"kind NOT IN ('page', 'chunk') AND (source_type IS NULL OR source_type <> '{LEARNING}')"  # of entries
 _FIRST_AND_LAST = common("SELECT min(seq), max(seq) FROM events")
 _TOKEN = common("SELECT token FROM events WHERE seq = ?")
-_SINCE = common(f"SELECT seq, {_COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?")
+_SINCE = common(f"SELECT seq, {COLUMNS} FROM events WHERE seq > ? ORDER BY seq LIMIT ?")
 
 
 class Event(NamedTuple):
@@ -79,38 +65,19 @@ def add(connection: Connection, entries: Iterable[MemoryEntry], type: EventType 
     """Add an event of a type for each entry. Without a type, the entries are new: then their fields decide whether they
     were stored, learnt, or stored as superseded entries."""
     token, at = secrets.token_hex(4), now_micros()
-    rows = [
-        (token, type or _type_of(each), each.id, each.namespace, each.kind, each.tier, each.version, at)
-        for each in entries
-        if each.kind not in _PARTS and each.source_type != LEARNING
-    ]
-    acts = [trail.values_of(trail.Changed(row[1], row[2], row[3], row[4], row[6])) for row in rows]
-    values: list[tuple[object, ...]] = [*rows]
-    if connection.is_remote:  # one statement, because each one waits for the server
-        values = [(*act, *row) for act, row in zip(acts, rows, strict=True)]
-    else:
-        connection.run_many(trail.ADD, acts)
-    if len(values) == 1:
-        connection.run(_ADD, values[0])
-    else:
-        connection.run_many(_ADD, values)
-    if rows and not connection.is_remote:
-        connection.run(_TRIM)
+    new = [(type or _type_of(each), each) for each in entries]
+    new = [(kind, each) for kind, each in new if each.kind not in _PARTS and each.source_type != LEARNING]
+    if new:
+        rows = [(token, kind, each.id, each.namespace, each.kind, each.tier, each.version, at) for kind, each in new]
+        changes = (trail.Changed(kind, each.id, each.namespace, each.kind, each.version) for kind, each in new)
+        connection.insert_events(rows, [*map(trail.row_of, changes)])
 
 
 def add_numbers(connection: Connection, nums: Sequence[int], type: EventType) -> None:
     """Add an event of a type for each of the stored entries with these row numbers."""
     if nums:
-        numbers = [*nums] if connection.is_remote else json.dumps([*nums])
-        values = [secrets.token_hex(4), type, now_micros(), numbers]
-        act = [*trail.values_of_numbers(type), numbers]
-        if connection.is_remote:
-            values = [*act, *values]
-        else:
-            connection.run(_SHOWN, act)
-        connection.run(_ADD_NUMBERS, values)
-        if not connection.is_remote:
-            connection.run(_TRIM)
+        event = secrets.token_hex(4), type, now_micros()
+        connection.insert_events_of(nums, event, trail.rest_of_row(type))
 
 
 def add_change(connection: Connection, former: MemoryEntry, changed: MemoryEntry) -> None:

@@ -15,23 +15,14 @@ from typing import NamedTuple
 
 from agentformer.actor import ACTOR, Actor
 from agentformer.records.codec import from_micros, now_micros, to_micros
-from agentformer.types import RecordStore, Row, Statement, common
+from agentformer.types import RecordStore, Row, common
 
 _ACTOR = "key, person, via, client, request"
-_COLUMNS = f"at, action, subject, namespace, kind, version, {_ACTOR}"
-_VALUES = ", ".join("?" * 11)
-# `records.events` executes these statements together with its own.
-ADD = common(f"INSERT INTO trail ({_COLUMNS}) VALUES ({_VALUES})")
-_SELECTED = f"INSERT INTO trail ({_COLUMNS}) SELECT {{}}, id, namespace, kind, version, {{}} FROM entries WHERE"
-ADD_NUMBERS = Statement(
-    sqlite=f"{_SELECTED.format('?, ?', '?, ?, ?, ?, ?')} num IN (SELECT value FROM json_each(?)) ORDER BY num",
-    postgres=f"{_SELECTED.format('%s, %s', '%s, %s, %s, %s, %s')} num = ANY(%s) ORDER BY num",
-)
+COLUMNS = f"at, action, subject, namespace, kind, version, {_ACTOR}"
+_ADD = common(f"INSERT INTO trail ({COLUMNS}) VALUES ({', '.join('?' * 11)})")
 _TRIM = common("DELETE FROM trail WHERE at < ?")
-_PAGE = common(f"SELECT seq, {_COLUMNS} FROM trail WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?")
-_OF_SUBJECT = common(
-    f"SELECT seq, {_COLUMNS} FROM trail WHERE subject = ? AND seq > ? AND at >= ? ORDER BY seq LIMIT ?"
-)
+_PAGE = common(f"SELECT seq, {COLUMNS} FROM trail WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?")
+_OF_SUBJECT = common(f"SELECT seq, {COLUMNS} FROM trail WHERE subject = ? AND seq > ? AND at >= ? ORDER BY seq LIMIT ?")
 _SCANNED = 1_000  # rows that are read at a time
 _DAY = 86_400_000_000  # microseconds
 _MOST_DAYS = 36_500
@@ -65,13 +56,13 @@ class Changed(NamedTuple):
     version: int
 
 
-def values_of(change: Changed) -> tuple[object, ...]:
-    """Return the values of `ADD` for a change by the present actor."""
+def row_of(change: Changed) -> tuple[object, ...]:
+    """Return the row of a change by the present actor, in the order of `COLUMNS`."""
     return now_micros(), *change, *_actor()
 
 
-def values_of_numbers(action: str) -> tuple[object, ...]:
-    """Return the values of `ADD_NUMBERS` for changes by the present actor, without the row numbers."""
+def rest_of_row(action: str) -> tuple[object, ...]:
+    """Return the parts of a row that do not come from the entry: the time and the action, and the present actor."""
     return now_micros(), action, *_actor()
 
 
@@ -100,7 +91,7 @@ class Trail:
         if self._database.read_only:
             return
         with self._database.writing() as connection:
-            connection.run(ADD, values_of(Changed(action, subject, "", "", 0)))
+            connection.run(_ADD, row_of(Changed(action, subject, "", "", 0)))
 
     def trim(self, days: float) -> int:
         """Delete the rows that are older than some days, and return their number."""

@@ -59,7 +59,8 @@ class Result(Protocol):
 class Connection(Protocol):
     """A connection in a transaction. `records.sqlite.connection` has the connection to SQLite, and
     `memory.backends.postgres.server` the connection to PostgreSQL. An operation that is one statement in both databases
-    is a `Statement` beside its function; the other operations are the methods `insert_entries` to `insert_windows`."""
+    is a `Statement` beside its function; the other operations are the methods `insert_entries` to
+    `insert_events_of`."""
 
     is_remote: bool  # whether each statement waits for a server
 
@@ -94,6 +95,14 @@ class Connection(Protocol):
     def insert_windows(self, rows: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         """Insert windows (embedded passages). Each row has the number of the space, the number of the entry, the start
         and the end of the passage, the id of the vector, and a checksum."""
+
+    def insert_events(self, events: Sequence[Sequence[object]], acts: Sequence[Sequence[object]]) -> None:
+        """Insert events and the rows of the trail about the same changes, and delete events that are too many. The
+        columns of the rows are those of `records.events.COLUMNS` and `records.trail.COLUMNS`."""
+
+    def insert_events_of(self, nums: Sequence[int], event: Sequence[object], act: Sequence[object]) -> None:
+        """Do the same for stored entries with these row numbers. `event` are the token, the type and the time of the
+        events. `act` are the time, the action, and the actor of the rows of the trail."""
 
     def lenient_text(self) -> AbstractContextManager[None]:
         """Until the end of the context, return bytes for a stored text that is not UTF-8. Such bytes never match a

@@ -11,13 +11,21 @@ from typing import Any, cast
 
 from agentformer.errors import Conflict
 from agentformer.records.codec import COLUMNS, to_row
+from agentformer.records.events import COLUMNS as EVENTS
+from agentformer.records.events import OLD, WITH_EVENTS
 from agentformer.records.sqlite.scopes import in_groups, where
+from agentformer.records.trail import COLUMNS as TRAIL
 from agentformer.types import Connection, MemoryEntry, Scope, Statement
 
 _INSERT = f"INSERT INTO entries ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 _INSERT_ONE = f"{_INSERT} ON CONFLICT (id) DO NOTHING RETURNING num"
 _INSERT_NUMBERED = f"INSERT INTO entries (num, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)})"
 _OVERWRITE = f"UPDATE entries SET {', '.join(f'{c} = :{c}' for c in COLUMNS if c != 'id')} WHERE id = :id"
+_EVENT = f"INSERT INTO events ({EVENTS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+_ACT = f"INSERT INTO trail ({TRAIL}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_ENTRIES = f"FROM entries WHERE num IN (SELECT value FROM json_each(?)) AND {WITH_EVENTS} ORDER BY num"
+_EVENTS_OF = f"INSERT INTO events ({EVENTS}) SELECT ?, ?, id, namespace, kind, tier, version, ? {_ENTRIES}"
+_ACTS_OF = f"INSERT INTO trail ({TRAIL}) SELECT ?, ?, id, namespace, kind, version, ?, ?, ?, ?, ? {_ENTRIES}"
 _in_order: Callable[[Mapping[str, Any]], tuple[Any, ...]] = itemgetter(*COLUMNS)
 # From this number of entries on, a transaction changes more pages than the usual cache holds. SQLite would then write
 # some of them to the log several times.
@@ -83,6 +91,17 @@ class SqliteConnection(sqlite3.Connection):
     def insert_windows(self, rows: Iterable[tuple[int, int, int, int, int, int]]) -> None:
         columns = "space, entry, span_start, span_end, vector, checksum"
         self.executemany(f"INSERT INTO windows ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def insert_events(self, events: Sequence[Sequence[object]], acts: Sequence[Sequence[object]]) -> None:
+        self.executemany(_EVENT, events)
+        self.executemany(_ACT, acts)
+        self.execute(OLD)
+
+    def insert_events_of(self, nums: Sequence[int], event: Sequence[object], act: Sequence[object]) -> None:
+        numbers = json.dumps([*nums])
+        self.execute(_EVENTS_OF, [*event, numbers])
+        self.execute(_ACTS_OF, [*act, numbers])
+        self.execute(OLD)
 
     @contextmanager
     def lenient_text(self) -> Iterator[None]:

@@ -11,7 +11,10 @@ from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.scopes import where
 from agentformer.memory.backends.postgres.server import translated_errors
 from agentformer.records.codec import COLUMNS, to_row
+from agentformer.records.events import COLUMNS as EVENTS
+from agentformer.records.events import OLD, WITH_EVENTS
 from agentformer.records.sqlite.connection import already_exists
+from agentformer.records.trail import COLUMNS as TRAIL
 from agentformer.types import Connection, MemoryEntry, Result, Scope, Statement
 
 if TYPE_CHECKING:
@@ -57,6 +60,18 @@ _ADD_WINDOWS = f"""
     {_NEW_WINDOWS}
     INSERT INTO windows (entry_namespace, space, entry, span_start, span_end, vector, checksum)
     SELECT namespace, space, entry, span_start, span_end, vector, checksum FROM new ORDER BY place
+"""
+# An event and the row of the trail about the same change. One statement, because each one waits for the server.
+_EVENT = f"""
+    WITH old AS ({OLD}), act AS (INSERT INTO trail ({TRAIL}) VALUES ({", ".join(["%s"] * 11)}))
+    INSERT INTO events ({EVENTS}) VALUES ({", ".join(["%s"] * 8)})
+"""
+_OF = f"FROM entries WHERE num = ANY(%s) AND {WITH_EVENTS} ORDER BY num"
+_EVENTS_OF = f"""
+    WITH old AS ({OLD}), act AS (
+        INSERT INTO trail ({TRAIL}) SELECT %s, %s, id, namespace, kind, version, %s, %s, %s, %s, %s {_OF}
+    )
+    INSERT INTO events ({EVENTS}) SELECT %s, %s, id, namespace, kind, tier, version, %s {_OF}
 """
 _DROP_CLAIMED = f"DELETE FROM vectors WHERE entry_namespace = {NO_NAMESPACE} AND id = ANY(%s)"
 
@@ -151,6 +166,16 @@ class PostgresConnection:
             if claimed:
                 self.execute(_DROP_CLAIMED, [claimed])
             self.execute(_ADD_WINDOWS, columns)
+
+    def insert_events(self, events: Sequence[Sequence[object]], acts: Sequence[Sequence[object]]) -> None:
+        rows = [[*act, *event] for act, event in zip(acts, events, strict=True)]
+        if len(rows) == 1:
+            self.execute(_EVENT, rows[0])
+        else:
+            self._execute_many(_EVENT, rows)
+
+    def insert_events_of(self, nums: Sequence[int], event: Sequence[object], act: Sequence[object]) -> None:
+        self.execute(_EVENTS_OF, [*act, [*nums], *event, [*nums]])
 
     def lenient_text(self) -> AbstractContextManager[None]:
         return nullcontext()
