@@ -54,9 +54,10 @@ def patterns() -> dict[tuple[Any, int], Found]:
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         own = [each for each in vars(module).values() if isinstance(each, type) and each.__module__ == module.__name__]
         for name, value in [item for each in (module, *own) for item in vars(each).items()]:
-            calls = re.findall(rf"(?<!\w){re.escape(name)}(?:\[[^\[\]]+\])?\.(\w+)\b", source)
-            for pattern in compiled(value):
-                add(pattern, f"{module.__name__}.{name}", calls)
+            if values := [*compiled(value)]:
+                calls = re.findall(rf"(?<!\w){re.escape(name)}(?:\[[^\[\]]+\])?\.(\w+)\b", source)
+                for pattern in values:
+                    add(pattern, f"{module.__name__}.{name}", calls)
         for text, function in written(source):
             add(re.compile(text), module.__name__, [function])
     for pattern in from_data():
