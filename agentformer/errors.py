@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -124,12 +124,20 @@ class TooLarge(LimitExceeded):
     """The request is larger than a limit allows."""
 
 
-class Busy(LimitExceeded):
-    """Too many requests are in progress. The caller can try again after `retry_after` seconds."""
+class KeyFull(LimitExceeded):
+    """The key may not store more than its namespaces contain. Waiting does not help; deleting does."""
 
-    def __init__(self, limit: str, message: str, retry_after: int = 1) -> None:
+
+class Busy(LimitExceeded):
+    """Too many requests are in progress, or the limit of a key is reached. The caller can try again after `retry_after`
+    seconds. `headers` are headers of HTTP that say more."""
+
+    def __init__(
+        self, limit: str, message: str, retry_after: int = 1, headers: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__(limit, message)
         self.retry_after = retry_after
+        self.headers = headers or {}
 
 
 class MissingExtra(AgentFormerError, ImportError):

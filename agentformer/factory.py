@@ -47,6 +47,7 @@ from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Ree
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
+    from agentformer.access.limits import KeyLimits
     from agentformer.archive.backup import BackedUp
     from agentformer.archive.chats import ChatsImported
     from agentformer.archive.copy import Copied
@@ -146,6 +147,13 @@ class AgentFormer:
         return KeyStore(shared.key_place(self.settings.index_dir) if shared else self.settings.index_dir)
 
     @_Part
+    def limits(self) -> KeyLimits:
+        """The limits of the keys, which servers and tools check."""
+        from agentformer.access.limits import KeyLimits
+
+        return KeyLimits(self.backend, self.keys.questions, lambda: self.model is not None)
+
+    @_Part
     def rag(self) -> RAGTool:
         """The document tool, which ingests documents and answers questions from them."""
         rag = build_rag(self.settings, self.backend, self.originals, self.embedder, lambda: self.model, self._usage)
@@ -179,7 +187,7 @@ class AgentFormer:
         """The tools that an agent can call to use this memory."""
         from agentformer.tools.toolbox import Toolbox
 
-        return Toolbox(self.memory, self.rag, self.backend, self.status)
+        return Toolbox(self.memory, self.rag, self.backend, self.status, lambda: self.limits)
 
     @_Part
     def events(self) -> EventLog:

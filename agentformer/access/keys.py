@@ -13,18 +13,23 @@ import json
 import math
 import re
 import secrets
+import threading
+import time
 import unicodedata
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from filelock import Timeout
 
+from agentformer.access.allowance import HIGHEST, NO_LIMITS, Allowance, Limits, checked_limits
+from agentformer.access.limits import DayCounts
 from agentformer.access.permissions import RIGHTS, Grant, Right
-from agentformer.access.rates import Rates
+from agentformer.access.places import KeyFile, KeyPlace, Remembered
+from agentformer.access.rates import Rates, quota_headers
 from agentformer.errors import (
     Busy,
     Conflict,
@@ -33,16 +38,11 @@ from agentformer.errors import (
     StoreDamaged,
     StoreError,
     Unauthenticated,
-    is_passing,
-    store_failure,
 )
 from agentformer.records import fields
-from agentformer.records.integrity.files import read_file, write_atomically
-from agentformer.settings.access import file_lock, make_folder
 
 PREFIX = "af_"
 MAX_DAYS = 36_500  # the longest lifetime of a key
-MAX_RATE = 1_000_000  # requests a minute
 WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refused with `Busy`
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
@@ -52,8 +52,8 @@ _SHA256 = re.compile("[0-9a-f]{64}")
 _CONTROL_CATEGORIES = ("Cc", "Zl", "Zp")  # control characters, line and paragraph separators
 _MAX_QUOTED = 200  # characters of a damaged file
 _LOCK_SECONDS = 10.0  # seconds to wait for the lock; a change takes milliseconds
-FILE = "keys.json"
-OWNER_ONLY = 0o600
+# From this number of keys on, the days of their uses are written together, because each write takes time.
+_MANY, _NOTE_SECONDS = 500, 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Key:
     made_at: datetime
     expires_at: datetime | None = None
     last_used_on: date | None = None  # in UTC
-    requests_per_minute: int = 0  # that each server process accepts; 0: no limit
+    limits: Limits = NO_LIMITS
 
     def as_json(self) -> dict[str, Any]:
         """Return the key as JSON values, without its digest."""
@@ -82,11 +82,21 @@ class Key:
             "made_at": self.made_at.isoformat(),
             "expires_at": self.expires_at and self.expires_at.isoformat(),
             "last_used_on": self.last_used_on and self.last_used_on.isoformat(),
-            "requests_per_minute": self.requests_per_minute,
+            **self.limits._asdict(),
         }
 
 
 Keys = tuple[Key, ...]
+
+
+class _Stored(NamedTuple):
+    """The stored bytes at the last read, and their keys in order, by digest and by id. `keys` is None if programs on
+    this machine need no key."""
+
+    data: bytes
+    keys: Keys | None
+    by_digest: Mapping[str, Key]
+    by_id: Mapping[str, Key]
 
 
 class KeyStore:
@@ -97,9 +107,13 @@ class KeyStore:
 
     def __init__(self, place: Path | KeyPlace) -> None:
         self._place = KeyFile(place) if isinstance(place, Path) else place
-        self._cache: tuple[bytes, Keys | None] | None = None  # the bytes and the keys of the file at the last read
+        self.questions = DayCounts(self._place.beside("questions.json"))
+        self._cache: _Stored | None = None
         self._rates = Rates()
+        self._lock = threading.Lock()
         self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
+        self._to_note: dict[str, date] = {}
+        self._noted_at = -math.inf  # monotonic time of the last write of days
 
     @property
     def ever_made(self) -> bool:
@@ -123,13 +137,13 @@ class KeyStore:
         namespaces: Iterable[str] = (),
         without: Iterable[str] = (),
         expires: datetime | None = None,
-        requests_per_minute: int = 0,
+        **limits: int,
     ) -> tuple[Key, str]:
         """Make a key, and return the `Key` and its secret text. The secret text is not stored. If `namespaces` is
         empty, the key may use all namespaces. `without` names tools that are switched off for the key. The key is
-        refused from the time `expires` on; if `expires` is None, the key does not expire. A server process accepts at
-        most `requests_per_minute` with the key; 0: no limit. Raises `InvalidInput` for an invalid value, `StoreFull` if
-        the key cannot be written, and `Busy` if another process holds the lock."""
+        refused from the time `expires` on; if `expires` is None, the key does not expire. `limits` are fields of
+        `Limits`. Raises `InvalidInput` for an invalid value, `StoreFull` if the key cannot be written, and `Busy` if
+        another process holds the lock."""
         now = datetime.now(UTC)
         expires = fields.moment("expires", expires)
         if expires is not None and expires <= now:
@@ -143,7 +157,7 @@ class KeyStore:
             digest="",
             made_at=now,
             expires_at=expires,
-            requests_per_minute=_rate(requests_per_minute),
+            limits=Limits(**checked_limits(limits)),
         )
         with self._changing() as keys:
             return _added(keys, template)
@@ -172,11 +186,11 @@ class KeyStore:
         rights: Iterable[Right] | None = None,
         namespaces: Iterable[str] | None = None,
         without: Iterable[str] | None = None,
-        requests_per_minute: int | None = None,
+        **limits: int,
     ) -> Key:
-        """Change the name, the rights, the namespaces, the disabled tools or the limit of a key, and return the new
-        `Key`. The text of the key stays the same, and the next request with it has the new rights. None leaves a value
-        as it is. Raises `NotFound` if there is no such key, and the errors of `make`."""
+        """Change the name, the rights, the namespaces, the disabled tools or limits of a key, and return the new `Key`.
+        The text of the key stays the same, and the next request with it has the new rights. What is not given stays as
+        it is. Raises `NotFound` if there is no such key, and the errors of `make`."""
         changes: dict[str, Any] = {}
         if name is not None:
             changes["name"] = _printable_name(name)
@@ -186,9 +200,9 @@ class KeyStore:
             changes["namespaces"] = tuple(dict.fromkeys(fields.names("namespaces", namespaces)))
         if without is not None:
             changes["without"] = frozenset(fields.names("without", without))
-        if requests_per_minute is not None:
-            changes["requests_per_minute"] = _rate(requests_per_minute)
+        new_limits = checked_limits(limits)
         with self._changing_key(key_id) as (keys, index):
+            changes["limits"] = keys[index].limits._replace(**new_limits)
             keys[index] = key = replace(keys[index], **changes)
         return key
 
@@ -224,67 +238,95 @@ class KeyStore:
     def grant_of(self, secret: str, peer: str = "") -> Grant:
         """Return the rights of the key with this secret text. Raises `Unauthenticated` if there is no such key, or if
         the key has expired, and `Busy` if the key has sent too many requests, or the address `peer` too many wrong
-        keys. A right key is accepted from every address. The comparison takes the same time for every text, so that an
-        attacker cannot learn anything about the keys from the response time."""
+        keys. A right key is accepted from every address. The key is looked up by its SHA-256, which an attacker cannot
+        choose: the time for a wrong key says nothing about the ids and the texts of others."""
         digest = _digest(secret)
-        # Compares with all keys in constant time. So the time does not show which ids exist.
-        matching = [key for key in self.all() if hmac.compare_digest(key.digest, digest)]
-        if not matching:
+        key = self._read().by_digest.get(digest)
+        if key is None or not hmac.compare_digest(key.digest, digest):
             if peer and (wait := self._rates.take(f"address {peer}", WRONG_A_MINUTE)[1]):
                 message = "too many requests with wrong keys came from this address; send the right key, or wait"
                 raise Busy("wrong_keys", message, math.ceil(wait))
             raise Unauthenticated(
                 "this key does not exist in this memory, or was revoked; ask the administrator for a key"
             )
-        key = matching[0]
-        grant = self.grant_by_id(key.id)
-        if key.requests_per_minute:
-            quota, wait = self._rates.take(f"key {key.id}", key.requests_per_minute)
-            if wait:
-                message = f"this key may send {key.requests_per_minute} requests a minute to this server; wait"
-                raise Busy("requests_per_minute", message, math.ceil(wait))
-            grant = replace(grant, quota=quota)
+        grant = _grant(key)
+        if grant.allowance is not None:
+            self._spend(grant.allowance)
         self._note_use(key, datetime.now(UTC).date())
         return grant
+
+    def _spend(self, allowance: Allowance) -> None:
+        """Count a request of a key with limits. Raises `Busy` if it is one too many."""
+        limits, quotas, wait = allowance.limits, allowance.quotas, 0.0
+        if limits.requests_per_minute:
+            quotas["key"], wait = self._rates.take(f"key {allowance.key_id}", limits.requests_per_minute)
+        if limits.questions_per_day:
+            quotas["questions"] = self.questions.quota(allowance.key_id, limits.questions_per_day)
+        if wait:
+            message = f"this key may send {limits.requests_per_minute} requests a minute to this server; wait"
+            raise Busy("requests_per_minute", message, math.ceil(wait), quota_headers(quotas))
 
     def grant_by_id(self, key_id: str) -> Grant:
         """Return the present rights of the key with this id, for work that goes on after the request with the key.
         Raises `Unauthenticated` if the key was revoked or has expired."""
-        key = next((key for key in self.all() if key.id == key_id), None)
+        key = self._read().by_id.get(key_id)
         if key is None:
             raise Unauthenticated("this key was revoked; ask the administrator for a key")
-        if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
-            raise Unauthenticated("this key has expired; ask the administrator for a new key")
-        return Grant(frozenset(key.rights), key.namespaces, key.without, key.id)
+        return _grant(key)
+
+    def allowance(self, key_id: str) -> Allowance | None:
+        """Return the limits of the key with this id, or None if it has none or was revoked."""
+        key = self._read().by_id.get(key_id) if key_id else None
+        return _allowance(key) if key else None
+
+    def remembering(self) -> KeyStore:
+        """Return a view of the keys for requests that must be answered while the place of the keys does not answer, as
+        when its database hangs: it then has the keys that it has read last. Both count requests and wrong keys
+        together."""
+        view = KeyStore(Remembered(self._place, lambda: self._cache.data if self._cache else None))
+        view._rates = self._rates
+        return view
 
     def _note_use(self, key: Key, today: date) -> None:
         """Store today as the day of the last use of a key, at most once a day. If the day cannot be stored immediately,
         the request continues without an error."""
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
-        self._noted.add((key.id, today))
+        with self._lock:
+            self._noted.add((key.id, today))
+            self._to_note[key.id] = today
+            now = time.monotonic()
+            if len(self.all()) >= _MANY and now - self._noted_at < _NOTE_SECONDS:
+                return
+            self._noted_at, days, self._to_note = now, self._to_note, {}
         with suppress(StoreError, Busy), self._changing(timeout=0) as keys:
-            keys[:] = [replace(other, last_used_on=today) if other.id == key.id else other for other in keys]
+            keys[:] = [replace(each, last_used_on=days.get(each.id, each.last_used_on)) for each in keys]
 
     def _keys(self) -> Keys | None:
         """Return the stored keys. Return None if no key was ever stored, or if `reset` was called after the last key
-        was revoked. If this process has read keys and they were deleted since then, return an empty tuple. The stored
-        bytes are read at each call, because the modification time of a file is not precise enough to detect a change
-        that another process has just made."""
-        data = self._place.read()
+        was revoked. If this process has read keys and they were deleted since then, return an empty tuple."""
+        return self._read().keys
+
+    def _read(self) -> _Stored:
+        """Return the stored keys. Their place is asked at each call, so a change of another process is seen at once."""
+        data, cache = self._place.read(), self._cache
         if data is None:
-            return None if self._cache is None or self._cache[1] is None else ()
-        if self._cache is None or data != self._cache[0]:
-            self._cache = data, _parse(str(self._place), data)
-        return self._cache[1]
+            return _Stored(b"", None if cache is None or cache.keys is None else (), {}, {})
+        if cache is None or data != cache.data:
+            keys = _parse(str(self._place), data)
+            by_digest, by_id = ({getattr(key, name): key for key in keys or ()} for name in ("digest", "id"))
+            self._cache = cache = _Stored(data, keys, by_digest, by_id)
+        elif data is not cache.data:  # bytes that are the same object are compared faster
+            self._cache = cache = cache._replace(data=data)
+        return cache
 
     @contextmanager
-    def _changing(self, *, timeout: float = _LOCK_SECONDS, local: bool = False) -> Iterator[list[Key]]:
+    def _changing(self, *, timeout: float | None = None, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
         If `local` is true and this list is empty, programs on this machine need no key from then on. Raises `Busy` if
         another process holds the lock, and `StoreFull` if the keys cannot be written."""
         try:
-            with self._place.locked(timeout):
+            with self._place.locked(_LOCK_SECONDS if timeout is None else timeout):
                 before = self._keys()
                 keys = list(before or ())
                 yield keys
@@ -349,8 +391,19 @@ def _key(values: dict[str, Any]) -> Key:
         made_at=_moment(values["made_at"]),
         expires_at=None if expires is None else _moment(expires),
         last_used_on=None if used is None else date.fromisoformat(used),
-        requests_per_minute=_rate(values.get("requests_per_minute", 0)),
+        limits=Limits(**checked_limits({name: values.get(name, 0) for name in HIGHEST})),
     )
+
+
+def _grant(key: Key) -> Grant:
+    """Return the rights of a key. Raises `Unauthenticated` if it has expired."""
+    if key.expires_at is not None and key.expires_at <= datetime.now(UTC):
+        raise Unauthenticated("this key has expired; ask the administrator for a new key")
+    return Grant(frozenset(key.rights), key.namespaces, key.without, key.id, _allowance(key))
+
+
+def _allowance(key: Key) -> Allowance | None:
+    return Allowance(key.id, key.limits, key.namespaces) if any(key.limits) else None
 
 
 def _added(keys: list[Key], template: Key) -> tuple[Key, str]:
@@ -362,12 +415,6 @@ def _added(keys: list[Key], template: Key) -> tuple[Key, str]:
     key = replace(template, id=key_id, digest=_digest(secret))
     keys.append(key)
     return key, secret
-
-
-def _rate(requests: Any) -> int:
-    if type(requests) is not int or not 0 <= requests <= MAX_RATE:
-        raise InvalidInput("requests_per_minute", f"must be a whole number in 0..{MAX_RATE}; 0: no limit")
-    return requests
 
 
 def _texts(values: Any) -> tuple[str, ...]:
@@ -399,63 +446,3 @@ def _printable_name(name: str) -> str:
 
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
-
-
-class KeyPlace(Protocol):
-    """A storage for the JSON text with the API keys. `str()` of the object is its name in messages."""
-
-    def read(self) -> bytes | None:
-        """Return the stored bytes, or None if nothing was ever stored. Raises `StoreError` if they cannot be read."""
-
-    def write(self, data: bytes) -> None:
-        """Replace the stored bytes. Raises `StoreFull` if they cannot be written."""
-
-    def locked(self, seconds: float) -> AbstractContextManager[None]:
-        """Hold the lock that every process needs to change the keys. Raises `filelock.Timeout` if another process still
-        holds the lock after `seconds`."""
-
-
-class KeyFile:
-    """The file `keys.json` in a folder of this machine. Only its owner can read it."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._lock = file_lock(folder / "keys.lock")
-
-    def __str__(self) -> str:
-        return str(self._path)
-
-    def read(self) -> bytes | None:
-        """Return the bytes of the file, or None if there is no file."""
-        try:
-            return read_file(self._path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            if is_passing(error):  # such as too many open files
-                raise store_failure(f"{self._path} cannot be read", error, "") from None
-            reason = f"cannot be read ({error.strerror or error}); all requests are refused until the file can be read"
-            raise StoreError(f"{self._path} {reason}") from None
-
-    def write(self, data: bytes) -> None:
-        """Replace the file in one step."""
-        try:
-            write_atomically(self._path, data, mode=OWNER_ONLY)
-        except OSError as error:
-            raise self._full(error) from None
-
-    @contextmanager
-    def locked(self, seconds: float) -> Iterator[None]:
-        """Hold the lock, which is the file `keys.lock` in the same folder."""
-        try:
-            make_folder(self._path.parent)
-            self._lock.acquire(timeout=seconds)
-        except OSError as error:
-            raise self._full(error) from None
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    def _full(self, error: OSError) -> StoreError:
-        return store_failure(f"{self._path} cannot be written", error, "free some disk space or check permissions")

@@ -7,28 +7,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentformer.access.rates import Quota
+from agentformer.access.allowance import Allowance
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry
 
-Right = Literal["read", "write", "admin"]
+Right = Literal["read", "write", "admin", "metrics"]
 Need = Right | Literal["change"]  # of an operation; `change` stands for the rights `read` and `write` together
-RIGHTS: tuple[Right, ...] = ("read", "write", "admin")
+Adds = Literal["", "text", "entries"]
+RIGHTS: tuple[Right, ...] = ("read", "write", "admin", "metrics")
+_METRICS = frozenset[Right]({"metrics"})
 _NO_KEY = "write-only"  # instead of the id of the key, for a caller without a key
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """The rights of a caller. The right `admin` includes `read` and `write`. The right `write` does not include `read`,
-    so a caller may be allowed to store entries but not to read them. Such a caller cannot change or delete entries
-    either. If `namespaces` is empty, the caller may use all namespaces."""
+    """The rights of a caller. The right `admin` includes all others. The right `write` does not include `read`, so a
+    caller may be allowed to store entries but not to read them. Such a caller cannot change or delete entries either.
+    A caller with the right `metrics` alone may read the metrics of the server, and nothing else. If `namespaces` is
+    empty, the caller may use all namespaces."""
 
     rights: frozenset[Right]
     namespaces: tuple[str, ...] = ()
     without: frozenset[str] = frozenset()  # tools that are switched off
     key_id: str = ""  # "": the caller has no key, such as a caller of the library
-    quota: Quota | None = None  # requests that the key has left; None: no limit
+    allowance: Allowance | None = None  # the limits of the key; None: no limit
 
     def may(self, need: Need) -> bool:
         """Return True if the caller has this right. `change` needs the rights `read` and `write`, because the answer to
@@ -78,7 +81,7 @@ class Grant:
         else:
             namespaces = self.namespaces or other.namespaces
         rights = frozenset(right for right in RIGHTS if self.may(right) and other.may(right))
-        return Grant(rights, namespaces, self.without | other.without, self.key_id, self.quota)
+        return Grant(rights, namespaces, self.without | other.without, self.key_id, self.allowance)
 
     @property
     def stored_metadata(self) -> dict[str, Any]:
@@ -106,61 +109,68 @@ class Grant:
 
 
 # For callers with access to the files: the library, the command line, and local requests while there are no keys.
-EVERYTHING = Grant(frozenset(RIGHTS))
+EVERYTHING = Grant(frozenset({"read", "write", "admin"}))
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
     """The right and the tools that an operation needs. `right` is "any" if every authenticated caller may run the
-    operation. `tools` are the tools of an agent that do the same as the operation: if one of them is switched off for a
-    caller, the caller may not run the operation. `destructive` is True if the operation can delete or overwrite data
-    permanently."""
+    operation, unless `metrics` is its only right. `tools` are the tools of an agent that do the same as the operation:
+    if one of them is switched off for a caller, the caller may not run the operation. `destructive` is True if the
+    operation can delete or overwrite data permanently. `adds` says what the operation can store in addition: entries,
+    or only text of entries that exist. The limits of a key may forbid it."""
 
     right: Need | Literal["any"]
     tools: tuple[str, ...] = ()
     destructive: bool = False
+    adds: Adds = ""
 
     def allows(self, grant: Grant) -> bool:
         """Return True if the caller may run the operation."""
-        return (self.right == "any" or grant.may(self.right)) and grant.without.isdisjoint(self.tools)
+        allowed = grant.rights != _METRICS if self.right == "any" else grant.may(self.right)
+        return allowed and grant.without.isdisjoint(self.tools)
 
     def require(self, grant: Grant) -> None:
         """Raise `Forbidden` if the caller may not run the operation."""
         if self.right != "any":
             grant.require(self.right)
+        elif grant.rights == _METRICS:
+            raise Forbidden("this key has the right to read metrics only; use a key with another right")
         for tool in self.tools:
             grant.require_tool(tool)
 
 
-def _tool(name: str, right: Need, *, destructive: bool = False) -> dict[str, Permission]:
-    return {name: Permission(right, (name,), destructive)}
+def _tool(name: str, right: Need, *, destructive: bool = False, adds: Adds = "") -> dict[str, Permission]:
+    return {name: Permission(right, (name,), destructive, adds)}
 
 
 # A destructive operation needs a destructive tool, so that a key without the destructive tools cannot run it.
 PERMISSIONS: Mapping[str, Permission] = {
     # The tools of an agent, and the operations over HTTP that do the same as one tool.
-    **_tool("memory_add", "write"),
+    **_tool("memory_add", "write", adds="entries"),
     **_tool("memory_search", "read"),
     **_tool("memory_get", "read"),
-    **_tool("memory_update", "change"),
+    **_tool("memory_update", "change", adds="text"),
     **_tool("memory_delete", "change", destructive=True),
-    **_tool("core_memory_append", "change"),
-    **_tool("core_memory_replace", "change"),
+    **_tool("core_memory_append", "change", adds="entries"),
+    **_tool("core_memory_replace", "change", adds="text"),
     **_tool("conversation_search", "read"),
     **_tool("memory_consolidate", "change"),
-    **_tool("memory_learn", "change"),
+    **_tool("memory_learn", "change", adds="entries"),
     **_tool("memory_profile", "read"),
     **_tool("memory_audit", "read"),
     **_tool("memory_status", "read"),
-    **_tool("rag_upload", "write", destructive=True),
+    **_tool("rag_upload", "write", destructive=True, adds="entries"),
     **_tool("rag_query", "read"),
-    **_tool("rag_sync", "change", destructive=True),  # the answer shows which documents are stored
+    **_tool("rag_sync", "change", destructive=True, adds="entries"),  # the answer shows which documents are stored
     **_tool("rag_list", "read"),
     # Special cases of these operations, which need another right or more tools.
     "memory_add a core block": Permission("change", ("memory_add", "core_memory_append")),
     "memory_add a record": Permission("change", ("memory_add", "memory_delete"), destructive=True),  # replaces entries
     "memory_update a core block": Permission("change", ("memory_update", "core_memory_replace")),
-    "rag_upload unless stored": Permission("change", ("rag_upload",)),  # the answer shows whether the file is stored
+    "rag_upload unless stored": Permission(
+        "change", ("rag_upload",), adds="entries"
+    ),  # the answer shows whether the file is stored
     "rag_query from memories": Permission("read", ("rag_query", "memory_search")),
     "rag_query from messages": Permission("read", ("rag_query", "memory_search", "conversation_search")),
     # Operations without a tool.
@@ -171,6 +181,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "document text": Permission("read", ("rag_query",)),
     "restore": Permission("change", ("memory_consolidate",)),
     "learning runs": Permission("read", ("memory_learn",)),
+    "undo learning": Permission("change", ("memory_learn",)),
     "chat": Permission(
         "read", ("memory_search", "conversation_search", "rag_query")
     ),  # with `memory_add`, the turn is stored
@@ -181,7 +192,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "reindex": Permission("admin"),
     "namespaces": Permission("read"),
     "status": Permission("admin", ("memory_status",)),
-    "metrics": Permission("admin"),
+    "metrics": Permission("metrics"),
     "map": Permission("read", ("memory_search",)),
     "events": Permission("read", ("memory_search",)),  # their content also needs `memory_get`
     "webhooks": Permission("admin", ("memory_search",)),

@@ -1,23 +1,42 @@
-"""How often something may happen in a minute: requests of a key, and wrong keys from one address."""
+"""How often something may happen: requests of a key, and wrong keys from one address, in a minute."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 MINUTE = 60.0
+DAY = 86_400
 _REMEMBERED = 10_000  # names of which the last use is known
+_UNITS = {"bytes": ';qu="content-bytes"'}  # units other than requests, by the name of the quota
 
 
 class Quota(NamedTuple):
-    """The requests that a key may send in a minute, those that are left, and the seconds until all are left again."""
+    """What a key may use of a limit, what is left, and the seconds until all is left again. `window` is the time in
+    seconds for which the limit holds. A limit of what is stored has no window, and waiting does not help: both are 0.
+    """
 
     limit: int
     left: int
     seconds: int
+    window: int = int(MINUTE)
+
+
+def quota_headers(quotas: Mapping[str, Quota]) -> dict[str, str]:
+    """Return the headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers) for quotas by name."""
+    if not quotas:
+        return {}
+    policies = (
+        f'"{name}";q={quota.limit}{f";w={quota.window}" if quota.window else ""}{_UNITS.get(name, "")}'
+        for name, quota in quotas.items()
+    )
+    states = (
+        f'"{name}";r={quota.left}{f";t={quota.seconds}" if quota.window else ""}' for name, quota in quotas.items()
+    )
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(states)}
 
 
 class Rates:
@@ -34,7 +53,7 @@ class Rates:
         with self._lock:
             now = self._clock()
             spent, at = self._spent.pop(name, (0.0, now))
-            spent = max(0.0, spent - (now - at) * limit / MINUTE)
+            spent = min(limit, max(0.0, spent - (now - at) * limit / MINUTE))  # the limit may have been lowered
             wait = max(0.0, (spent + 1 - limit) * MINUTE / limit)
             if not wait:
                 spent += 1

@@ -31,6 +31,7 @@ from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.proxies import BehindProxy
 from agentformer.api.response import handle_errors
+from agentformer.api.store_counts import StoreCounts
 from agentformer.builders import build_chat, once
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
@@ -160,6 +161,7 @@ def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guar
         prefix=prefix,
         keys=guard.keys,
         requests=guard.requests,
+        store_counts=StoreCounts(af, queue),
         checks=CheckRuns(af.verify),
         maps=Maps(af.backend),
         removals=removals,

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -16,15 +17,16 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
+from agentformer.access.allowance import Allowance
 from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KEY, KeyStore
 from agentformer.access.permissions import Grant
-from agentformer.access.rates import Quota
+from agentformer.access.rates import quota_headers
 from agentformer.actor import ACTOR, Actor
 from agentformer.api.request import BoundedBody
 from agentformer.api.requests_seen import RequestsSeen
 from agentformer.api.response import problem, speaks_openai
-from agentformer.errors import Forbidden, TooLarge
+from agentformer.errors import Forbidden, StoreError, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.servers.logs import FIELDS
 from agentformer.servers.problems import PROBLEM
@@ -34,6 +36,7 @@ log = logging.getLogger("agentformer.requests")
 
 JSON_BYTES = 16 * 1024 * 1024  # limit of a body that is not an upload; room for sixteen of the longest entries
 FORM_BYTES = 1024 * 1024  # limit of an upload without its files: names, metadata, boundaries
+METRICS = "/metrics"
 _KEY = "agentformer.request_info"  # in the WSGI environment
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _MAX_PATH = 300  # characters of a path in the access log
@@ -68,6 +71,10 @@ class Guard:
         self.requests = RequestsSeen()
         self._settings = af.settings
         self._keys = af.keys
+        self._scraped_keys = af.keys.remembering()
+        if af.distributed is not None and authorize is None:
+            with suppress(StoreError):  # a later request reads them
+                _ = self._keys.ever_made
         self._authorize = authorize
         self._hosts = hosts_in(af.settings.allowed_hosts) | {af.settings.host.lower()}
         self._origins = origins_in(af.settings.cors_origins)
@@ -82,11 +89,16 @@ class Guard:
             headers = request.headers
             if speaks_openai() and not self._keys.ever_made:  # OpenAI's clients always send a key
                 headers = Headers([(name, value) for name, value in headers if name.lower() != "authorization"])
-            grant = authenticate(self._keys, headers, request.remote_addr, host)
+            grant = authenticate(self._known_keys(), headers, request.remote_addr, host)
         info = _request_info()
-        info.key_id, info.quota = grant.key_id, grant.quota
+        info.key_id, info.allowance = grant.key_id, grant.allowance
         ACTOR.set(Actor(grant.key_id, via="http", client=request.remote_addr or "", request=info.request_id))
         return grant
+
+    def _known_keys(self) -> KeyStore:
+        """Return the keys for the current request. A scrape of the metrics is answered while the keys cannot be read,
+        by the keys that were read last, because the metrics say what is wrong then."""
+        return self._scraped_keys if request.path.endswith(METRICS) else self._keys
 
     @property
     def keys(self) -> KeyStore | None:
@@ -112,7 +124,7 @@ class Guard:
             detail = "this host name is not allowed; add the name to the setting allowed_hosts"
             return problem(421, "misdirected-request", detail, title="Misdirected Request")
         # A browser never adds a key by itself, but it adds the cookies that a host application may use.
-        if self._is_from_other_origin() and (self._authorize or not self._keys.ever_made):
+        if self._is_from_other_origin() and (self._authorize or not self._known_keys().ever_made):
             raise Forbidden(
                 "requests from web pages of this origin are not allowed; add the origin to the setting cors_origins"
             )
@@ -124,7 +136,7 @@ class Guard:
         the server requires keys. This prevents DNS rebinding: a foreign host name that points to this server."""
         if is_local(host.name) or host.name in self._hosts:
             return True
-        return host.literal and self._keys.ever_made
+        return host.literal and self._known_keys().ever_made
 
     def _is_from_other_origin(self) -> bool:
         """Return True if a web page of another origin sent the request, and the setting `cors_origins` does not contain
@@ -145,9 +157,8 @@ class Guard:
             if name.lower() not in present:
                 response.headers.add(name, value)
         request_id = response.headers["X-Request-ID"] = _request_info().request_id
-        if quota := _request_info().quota:
-            response.headers["RateLimit-Policy"] = f'"key";q={quota.limit};w=60'
-            response.headers["RateLimit"] = f'"key";r={quota.left};t={quota.seconds}'
+        if allowance := _request_info().allowance:
+            response.headers.update(quota_headers(allowance.quotas))
         if self._origins:
             response.vary.add("Origin")
         if self._is_allowed_origin():
@@ -184,7 +195,7 @@ class _RequestInfo:
 
     request_id: str
     key_id: str = ""
-    quota: Quota | None = None
+    allowance: Allowance | None = None
     started: float = field(default_factory=time.monotonic)
 
 

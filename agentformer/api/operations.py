@@ -19,6 +19,7 @@ from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
 from agentformer.api.requests_seen import RequestsSeen
+from agentformer.api.store_counts import StoreCounts
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
@@ -51,6 +52,7 @@ class Service:
     prefix: str  # the prefix of all paths in a host application
     keys: KeyStore | None  # None: the host application authenticates the requests
     requests: RequestsSeen
+    store_counts: StoreCounts
     checks: CheckRuns
     maps: Maps
     removals: Removals
@@ -160,10 +162,13 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
 
 def _handled(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
     """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
-    `Unauthenticated`, `Forbidden`, `InvalidInput` or `Busy` if a check fails."""
+    `Unauthenticated`, `Forbidden`, `KeyFull`, `InvalidInput` or `Busy` if a check fails."""
     if operation.permission is not None:
         parameters["grant"] = grant = authorize()
         operation.permission.require(grant)
+        if (adds := operation.permission.adds) and grant.allowance is not None:
+            limits = service.af.limits
+            limits.require_room(grant.allowance, request.content_length or 0, new_entries=adds == "entries")
     if operation.query is not None:
         parameters["query"] = parameters_of(operation.query, request.args, "query")
     elif operation.permission is not None:

@@ -17,6 +17,8 @@ from agentformer.settings import Settings
 Environ = dict[str, Any]
 Wsgi = Callable[[Environ, Any], Iterable[bytes]]
 
+# The port after an address, which some proxies write: 192.0.2.1:5678, [2001:db8::1]:5678, or [2001:db8::1] without one.
+_PORT = re.compile(r"^(?:\[([0-9a-fA-F:.]+)\](?::\d{1,5})?|([0-9.]+):\d{1,5})$", re.ASCII)
 _PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
 
 
@@ -53,7 +55,7 @@ class BehindProxy:
         """Return the address of the client of a trusted proxy."""
         client = str(environ["REMOTE_ADDR"])
         for text in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").split(",")):
-            address = ip_address(text.strip())
+            address = ip_address(_PORT.sub(r"\1\2", text.strip()))
             if address is None:
                 break
             client = str(address)

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from agentformer._version import __version__
-from agentformer.access.keys import FILE as KEYS_FILE
-from agentformer.access.keys import OWNER_ONLY
+from agentformer.access.places import FILE as KEYS_FILE
+from agentformer.access.places import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput, store_failure

@@ -89,7 +89,7 @@ SECTIONS: Mapping[str, Mapping[str, str]] = {
         "serve": "Serve the HTTP API until SIGTERM or Ctrl-C",
         "worker": "Run a node without an API for a memory in PostgreSQL, until SIGTERM or Ctrl-C",
         "nodes": "List the nodes of a memory in PostgreSQL, and the state of the embedding queue",
-        "keys": "Create, list and revoke the keys for access over HTTP and MCP",
+        "keys": "Create, list, change and revoke the keys for access over HTTP and MCP",
         "webhooks": "Send the changes of entries to other programs",
         "mcp": "Serve tools and documents to MCP clients, such as Claude, Cursor and VS Code",
         "install": "Give a coding agent this memory: hooks that recall and capture, and tools over MCP",

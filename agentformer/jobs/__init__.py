@@ -141,6 +141,10 @@ class Jobs:
         """Return jobs of these namespaces, newest first; see `JobStore.page`."""
         return [self._worker.with_progress(job) for job in self._store.page(namespaces, after, limit, key_id)]
 
+    def states(self) -> dict[str, tuple[int, float]]:
+        """Return for each state the number of its jobs, and the age of the oldest in seconds."""
+        return self._store.states()
+
     def cancel(self, job_id: str) -> Job:
         """Cancel a job. If a process is working on the job, the job ends when the current file is stored or the current
         batch of texts is embedded; otherwise, the job ends immediately. Documents that were already stored are kept.

@@ -29,6 +29,7 @@ _JOB = common("SELECT * FROM jobs WHERE id = ?")
 _ACTIVE_JOB = common(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}")
 _ACTIVE_IDS = common(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")
 _IDS = common("SELECT id FROM jobs")
+_STATES = common("SELECT state, count(*), min(created_at) FROM jobs GROUP BY state")
 _COUNT_ATTEMPT = common(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}")
 _ATTEMPTS = common("SELECT attempts FROM jobs WHERE id = ?")
 _DELETE_OLDER = common(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?")
@@ -251,6 +252,11 @@ class JobStore:
             values.append(after)
         query = common(f"SELECT * FROM jobs WHERE {' AND '.join(conditions)} ORDER BY id DESC LIMIT ?")
         return [_job(row) for row in self._rows(query, [*values, limit])]
+
+    def states(self) -> dict[str, tuple[int, float]]:
+        """Return for each state the number of its jobs, and the age of the oldest in seconds."""
+        at = to_micros(now()) or 0
+        return {row[0]: (row[1], max(0.0, (at - row[2]) / 1_000_000)) for row in self._rows(_STATES)}
 
     def active(self) -> list[str]:
         """Return the ids of the jobs that are queued or running, oldest first."""

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
 from agentformer.access.keys import KeyStore
+from agentformer.access.rates import quota_headers
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, TooLarge, Unauthenticated
 from agentformer.http.json_limits import check_values
@@ -171,7 +172,7 @@ class AccessMiddleware:
             problem = Problem(problem.status, problem.document, {"WWW-Authenticate": challenge.header})
         except AgentFormerError as error:
             problem = problem_of(error)
-        await _response(problem)(scope, receive, send)
+        await _response(problem)(scope, receive, _with_quotas(scope, send))
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request. An error of access, of the store or of a limit is raised before the response begins."""
@@ -190,13 +191,13 @@ class AccessMiddleware:
                 document = problem_json(405, "method-not-allowed", title="Only POST is supported here")
                 problem = Problem(405, document, {"Allow": "POST"})
         if problem is not None:
-            await _response(problem)(scope, receive, send)
+            await _response(problem)(scope, receive, _with_quotas(scope, send))
             return
         body = bytearray()
         try:
             if await self._read(headers.get("content-length", ""), receive, body):
                 await anyio.to_thread.run_sync(check_values, bytes(body))
-                await self._forward(bytes(body), scope, receive, send)
+                await self._forward(bytes(body), scope, receive, _with_quotas(scope, send))
         finally:
             self._bytes_in_memory -= len(body)
 
@@ -254,6 +255,20 @@ class AccessMiddleware:
             self._bytes_in_memory += len(piece)
             if not event.get("more_body", False):
                 return True
+
+
+def _with_quotas(scope: Scope, send: Send) -> Send:
+    """Return a function that sends the response with what the key of the request has left of its limits."""
+
+    async def send_with(message: Message) -> None:
+        grant = scope.get(GRANT)
+        if message["type"] == "http.response.start" and grant is not None and grant.allowance is not None:
+            quotas = quota_headers(grant.allowance.quotas)
+            added = [(name.lower().encode(), value.encode()) for name, value in quotas.items()]
+            message = {**message, "headers": [*message.get("headers", ()), *added]}
+        await send(message)
+
+    return send_with
 
 
 class _Server(uvicorn.Server):

@@ -5,6 +5,7 @@ are still found after a route has changed. If only one backend is configured, th
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from heapq import merge as merge_sorted
@@ -15,7 +16,7 @@ from typing import Any, Generic, TypeVar
 from agentformer.errors import Conflict, InvalidInput, NotFound, StoreError
 from agentformer.memory.backends import all_entries, by_time
 from agentformer.records.entries import Histories, check_histories
-from agentformer.records.offers import checks_of, leases_of, required, status_of, vectors_of
+from agentformer.records.offers import checks_of, leases_of, required, size_of, status_of, vectors_of
 from agentformer.search.fusion import merge
 from agentformer.settings import Route
 from agentformer.settings.access import make_folder
@@ -39,6 +40,7 @@ from agentformer.types import (
     SpaceState,
     StoreCheck,
     StoredVector,
+    StoreSize,
     Use,
     Waiting,
 )
@@ -315,6 +317,17 @@ class RoutedBackend(_Routing):
                     )
                 path.rename(folder / path.name)
             part.rmdir()
+
+    def size(self, namespaces: Sequence[str], since: StoreSize | None = None) -> StoreSize:
+        """Return the size of all backends; see `SizedStore.size`."""
+        known = since.states if since else ()
+        each: Sequence[StoreSize | None] = [StoreSize(0, 0, (state,)) for state in known] or [None] * len(self._all)
+        sizes = [size_of(part, namespaces, before) for part, before in zip(self._all, each, strict=True)]
+        before = since or StoreSize()
+        unknown = 0, time.monotonic_ns()  # a store without sizes may have changed
+        states = tuple(size.states[0] if size.states else unknown for size in sizes)
+        entries, total = sum(size.entries for size in sizes), sum(size.bytes for size in sizes)
+        return StoreSize(before.entries + entries, before.bytes + total, states)
 
     def status(self) -> Mapping[str, Any]:
         states = {name: dict(status_of(backend)) for name, backend in self._names.items()}

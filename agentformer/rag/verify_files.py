@@ -7,8 +7,8 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from agentformer.access.keys import FILE as KEYS_FILE
 from agentformer.access.keys import KeyStore
+from agentformer.access.places import FILE as KEYS_FILE
 from agentformer.errors import StoreError
 from agentformer.jobs import FILE as JOBS_FILE
 from agentformer.jobs import FOLDER as JOBS_FOLDER

@@ -23,7 +23,7 @@ from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import checksums
 from agentformer.records.scopes import is_selective
 from agentformer.records.vectors import delete_windows
-from agentformer.types import Connection, MemoryEntry, Scope, Statement, Use, common
+from agentformer.types import Connection, MemoryEntry, Scope, Statement, StoreSize, Use, common
 
 Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
@@ -92,6 +92,19 @@ _PAGE_OF_FEW = Statement(
 _LATEST_OF_FEW = Statement(
     sqlite=f"SELECT * FROM entries WHERE {{scope}} ORDER BY +{_TIME} DESC, id DESC LIMIT ?", postgres=_LATEST.postgres
 )
+# The bytes of the texts, and of the uploaded file of each document.
+_BYTES_SQLITE = """coalesce(sum(length(CAST(content AS BLOB)) + CASE WHEN kind = 'document'
+    THEN max(0, CAST(coalesce(json_extract(metadata, '$.bytes'), 0) AS INTEGER)) ELSE 0 END), 0)"""
+_BYTES_POSTGRES = """coalesce(sum(octet_length(content) + CASE WHEN kind = 'document' AND
+    json_extract(metadata, '$.bytes') ~ '^[0-9]{1,15}$' THEN json_extract(metadata, '$.bytes')::bigint ELSE 0 END), 0)
+    ::bigint"""
+_SIZE = Statement(
+    f"SELECT count(*), {_BYTES_SQLITE} FROM entries WHERE num > ?",
+    f"SELECT count(*), {_BYTES_POSTGRES} FROM entries WHERE num > %s",
+)
+_SIZE_OF_NAMESPACE = Statement(f"{_SIZE.sqlite} AND namespace = ?", f"{_SIZE.postgres} AND namespace = %s")
+_SIZE_SINCE = Statement(f"{_SIZE.sqlite} AND +namespace = ?", _SIZE_OF_NAMESPACE.postgres)  # few rows, by number
+_NEWEST = common("SELECT coalesce(max(num), 0) FROM entries")
 _REPEAT = Statement(
     sqlite="UPDATE entries SET repeat_count = repeat_count + 1, access_count = access_count + 1, "
     "last_accessed = max(coalesce(last_accessed, ?), ?) WHERE id = ?",
@@ -343,6 +356,18 @@ def count(connection: Connection, scope: Scope) -> int:
 def namespaces(connection: Connection) -> list[str]:
     """Return all namespaces in alphabetical order."""
     return [row[0] for row in connection.run(_NAMESPACES)]
+
+
+def size(connection: Connection, namespaces: Sequence[str], since: StoreSize | None = None) -> StoreSize:
+    """Return the size of namespaces; see `SizedStore.size`."""
+    first = since.states[0][0] if since is not None else 0
+    query = _SIZE_OF_NAMESPACE if since is None else _SIZE_SINCE
+    rows = [connection.run(query, [first, name]).fetchone() for name in namespaces]
+    rows = rows if namespaces else [connection.run(_SIZE, [first]).fetchone()]
+    state = int(connection.run(_NEWEST).fetchone()[0]), change_feed.last_seq(connection)
+    before = since or StoreSize()
+    entries, total = (sum(int(row[column]) for row in rows) for column in (0, 1))
+    return StoreSize(before.entries + entries, before.bytes + total, (state,))
 
 
 def count_by_kind(connection: Connection) -> dict[str, int]:

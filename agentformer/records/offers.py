@@ -6,7 +6,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from agentformer.errors import InvalidInput, NotOffered
@@ -16,13 +16,16 @@ from agentformer.types import (
     Embedder,
     LeaseStore,
     MemoryBackend,
+    MemoryEntry,
     OriginalsStore,
     Reembedding,
     Scope,
+    SizedStore,
     SnapshotStore,
     SpaceState,
     StatusStore,
     StoredVector,
+    StoreSize,
     VectorStore,
     VerifiedStore,
     Waiting,
@@ -39,6 +42,7 @@ _PURPOSES: Mapping[object, str] = {
     VerifiedStore: "no verification of its data",
     LeaseStore: "no leases",
     StatusStore: "no status",
+    SizedStore: "no sizes",
 }
 
 
@@ -78,14 +82,31 @@ def status_of(store: MemoryBackend) -> Mapping[str, Any]:
     """Return the status of a store as JSON values. If it offers none, its entries are counted."""
     if reporting := offered(store, StatusStore):
         return reporting.status()
-    kinds: Counter[str] = Counter()
-    for namespace in store.namespaces():
-        after, scope = "", Scope(namespace, include_archived=True)
-        while page := store.list(scope, after=after, limit=_PAGE):
-            kinds.update(entry.kind for entry in page)
-            after = page[-1].id
+    kinds = Counter(entry.kind for entry in _entries(store, store.namespaces()))
     counts = dict.fromkeys(("windows", "vectors", "pending"), 0)
     return {"entries": kinds.total(), **counts, "kinds": dict(sorted(kinds.items())), "space": None}
+
+
+def size_of(store: MemoryBackend, namespaces: Sequence[str], since: StoreSize | None = None) -> StoreSize:
+    """Return the size of namespaces; see `SizedStore.size`. If the store offers none, its entries are read, and with
+    `since`, nothing is added."""
+    if sized := offered(store, SizedStore):
+        return sized.size(namespaces, since)
+    if since is not None:
+        return since
+    entries = total = 0
+    for entry in _entries(store, namespaces or store.namespaces()):
+        file = entry.metadata.get("bytes", 0) if entry.kind == "document" else 0
+        entries, total = entries + 1, total + len(entry.content.encode()) + (file if isinstance(file, int) else 0)
+    return StoreSize(entries, total)
+
+
+def _entries(store: MemoryBackend, namespaces: Sequence[str]) -> Iterator[MemoryEntry]:
+    for namespace in namespaces:
+        after, scope = "", Scope(namespace, include_archived=True)
+        while page := store.list(scope, after=after, limit=_PAGE):
+            yield from page
+            after = page[-1].id
 
 
 class WithoutVectors:

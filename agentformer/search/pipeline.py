@@ -53,7 +53,7 @@ from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
 from agentformer.search.statements import favor_statements
-from agentformer.search.steps import Step, run
+from agentformer.search.steps import Step, run, timed
 from agentformer.search.vector_search import (
     RankedEntries,
     VectorSearch,
@@ -207,14 +207,14 @@ class Pipeline:
         if query.limit < 1 or not query.text.strip():
             return Hits()
         asked = {"gen_ai.operation.name": "retrieval", "gen_ai.request.top_k": query.limit}
-        with tracing.span("retrieval", {**asked, "agentformer.search.mode": query.mode}) as span:
+        with timed("all", "retrieval", {**asked, "agentformer.search.mode": query.mode}) as span:
             span.set_text("gen_ai.retrieval.query.text", query.text)
             hits = self._search(query)
             span.set({"db.response.returned_rows": len(hits), "agentformer.search.warnings": len(hits.warnings)})
             return hits
 
     def _search(self, query: Query) -> Hits:
-        with tracing.span("search.analysis") as span:
+        with timed("analysis", "search.analysis") as span:
             terms = analyze_query(query.text)
             request = self._request(query, terms, query_dates(terms, query.at))
             span.set({"agentformer.search.scope_entries": request.mask.count})
@@ -222,7 +222,7 @@ class Pipeline:
             return Hits()
         with self._running, ExitStack() as reads:
             words, words_error = self._start_words(request)
-            with tracing.span("search.vectors") as span:
+            with timed("vectors", "search.vectors") as span:
                 vectors, warnings = self._search_vectors(request, words_error, reads)
                 span.set({"agentformer.search.candidates": len(vectors.entries) if vectors else 0})
             complete = query.mode != "lexical" and not warnings
@@ -272,7 +272,7 @@ class Pipeline:
             return lambda: _NO_WORDS, error
 
         def search() -> WordHits:
-            with tracing.span("search.words") as span:
+            with timed("words", "search.words") as span:
                 found = view.search(request.terms, query.scope, request.limit, request.mask, request.dates.terms)
                 span.set({"agentformer.search.candidates": len(found.entries)})
                 return found
@@ -320,7 +320,7 @@ class Pipeline:
         query, words, nearest = request.query, candidates.words, _NO_VECTORS
         options = self._fusion if query.mode == "hybrid" else _SINGLE_LIST
         factors: tuple[Factor, ...] = ()
-        with tracing.span("search.ranking"), self._database.reading() as connection:
+        with timed("ranking", "search.ranking"), self._database.reading() as connection:
             reads = self._rows.reads(connection)
             pending = _pending_warning(connection, query.scope) if candidates.complete else ()
             candidates = replace(candidates, warnings=(*candidates.warnings, *pending))

@@ -3,13 +3,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, NamedTuple
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, NamedTuple
 
 from agentformer.http import tracing
 from agentformer.types import Hit, Hits, Shown, StepResult
 
 _FOUND = "found"  # the order of the store, before the first step
+
+
+class StepTimes:
+    """The number of times that each step of a search was run in this process, and the seconds that all of them took.
+    Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._times: dict[str, tuple[int, float]] = {}
+
+    def add(self, step: str, seconds: float) -> None:
+        """Count a step."""
+        with self._lock:
+            count, total = self._times.get(step, (0, 0.0))
+            self._times[step] = count + 1, total + seconds
+
+    def snapshot(self) -> Mapping[str, tuple[int, float]]:
+        """Return the count and the seconds of each step."""
+        with self._lock:
+            return dict(self._times)
+
+
+TIMES = StepTimes()
+
+
+@contextmanager
+def timed(step: str, span: str, attributes: Mapping[str, Any] | None = None) -> Iterator[tracing.Span]:
+    """Yield the span `span` of a step, and count the step in `TIMES`."""
+    began = time.perf_counter()
+    try:
+        with tracing.span(span, attributes) as recorded:
+            yield recorded
+    finally:
+        TIMES.add(step, time.perf_counter() - began)
 
 
 class Step(NamedTuple):
@@ -46,7 +83,7 @@ def run(hits: Hits, steps: Sequence[Step]) -> Hits:
     """Apply the steps in order, and return the hits that remain. `Hits.steps` says which hits remained after each."""
     results = [StepResult(_FOUND, _ids(hits))]
     for step in steps:
-        with tracing.span(f"search.step {step.name}", {"agentformer.search.hits_in": len(hits)}) as span:
+        with timed(step.name, f"search.step {step.name}", {"agentformer.search.hits_in": len(hits)}) as span:
             hits = hits.with_hits(step.apply(hits))
             span.set({"db.response.returned_rows": len(hits)})
         results.append(StepResult(step.name, _ids(hits)))

@@ -18,6 +18,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.InvalidInput, 400, "invalid-input", "Invalid input"),
     (errors.Unauthenticated, 401, "unauthenticated", "Authentication required"),
     (errors.Forbidden, 403, "forbidden", "Permission denied"),
+    (errors.KeyFull, 403, "key-full", "Limit of the key reached"),
     (errors.FetchRefused, 403, "fetch-refused", "Address not allowed"),
     (errors.NotFound, 404, "not-found", "Not found"),
     (errors.Conflict, 409, "conflict", "Version conflict"),
@@ -92,6 +93,8 @@ def problem_of(error: errors.AgentFormerError) -> Problem:
         members["limit"] = error.limit
     if isinstance(error, (errors.Busy, errors.StoreBusy)):
         headers["Retry-After"] = str(error.retry_after)
+    if isinstance(error, errors.Busy):
+        headers.update(error.headers)
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="agentformer"'
     shown = status in _SHOWS_MESSAGE and not isinstance(error, errors.StoreError)

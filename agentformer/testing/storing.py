@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 from agentformer.errors import Conflict, Forbidden, InvalidInput
+from agentformer.records.offers import size_of
 from agentformer.testing.case import EVERYTHING, BackendCase, by_words, make_entry, raises, run_in_threads, unchanged
 from agentformer.types import AbsentDocument, Link, MemoryEntry, Query, Scope, Source
 
@@ -106,6 +107,20 @@ class Storing(BackendCase):
         assert [entry.id for entry in backend.store(entries)] == [entry.id for entry in entries]
         assert list(backend.store([])) == []
         assert backend.count(Scope()) == 5
+
+    def test_the_size_is_that_of_all_entries_and_files(self, tmp_path: Path) -> None:
+        """`size_of` counts entries and the bytes of texts and files, and adds later entries to an earlier size."""
+        report = make_entry("report.pdf", kind="document", metadata={"bytes": 1_000, "sha256": "a"})
+        odd = make_entry("odd.pdf", kind="document", metadata={"bytes": "many"}, namespace="b\u00e5t")
+        backend, (first, *_) = self.stored(tmp_path, "p\u00f6ll\u00f6 \u65e5", report, odd)
+        backend.update(first.id, {"archived_at": datetime.now(UTC)})
+        of_both, one = size_of(backend, []), size_of(backend, [first.namespace])
+        assert of_both[:2] == (3, 11 + 10 + 1_000 + 7) and one[:2] == (2, 11 + 10 + 1_000)
+        assert size_of(backend, ["nothing"])[:2] == (0, 0)
+        backend.store([make_entry("tea"), make_entry("other", namespace="c")])
+        assert size_of(backend, [first.namespace], one)[:2] in ((3, one.bytes + 3), one[:2])
+        backend.remove([report.id])
+        assert size_of(backend, [])[:2] == (4, 11 + 7 + 3 + 5)
 
     def test_an_existing_or_repeated_id_stores_nothing(self, tmp_path: Path) -> None:
         """If an id already exists or is given twice, `store` raises `Conflict` and stores none of the entries."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agentformer.access.limits import KeyLimits
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import AgentFormerError, NotFound, StoreError
 from agentformer.http import tracing
@@ -45,8 +46,14 @@ class Toolbox:
     """The tools of one memory. Thread-safe if the memory is thread-safe."""
 
     def __init__(
-        self, memory: MemoryManager, rag: RAGTool, backend: MemoryBackend, status: Callable[[], Mapping[str, Any]]
+        self,
+        memory: MemoryManager,
+        rag: RAGTool,
+        backend: MemoryBackend,
+        status: Callable[[], Mapping[str, Any]],
+        limits: Callable[[], KeyLimits],
     ) -> None:
+        self._limits = limits
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
         offered = [name for name in HINTS if name != "rag_sync" or rag.sync_roots]  # without roots, every call fails
         functions = [
@@ -70,12 +77,18 @@ class Toolbox:
 
     def call(self, name: str, arguments: Mapping[str, Any], caller: Caller = OWNER) -> dict[str, Any]:
         """Run a tool and return its result as JSON values. Raises `NotFound` for an unknown tool, `Forbidden` for a
-        tool that the caller may not use, `InvalidInput` for wrong arguments, and the errors of the operation."""
+        tool that the caller may not use, `InvalidInput` for wrong arguments, `KeyFull` and `Busy` at a limit of the key
+        of the caller, and the errors of the operation."""
         tool = self._tools.get(name) if isinstance(name, str) else None
         if tool is None:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))
             raise NotFound(f"there is no tool {name!r:.80}; the tools are: {names}")
         tool.hints.permission.require(caller.grant)
+        if (allowance := caller.grant.allowance) is not None:
+            if tool.hints.permission.adds:
+                self._limits().require_room(allowance, new_entries=tool.hints.permission.adds == "entries")
+            if name == "rag_query" and not caller.extractive:
+                self._limits().take_question(allowance)
         named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         with tracing.span(f"execute_tool {name}", named) as span:
             span.set_text("gen_ai.tool.call.arguments", arguments)

@@ -16,6 +16,7 @@ from agentformer.types.backend import SharedFiles as SharedFiles
 from agentformer.types.backend import SharedLocks as SharedLocks
 from agentformer.types.backend import StoreCheck as StoreCheck
 from agentformer.types.backend import StoredVector as StoredVector
+from agentformer.types.backend import StoreSize as StoreSize
 from agentformer.types.documents import FINDABLE as FINDABLE
 from agentformer.types.documents import REASON_CODE as REASON_CODE
 from agentformer.types.documents import Answer as Answer
@@ -96,6 +97,7 @@ from agentformer.types.stores import BackupStore as BackupStore
 from agentformer.types.stores import CompleteStore as CompleteStore
 from agentformer.types.stores import LeaseStore as LeaseStore
 from agentformer.types.stores import OriginalsStore as OriginalsStore
+from agentformer.types.stores import SizedStore as SizedStore
 from agentformer.types.stores import SnapshotStore as SnapshotStore
 from agentformer.types.stores import StatusStore as StatusStore
 from agentformer.types.stores import VectorStore as VectorStore

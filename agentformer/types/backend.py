@@ -28,6 +28,15 @@ class Check:
     replaced: Mapping[str, str] = field(default_factory=dict)  # id of a repaired document -> its new id
 
 
+class StoreSize(NamedTuple):
+    """The entries of some namespaces, and the bytes of their texts and of the uploaded files. `states` says of which
+    state of each part of the store the size is."""
+
+    entries: int = 0
+    bytes: int = 0
+    states: tuple[tuple[int, int], ...] = ()
+
+
 StoreCheck = Callable[[Callable[[Scope], Collection[str]]], None]  # decides whether `MemoryBackend.store` may store
 
 

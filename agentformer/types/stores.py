@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Protocol
 
-from agentformer.types.backend import AbsentDocument, Check, MemoryBackend, MemorySnapshot, StoredVector
+from agentformer.types.backend import AbsentDocument, Check, MemoryBackend, MemorySnapshot, StoredVector, StoreSize
 from agentformer.types.memory import MemoryEntry, Scope
 from agentformer.types.models import Embedder, Reembedding, SpaceState, Waiting
 
@@ -124,6 +124,15 @@ class StatusStore(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """Return counts, and the state of each part of the store, as JSON values."""
+
+
+class SizedStore(Protocol):
+    """A store that can count what it contains without reading it. Limits of keys need it in a large store."""
+
+    def size(self, namespaces: Sequence[str], since: StoreSize | None = None) -> StoreSize:
+        """Return the size of these namespaces, or of all if there are none. If `since` is an earlier result for the
+        same namespaces, the result is `since` and the entries that were stored after it, without what was changed and
+        removed; this takes as long as there are such entries."""
 
 
 class CompleteStore(

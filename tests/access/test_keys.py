@@ -20,6 +20,7 @@ from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import EVERYTHING
 from agentformer.errors import (
     AgentFormerError,
+    Busy,
     Conflict,
     Forbidden,
     InvalidInput,
@@ -89,6 +90,14 @@ def test_a_request_does_not_wait_for_a_process_that_changes_the_keys(store: KeyS
     assert store.all()[0].last_used_on is None
 
 
+def test_a_held_lock_is_busy_and_not_a_full_disk(
+    store: KeyStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keys, "_LOCK_SECONDS", 0.0)
+    with FileLock(tmp_path / "keys.lock"), pytest.raises(Busy, match="another process is changing the keys"):
+        store.make("office")
+
+
 def test_the_day_of_use_is_stored_once_a_day_and_for_the_used_key_only(store: KeyStore, tmp_path: Path) -> None:
     store.make("other")
     _, secret = store.make("office")
@@ -137,15 +146,18 @@ def test_wrong_keys_get_the_same_message(store: KeyStore) -> None:
     assert store.grant_of(secret).key_id == key.id
 
 
-def test_every_key_is_compared_in_constant_time(store: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    secrets = [store.make(name)[1] for name in "abc"]
-    compared: list[str] = []
+def test_a_key_is_found_by_its_digest_and_compared_with_no_other(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = {key.digest: secret for key, secret in map(store.make, "abc")}
+    compared: list[tuple[str, str]] = []
     real = keys.hmac.compare_digest
-    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: (compared.append(a), real(a, b))[1])
-    for secret in (secrets[0], secrets[2]):
-        compared.clear()
+    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: (compared.append((a, b)), real(a, b))[1])
+    for secret in made.values():
         store.grant_of(secret)
-        assert len(compared) == 3
+    with pytest.raises(Unauthenticated):
+        store.grant_of(made.popitem()[1][:-1] + "x")
+    assert len(compared) == 3 and all(one == other for one, other in compared)
 
 
 def test_a_revoked_key_is_refused_at_once_by_every_store(tmp_path: Path) -> None:

@@ -52,19 +52,21 @@ def test_the_names_used_longest_ago_are_forgotten() -> None:
 def test_a_key_may_send_its_requests_a_minute(store: KeyStore) -> None:
     _, secret = store.make("limited", requests_per_minute=2)
     _, other = store.make("other")
-    assert store.grant_of(secret).quota == Quota(2, 1, 30)
+    allowance = store.grant_of(secret).allowance
+    assert allowance is not None and allowance.quotas == {"key": Quota(2, 1, 30)}
     store.grant_of(secret)
     with pytest.raises(Busy, match="may send 2 requests a minute") as caught:
         store.grant_of(secret)
     assert caught.value.limit == "requests_per_minute" and 1 <= caught.value.retry_after <= 30
-    assert store.grant_of(other).quota is None
+    assert caught.value.headers["RateLimit"].startswith('"key";r=0;t=')
+    assert store.grant_of(other).allowance is None
 
 
 def test_a_changed_limit_holds_at_once(store: KeyStore) -> None:
     key, secret = store.make("limited", requests_per_minute=1)
     store.grant_of(secret)
-    assert store.change(key.id, requests_per_minute=0).requests_per_minute == 0
-    assert [store.grant_of(secret).quota for _ in range(5)] == [None] * 5
+    assert store.change(key.id, requests_per_minute=0).limits.requests_per_minute == 0
+    assert [store.grant_of(secret).allowance for _ in range(5)] == [None] * 5
 
 
 @pytest.mark.parametrize("rate", [-1, 1.5, True, "9", 10_000_000, None])
@@ -92,7 +94,7 @@ def test_a_rotated_key_and_the_former_one_are_both_accepted_in_the_overlap(
 ) -> None:
     made, old = store.make("team", ("read",), ("notes",), ("rag_sync",), requests_per_minute=100)
     key, new, former = store.rotate(made.id, timedelta(hours=2))
-    assert (key.name, key.rights, key.namespaces, key.without, key.requests_per_minute) == (
+    assert (key.name, key.rights, key.namespaces, key.without, key.limits.requests_per_minute) == (
         *("team", ("read",), ("notes",), frozenset({"rag_sync"})),
         100,
     )

@@ -55,6 +55,23 @@ def test_a_key_gets_what_its_options_say(run: Invoke, store: KeyStore) -> None:
     assert store.grant_of(secret).without == {"memory_add"}
 
 
+def test_limits_are_given_shown_and_changed(run: Invoke, shown: Shown, store: KeyStore) -> None:
+    made = shown("keys add", "team", "--max-entries", "5", "--questions-per-day", "9")
+    assert (made["max_entries"], made["max_bytes"], made["questions_per_day"]) == (5, 0, 9)
+    assert "5 entries, 9 questions/day" in run("keys list").stdout
+    changed = shown("keys change", made["id"], "--max-entries", "0", "--max-bytes", "1000", "--name", "lab")
+    assert (changed["name"], changed["max_entries"], changed["max_bytes"], changed["questions_per_day"]) == (
+        *("lab", 0, 1000),
+        9,
+    )
+    assert "(lab) is changed: 1000 bytes, 9 questions/day" in run("keys change", made["id"], "--name", "lab").stdout
+    for wrong in ("-1", "1000000000000001", "many"):
+        assert run("keys change", made["id"], "--max-bytes", wrong).exit_code == 2
+    alone = run("keys change", made["id"])
+    assert alone.exit_code == 2 and "give --name or a limit, such as --max-entries" in alone.stderr
+    assert run("keys change", "00000000", "--max-bytes", "1").exit_code == 2
+
+
 def test_destructive_tools_are_switched_off_together(run: Invoke, store: KeyStore) -> None:
     assert run("keys add", "office", "--no-destructive", "--without", "memory_add").exit_code == 0
     (key,) = store.all()

@@ -21,6 +21,7 @@ from agentformer.access.permissions import Grant  # noqa: E402
 from agentformer.api.app import close_app, init_app  # noqa: E402
 from agentformer.api.endpoints import server as models  # noqa: E402
 from agentformer.errors import Unauthenticated  # noqa: E402
+from agentformer.http import patient as patience  # noqa: E402
 from tests.edges.mounted import Mounted, grant, mounted, shaped  # noqa: E402
 
 FIGURES = ("/metrics", "/api/status")
@@ -133,7 +134,7 @@ def test_a_store_that_hangs_is_503_until_it_answers(
     monkeypatch.setattr(models, "_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(host.af.backend, "get", lambda ids: (answers.wait(60), get(ids))[1])
     assert ready(host)["store"] == "busy"
-    monkeypatch.setattr(models, "time", SimpleNamespace(monotonic=lambda: 1e12))  # much later
+    monkeypatch.setattr(patience, "time", SimpleNamespace(monotonic=lambda: 1e12))  # much later
     for _ in range(2):
         assert ready(host, 503)["store"] == "does not answer"
     assert caplog.text.count("the store has not answered for more than 3 seconds") == 1

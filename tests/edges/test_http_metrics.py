@@ -9,10 +9,12 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -28,8 +30,11 @@ from agentformer.api.limits import ThreadLimit  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.requests_seen import RequestsSeen  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
+from agentformer.api.store_counts import StoreCounts  # noqa: E402
 from agentformer.errors import StoreBusy  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
+from tests.backends.postgres_faults import Proxy  # noqa: E402
+from tests.backends.postgres_server import schema_of  # noqa: E402
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
@@ -43,6 +48,9 @@ class Memory:
         self._usage = usage
         self._status = status
 
+    def get(self, ids: list[str]) -> list[Any]:
+        return []
+
     def usage(self) -> Mapping[str, Mapping[str, Any]]:
         return self._usage
 
@@ -55,15 +63,12 @@ def used(calls: int = 0, **more: Any) -> dict[str, Any]:
     return {"calls": calls, **nothing, "mean_ms": 0.0, "slowest_ms": 0.0, **more}
 
 
-def page(memory: Memory) -> Any:
+def page(memory: Memory, jobs: Mapping[str, tuple[int, float]] | None = None) -> Any:
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
-    add_rules(
-        blueprint,
-        router.operations,
-        SimpleNamespace(af=memory, requests=RequestsSeen(), threads=ThreadLimit(1, wait_seconds=0)),
-        lambda: EVERYTHING,
-    )
+    counts = StoreCounts(memory, SimpleNamespace(states=lambda: jobs or {}))  # type: ignore[arg-type]
+    parts = {"requests": RequestsSeen(), "threads": ThreadLimit(1, wait_seconds=0), "store_counts": counts}
+    add_rules(blueprint, router.operations, SimpleNamespace(af=memory, **parts), lambda: EVERYTHING)
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")
@@ -211,11 +216,83 @@ def test_a_store_that_cannot_be_read_is_told(caplog: pytest.LogCaptureFixture) -
     assert "cannot be reached" in caplog.text
 
 
+def test_jobs_are_counted_by_state_with_the_age_of_the_oldest() -> None:
+    text = page(Memory({}, ENTRIES), {"queued": (2, 61.5), "done": (7, 900.0)}).text
+    found = {
+        (name, dict(labels)["state"]): number
+        for (name, labels), number in samples(text).items()
+        if name.startswith("agentformer_job")
+    }
+    states = {"queued": 2, "running": 0, "done": 7, "failed": 0, "cancelled": 0}
+    ages = {("agentformer_job_age_seconds", "queued"): 61.5, ("agentformer_job_age_seconds", "running"): 0}
+    assert found == {("agentformer_jobs", state): number for state, number in states.items()} | ages
+
+
+def test_searches_are_counted_by_step(tmp_path: Path) -> None:
+    def counts() -> dict[str, float]:
+        text = client.get("/metrics").text
+        found = samples(text).items()
+        return {dict(labels)["step"]: n for (name, labels), n in found if name == "agentformer_search_seconds_count"}
+
+    app = create_app(load_settings({"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}))
+    client = app.test_client()
+    try:
+        client.post("/api/memory", json={"content": "Anna lives in Turku."})
+        before = counts()
+        for mode in ("hybrid", "lexical"):
+            assert client.post("/api/memory/search", json={"text": "Where is Anna?", "mode": mode}).json["hits"]
+        after = counts()
+    finally:
+        close_app(app)
+    steps = {step: after[step] - before.get(step, 0) for step in ("analysis", "words", "vectors", "ranking", "all")}
+    assert steps == {"analysis": 2, "words": 2, "vectors": 2, "ranking": 2, "all": 2}
+    assert after["salience"] - before.get("salience", 0) == 2
+
+
+def test_a_large_store_shows_the_counts_of_the_last_scrape() -> None:
+    class Large(Memory):
+        slow = threading.Event()
+
+        def status(self) -> Mapping[str, Any]:
+            if self.slow.is_set():
+                answers.wait(60)
+            return super().status()
+
+    answers, memory = threading.Event(), Large({}, ENTRIES)
+    counts = StoreCounts(memory, SimpleNamespace(states=dict))  # type: ignore[arg-type]
+    first = counts.read()
+    memory.slow.set()
+    assert first is not None and counts.read() == first and first.stores["faiss"]["entries"] == 7
+    answers.set()
+
+
+@pytest.mark.process
+def test_metrics_are_answered_while_postgres_hangs(postgres_url: str, tmp_path: Path) -> None:
+    proxy = Proxy(parse_qs(urlsplit(postgres_url).query)["host"][0])
+    where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
+    schema = {"backend": "postgres", "postgres_url": proxy.url, "postgres_schema": schema_of(tmp_path)}
+    app = create_app(load_settings({**where, **schema}))
+    try:
+        _, secret = app.extensions["agentformer"].keys.make("prometheus", ["metrics"])
+        client, headers = app.test_client(), {"Authorization": f"Bearer {secret}", "Host": "192.0.2.1:8808"}
+        assert value(client.get("/metrics", headers=headers).text, "store_up") == 1
+        proxy.lose = lambda _: "drop"
+        for _ in range(2):
+            answer = client.get("/metrics", headers=headers)
+            assert value(answer.text, "store_up") == 0 and "agentformer_entries{" not in answer.text
+            assert "agentformer_http_requests_total{" in answer.text
+        assert client.get("/metrics", headers={**headers, "Authorization": "Bearer af_wrong"}).status_code == 401
+    finally:
+        proxy.lose = lambda _: ""
+        close_app(app)
+        proxy.close()
+
+
 def test_every_name_in_the_dashboard_and_the_alerts_is_a_metric(tmp_path: Path) -> None:
     app = create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing"))
     client = app.test_client()
     try:
-        client.get("/healthz")
+        client.post("/api/memory/search", json={"text": "tea"})
         text = client.get("/metrics").text + page(Memory({"llm openai:gpt": used(1, errors={"E": 1})}, ENTRIES)).text
     finally:
         close_app(app)
@@ -224,7 +301,7 @@ def test_every_name_in_the_dashboard_and_the_alerts_is_a_metric(tmp_path: Path) 
         told = (DEPLOY / file).read_text()
         assert {*re.findall(r"(?:agentformer|process)_[a-z_]+", told)} <= names, file
     panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) == 12
+    assert len({panel["id"] for panel in panels}) == len(panels) == 14
 
 
 @pytest.mark.process

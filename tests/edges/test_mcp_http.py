@@ -172,6 +172,24 @@ def test_each_request_has_the_grant_of_its_own_key_until_it_is_revoked(guarded: 
     assert post(guarded, LIST).status_code == 401  # the last key's end opens nothing
 
 
+def test_the_limits_of_a_key_hold_and_are_in_the_headers(guarded: HttpServer) -> None:
+    keys = stored_keys(guarded.folder / "i")
+    key = {"Authorization": f"Bearer {keys.make('team', namespaces=['limited'], max_entries=1)[1]}"}
+    fact = call("memory_add", content="Anna lives in Turku.")
+    assert not told(post(guarded, fact, **key))["result"].get("isError")
+    refused = told(post(guarded, call("memory_add", content="Anna likes tea."), **key))["result"]
+    assert refused["isError"] and "may store 1 entries" in refused["content"][0]["text"]
+    slow = {"Authorization": f"Bearer {keys.make('slow', requests_per_minute=1, questions_per_day=5)[1]}"}
+    first = post(guarded, LIST, **slow)
+    assert first.status_code == 200 and first.headers["RateLimit-Policy"] == '"key";q=1;w=60, "questions";q=5;w=86400'
+    second = post(guarded, LIST, **slow)
+    assert second.status_code == 429 and second.headers["RateLimit"].startswith('"key";r=0;t=')
+    assert int(second.headers["Retry-After"]) > 0
+    scraper = {"Authorization": f"Bearer {keys.make('prometheus', ['metrics'])[1]}"}
+    assert names(post(guarded, LIST, **scraper)) == set()
+    assert told(post(guarded, fact, **scraper))["result"]["isError"]
+
+
 def test_documents_of_namespaces_that_a_key_does_not_reach_look_like_none(guarded: HttpServer) -> None:
     folder = guarded.folder
     with agentformer.connect(index_dir=folder / "i", upload_dir=folder / "u", embedder="hashing") as af:

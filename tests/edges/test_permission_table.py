@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.access.permissions import PERMISSIONS, RIGHTS, Grant, Right
+from agentformer.access.permissions import PERMISSIONS, Grant, Right
 from agentformer.api.app import _OPERATIONS
 from agentformer.errors import AgentFormerError, Forbidden, NotFound
 from agentformer.tools.caller import Caller
@@ -94,7 +94,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "GET /api/jobs/{job_id}": (READ, ("rag_upload",)),
     "DELETE /api/jobs/{job_id}": (WRITE, ("rag_upload",)),
     "GET /api/status": (ADMIN, ("memory_status",)),
-    "GET /metrics": (ADMIN, ()),
+    "GET /metrics": ({"metrics"}, ()),
     "GET /api/checks": (ADMIN, ("memory_status",)),
     "POST /api/checks": (ADMIN, ("memory_status",)),
     "GET /api/nodes": (ADMIN, ("memory_status",)),
@@ -132,8 +132,11 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "GET /api/tools": (set(), ()),
     "POST /api/tools/{name}": (set(), ()),
 }
+FORMER: tuple[Right, ...] = ("read", "write", "admin")
 SETS: list[tuple[Right, ...]] = [
-    rights for count in range(len(RIGHTS) + 1) for rights in itertools.combinations(RIGHTS, count)
+    *(rights for count in range(len(FORMER) + 1) for rights in itertools.combinations(FORMER, count)),
+    ("metrics",),
+    ("read", "metrics"),
 ]
 
 
@@ -162,12 +165,12 @@ def callers(tools: tuple[str, ...]) -> Iterator[tuple[Grant, bool]]:
     """Callers with each set of rights, with one tool switched off or none, and whether this tool is among `tools`.
     Unless the tests run in their long form, other tools are switched off for one set of rights only."""
     for rights in SETS:
-        for off in (None, *HINTS) if LONG or len(rights) == len(RIGHTS) else (None, *tools):
+        for off in (None, *HINTS) if LONG or len(rights) == len(FORMER) else (None, *tools):
             yield grant(*rights, without=() if off is None else (off,)), off in tools
 
 
 def suffices(own: Grant, needed: set[str]) -> bool:
-    return needed <= {*own.rights} or "admin" in own.rights
+    return (needed <= {*own.rights} or "admin" in own.rights) and (bool(needed) or own.rights != {"metrics"})
 
 
 def test_every_endpoint_is_in_the_table() -> None:

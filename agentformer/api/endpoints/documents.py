@@ -62,7 +62,7 @@ def _is_slow(service: Service) -> bool:
     "/api/rag/query",
     "rag_query",
     {200: (models.Answer, EVENT_STREAM)},
-    errors=(404, 503),
+    errors=(404, 503, 507),
     uses_model=lambda service, body: _is_slow(service),
 )
 def query(service: Service, grant: Grant, body: models.Question) -> Response:
@@ -75,6 +75,7 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     """
     check_length("question", body.question, service.af.settings)
     arguments = _question_arguments(service, body, grant)
+    service.af.limits.take_question(grant.allowance)
     if prefers_events() if body.stream is None else body.stream:
         return answer_stream(service.af.rag.stream(body.question, **arguments))
     return reply(answer_json(service.af.rag.query(body.question, **arguments)))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated
 
 from flask import Response
 from pydantic import ConfigDict, Field
 
-from agentformer.access.keys import MAX_DAYS, MAX_RATE, Key, KeyStore
-from agentformer.access.permissions import Grant, Right
+from agentformer.access.allowance import HIGHEST, Limits
+from agentformer.access.keys import MAX_DAYS, Key, KeyStore
+from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.api.models import Moment, Name, ResponseModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import RequestModel
@@ -29,14 +30,43 @@ _FIRST_KEY = (
 
 router = Router("server")
 
-Rights = Annotated[list[Literal["read", "write", "admin"]], Field(min_length=1, max_length=3)]
+Rights = Annotated[list[Right], Field(min_length=1, max_length=len(RIGHTS))]
 Namespaces = Annotated[list[Name], Field(max_length=100, description="An empty list means all namespaces.")]
 Tool = Annotated[str, Field(json_schema_extra={"enum": [*HINTS]})]
 Tools = Annotated[list[Tool], Field(max_length=100, description="Tools that are switched off for the key.")]
 _PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]"  # no control characters and line breaks
 _NOT_BLANK = _PRINTABLE.replace("]", r"\s\ufeff]")
-Rate = Annotated[
-    int, Field(ge=0, le=MAX_RATE, description="Requests that a server process accepts in a minute. 0: no limit.")
+RequestsPerMinute = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=HIGHEST["requests_per_minute"],
+        description="Requests that a server process accepts in a minute. 0: no limit.",
+    ),
+]
+MaxEntries = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=HIGHEST["max_entries"],
+        description="Entries in the namespaces of the key, with pages and chunks of documents. 0: no limit.",
+    ),
+]
+MaxBytes = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=HIGHEST["max_bytes"],
+        description="Bytes of texts and uploaded files in the namespaces of the key. 0: no limit.",
+    ),
+]
+QuestionsPerDay = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=HIGHEST["questions_per_day"],
+        description="Questions to a language model on a day in UTC, in all processes together. 0: no limit.",
+    ),
 ]
 KeyName = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=rf"^{_PRINTABLE}*{_NOT_BLANK}{_PRINTABLE}*$")]
 
@@ -52,7 +82,10 @@ class StoredKey(ResponseModel):
     made_at: str
     expires_at: str | None
     last_used_on: str | None = Field(description="The day of the last use, in UTC.")
-    requests_per_minute: int = Field(description="Requests that a server process accepts in a minute. 0: no limit.")
+    requests_per_minute: RequestsPerMinute
+    max_entries: MaxEntries
+    max_bytes: MaxBytes
+    questions_per_day: QuestionsPerDay
     own: bool = Field(description="True for the key that this request uses.")
 
 
@@ -84,7 +117,18 @@ class RotatedKey(MadeKey):
     former_expires_at: str
 
 
-class NewKey(RequestModel):
+class _WithLimits(RequestModel):
+    requests_per_minute: RequestsPerMinute = 0
+    max_entries: MaxEntries = 0
+    max_bytes: MaxBytes = 0
+    questions_per_day: QuestionsPerDay = 0
+
+    def limits(self) -> dict[str, int]:
+        """Return the limits that the request names."""
+        return {name: getattr(self, name) for name in Limits._fields if name in self.model_fields_set}
+
+
+class NewKey(_WithLimits):
     """A key to add."""
 
     name: KeyName
@@ -95,7 +139,6 @@ class NewKey(RequestModel):
         default=None, description="The key expires after this many days. By default, it does not expire."
     )
     expires: Moment | None = Field(default=None, description="The time at which the key expires, instead of `days`.")
-    requests_per_minute: Rate = Field(default=0)
 
 
 class Rotation(RequestModel):
@@ -106,7 +149,7 @@ class Rotation(RequestModel):
     )
 
 
-class KeyChange(RequestModel):
+class KeyChange(_WithLimits):
     """New values of a key. A field that is left out keeps its value."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
@@ -115,7 +158,6 @@ class KeyChange(RequestModel):
     rights: Rights = Field(default_factory=list)
     namespaces: Namespaces = Field(default_factory=list)
     without: Tools = Field(default_factory=list)
-    requests_per_minute: Rate = Field(default=0)
 
 
 @router.route("GET", KEYS, "keys", {200: StoredKeys})
@@ -146,19 +188,18 @@ def add_key(service: Service, grant: Grant, body: NewKey) -> Response:
     without = _without(body.without, grant)
     if not store.ever_made and ("admin" not in body.rights or body.namespaces):
         raise Conflict(_FIRST_KEY)
-    key, secret = store.make(
-        body.name, _rights(body.rights), body.namespaces, without, expires, body.requests_per_minute
-    )
+    key, secret = store.make(body.name, _rights(body.rights), body.namespaces, without, expires, **body.limits())
     service.af.note("key-added", key.id)
     return reply({**_key_json(key, grant), "key": secret}, 201)
 
 
 @router.route("PATCH", _KEY, "keys", {200: StoredKey}, errors=(409,))
 def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> Response:
-    """Change the name, the rights, the namespaces or the disabled tools of a key. The text of the key stays the same.
+    """Change the name, the rights, the namespaces, the disabled tools or limits of a key. Its text stays the same.
 
     The change applies from the next request on. The key that sends this request can change its own name, but not its
-    own rights, namespaces or tools. Tools that are switched off for this key are switched off for the changed key too.
+    own rights, namespaces, tools or limits. Tools that are switched off for this key are switched off for the changed
+    key too.
     """
     store = _store(service, grant)
     given = body.model_fields_set
@@ -172,7 +213,7 @@ def change_key(service: Service, grant: Grant, body: KeyChange, key_id: str) -> 
         rights=_rights(body.rights) if "rights" in given else None,
         namespaces=body.namespaces if "namespaces" in given else None,
         without=_without(body.without, grant) if "without" in given else None,
-        requests_per_minute=body.requests_per_minute if "requests_per_minute" in given else None,
+        **body.limits(),
     )
     service.af.note("key-changed", key.id)
     return reply(_key_json(key, grant))
@@ -222,7 +263,7 @@ def _check_other(key_id: str, grant: Grant) -> None:
         )
 
 
-def _rights(rights: list[Literal["read", "write", "admin"]]) -> list[Right]:
+def _rights(rights: list[Right]) -> list[Right]:
     return [*dict.fromkeys(rights)]
 
 

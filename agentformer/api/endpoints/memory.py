@@ -159,7 +159,7 @@ def learning_runs(service: Service, grant: Grant, query: requests.NamespaceQuery
 
 
 @router.route(
-    "POST", f"{MEMORY}/learn/undo", "memory_learn", {200: models.UndoneLearning}, errors=(404, 409), uses_model=True
+    "POST", f"{MEMORY}/learn/undo", "undo learning", {200: models.UndoneLearning}, errors=(404, 409), uses_model=True
 )
 def undo_learning(service: Service, grant: Grant, body: requests.UndoLearningRequest) -> Response:
     """Undo a run of learning: archive its facts, so that the facts hold again that they have replaced.

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, get_args
 
 from flask import Response
 
@@ -13,16 +12,16 @@ from agentformer._version import __version__
 from agentformer.access.permissions import Grant
 from agentformer.api.operations import Router, Service
 from agentformer.api.requests_seen import BUCKETS, RequestsSeen
-from agentformer.errors import MissingExtra, StoreError
+from agentformer.api.store_counts import Counts
+from agentformer.errors import MissingExtra
 from agentformer.factory import AgentFormer
+from agentformer.jobs.store import ACTIVE_STATES, State
 from agentformer.records.integrity.disk import sizes
-from agentformer.records.offers import status_of
-
-log = logging.getLogger("agentformer")
+from agentformer.search.steps import TIMES
 
 _LABELS = ("worker", "role", "provider", "model")
+_STEP_LABELS = ("worker", "step")
 _PREFIX = "agentformer_provider"
-_ALIAS = "hierarchical"  # another name for a backend that is also listed under its own name
 
 router = Router("server")
 
@@ -30,11 +29,12 @@ router = Router("server")
 @router.route("GET", "/metrics", "metrics", {200: ("text/plain",)}, errors=(501,))
 def metrics(service: Service, grant: Grant) -> Response:
     """Return metrics for Prometheus: requests and their durations by route, the calls of each embedder and language
-    model, the entries in each backend, the size of the files, and the process.
+    model, the steps of searches, the entries in each backend, the jobs, the size of the files, and the process.
 
-    The metrics include all namespaces. Requests and calls are those of the server process that answers, which the label
-    `worker` names: with several processes, sum over it. While the store cannot be read, its gauges are missing. A key
-    that is limited to namespaces is refused."""
+    The metrics include all namespaces. Requests, searches and calls are those of the server process that answers, which
+    the label `worker` names: with several processes, sum over it. While the store cannot be read, or does not answer,
+    `agentformer_store_up` is 0, and the counts of the store are missing; the response comes in about a second. A key
+    needs the right `metrics` or `admin`. A key that is limited to namespaces is refused."""
     grant.require_all_namespaces()
     try:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
@@ -46,7 +46,7 @@ def metrics(service: Service, grant: Grant) -> Response:
         def collect(self) -> Iterator[Any]:
             yield from _server_metrics(service)
             yield from _provider_metrics(_by_labels(service.af.usage()))
-            yield from _store_metrics(service.af)
+            yield from _store_metrics(service.af, service.store_counts.read())
 
     registry = CollectorRegistry(auto_describe=False)  # a new registry, without the metrics of a host application
     registry.register(Current())
@@ -64,7 +64,18 @@ def _server_metrics(service: Service) -> Iterator[Any]:
     threads = GaugeMetricFamily("agentformer_threads", "Slow requests: running or waiting.", labels=("worker", "state"))
     for state, count in zip(("busy", "waiting"), service.threads.load, strict=True):
         threads.add_metric((str(os.getpid()), state), count)
-    yield from (build, threads, *_request_metrics(service.requests))
+    yield from (build, threads, *_request_metrics(service.requests), _step_metrics())
+
+
+def _step_metrics() -> Any:
+    from prometheus_client.core import SummaryMetricFamily
+
+    steps = SummaryMetricFamily(
+        "agentformer_search_seconds", "Seconds of searches by step. The step `all` is all steps.", labels=_STEP_LABELS
+    )
+    for step, (count, seconds) in sorted(TIMES.snapshot().items()):
+        steps.add_metric((str(os.getpid()), step), count, seconds)
+    return steps
 
 
 def _request_metrics(requests: RequestsSeen) -> Iterator[Any]:
@@ -116,16 +127,22 @@ def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) ->
     yield from (calls, errors, tokens, seconds, slowest)
 
 
-def _store_metrics(af: AgentFormer) -> Iterator[Any]:
+def _store_metrics(af: AgentFormer, counts: Counts | None) -> Iterator[Any]:
     """Yield the gauges of the store. The state of the store is one of them, so that its failure is seen, too."""
     from prometheus_client.core import GaugeMetricFamily
 
-    try:
-        stores = _stores(af)
-    except StoreError as error:
-        log.warning("the store cannot be read for its metrics: %s", error)
-        stores = {}
-    yield GaugeMetricFamily("agentformer_store_up", "1 if the store can be read, else 0.", value=bool(stores))
+    up = counts is not None
+    stores, jobs = counts or Counts({}, {})
+    yield GaugeMetricFamily("agentformer_store_up", "1 if the store can be read, else 0.", value=up)
+    number = GaugeMetricFamily("agentformer_jobs", "Upload jobs that are known, by state.", labels=("state",))
+    oldest = GaugeMetricFamily(
+        "agentformer_job_age_seconds", "Age of the oldest job that has not ended, by state.", labels=("state",)
+    )
+    for state in get_args(State) if up else ():
+        number.add_metric((state,), jobs.get(state, (0, 0.0))[0])
+        if state in ACTIVE_STATES:
+            oldest.add_metric((state,), jobs.get(state, (0, 0.0))[1])
+    yield from (number, oldest)
     disk = GaugeMetricFamily("agentformer_disk_bytes", "Size of the files in the index folder.", labels=("kind",))
     for kind, size in sizes(af.settings.index_dir).items():
         disk.add_metric((kind,), size)
@@ -136,15 +153,6 @@ def _store_metrics(af: AgentFormer) -> Iterator[Any]:
             if name in status:
                 gauge.add_metric((backend,), status[name])
         yield gauge
-
-
-def _stores(af: AgentFormer) -> Mapping[str, Mapping[str, Any]]:
-    """Return the status of each backend, by the name of the backend. If a backend has two names, only one is used."""
-    status = status_of(af.backend)
-    backends = status.get("backends")
-    if not backends:
-        return {af.settings.backend: status}
-    return {name: status for name, status in backends.items() if name != _ALIAS or len(backends) == 1}
 
 
 def _by_labels(usage: Mapping[str, Mapping[str, Any]]) -> dict[tuple[str, ...], dict[str, Any]]:

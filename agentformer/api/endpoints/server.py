@@ -6,9 +6,7 @@ import dataclasses
 import logging
 import math
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Any, Literal
 
 from flask import Response
@@ -20,6 +18,7 @@ from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
 from agentformer.errors import EmbedderUnavailable
 from agentformer.factory import AgentFormer
+from agentformer.http.patient import Patient
 from agentformer.types import Check, Query, Scope
 
 log = logging.getLogger("agentformer")
@@ -238,34 +237,28 @@ class _Check:
         self._name = name
         self._check = check
         self._hangs_after = hangs_after
-        self._lock = threading.Lock()
-        self._last: Future[str] | None = None
-        self._started = 0.0  # monotonic clock
-        self._told: Future[str] | None = None  # the check that was logged because it hangs
+        self._run = Patient(self._result)
+        self._told = False  # whether the present hang was logged
 
     def state(self) -> str:
         """Start the check unless it is running, and return its result. Return `busy` if the check takes too long, and
         `does not answer` if it has been running for `hangs_after` seconds."""
-        with self._lock:
-            if self._last is None or self._last.done():
-                self._last, self._started = Future(), time.monotonic()
-                threading.Thread(target=self._run, args=(self._last,), daemon=True).start()
-            future, started = self._last, self._started
         try:
-            return future.result(_CHECK_SECONDS)
+            state = self._run.result(_CHECK_SECONDS)
         except TimeoutError:
-            if time.monotonic() - started <= self._hangs_after:
+            if self._run.waiting <= self._hangs_after:
                 return _BUSY
-            if self._told is not future:
-                self._told = future
+            if not self._told:
+                self._told = True
                 log.warning("the %s has not answered for more than %g seconds", self._name, self._hangs_after)
             return _HANGS
+        self._told = False
+        return state
 
-    def _run(self, future: Future[str]) -> None:
+    def _result(self) -> str:
         try:
             self._check()
         except Exception as error:  # noqa: BLE001 - after any error the part cannot be used
             log.error("the %s is not ready: %s", self._name, error)
-            future.set_result(_UNREADABLE)
-        else:
-            future.set_result(_OK)
+            return _UNREADABLE
+        return _OK

@@ -89,7 +89,7 @@ def document_removals(af: AgentFormer) -> Removals:
 def upload_jobs(af: AgentFormer, removals: Removals) -> Jobs:
     """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue.
     `removals` hides the documents that are replaced with an undo."""
-    settings, ingest = af.settings, _JobIngest(af.rag, removals)
+    settings, ingest = af.settings, _JobIngest(af, removals)
     memory, shared = af.distributed, None
     if memory is not None:
         shared = SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
@@ -166,8 +166,8 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
 class _JobIngest:
     """Ingests the files of a job. If one file fails, the other files are still ingested."""
 
-    def __init__(self, rag: RAGTool, removals: Removals) -> None:
-        self._rag = rag
+    def __init__(self, af: AgentFormer, removals: Removals) -> None:
+        self._af = af
         self._removals = removals
 
     def ingest(
@@ -177,7 +177,8 @@ class _JobIngest:
         `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
             number = len(job.documents)  # the files before this one have results
-            return document_json(_ingest(self._rag, self._removals, job.task, number, file, password, progress))
+            self._af.limits.require_room(self._af.keys.allowance(job.task.key_id))
+            return document_json(_ingest(self._af.rag, self._removals, job.task, number, file, password, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # an upload without a job would respond with this error

@@ -7,7 +7,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flask import Response, request
@@ -62,7 +62,7 @@ _ROLES = ("system", "user", "assistant", "tool")
     "chat",
     {200: (models.ChatCompletion, EVENT_STREAM)},
     headers=_HEADERS,
-    errors=(404, 502, 503, 504),
+    errors=(404, 502, 503, 504, 507),
     uses_model=True,
 )
 def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Response:
@@ -70,17 +70,20 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
 
     Memories and passages of documents are added before the last message of the user, marked as data. All other parts of
     the request, and the response with its tool calls and its stream, pass through unchanged. When the answer is
-    complete, the last message of the user and the answer are stored as messages of the session. The response header
+    complete, the last message of the user and the answer are stored as messages of the session, unless the key may
+    store nothing more. The response header
     `X-AgentFormer-Recalled` has the number of recalled entries.
     """
     af = service.af
     place = chat_place(request.headers, grant, request_namespace(grant), af.settings.context_tokens)
+    place = replace(place, remember=place.remember and af.limits.has_room(grant.allowance))
     forwarder = service.chat()
     if forwarder is None:
         raise NotFound(
             "no language model is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
             "ollama:gemma3, or openai:MODEL with AGENTFORMER_LLM_BASE_URL"
         )
+    af.limits.take_question(grant.allowance)
     messages, recalled = with_memory(af, body.messages, place, service.removals.hide(None, place.namespace))
     sent = {**body.model_dump(exclude_unset=True), "messages": messages}
     if body.model in (None, DEFAULT):

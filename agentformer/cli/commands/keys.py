@@ -1,4 +1,4 @@
-"""The commands for keys: add, rotate, list, revoke, reset."""
+"""The commands for keys: add, rotate, change, list, revoke, reset."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from agentformer.access.keys import MAX_DAYS, MAX_RATE, Key, KeyStore
+from agentformer.access.allowance import HIGHEST, Limits
+from agentformer.access.keys import MAX_DAYS, Key, KeyStore
 from agentformer.access.permissions import RIGHTS, Right
 from agentformer.builders import open_keys
-from agentformer.cli.group import examples, main, without_namespace, without_tools
+from agentformer.cli.group import Command, examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import InvalidInput
@@ -18,16 +19,35 @@ from agentformer.records import fields
 from agentformer.settings import load_settings
 from agentformer.tools.toolbox import HINTS
 
-_RATE = "Each server process accepts so many requests a minute with the key [default: no limit]."
+_LIMITS = {
+    "requests_per_minute": "Each server process accepts so many requests a minute with the key.",
+    "max_entries": "The namespaces of the key may contain so many entries, with pages and chunks of documents.",
+    "max_bytes": "The namespaces of the key may contain so many bytes of texts and uploaded files.",
+    "questions_per_day": "A language model answers so many questions of the key a day, in UTC.",
+}
+_COLUMNS = ("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "LIMITS", "EXPIRES (UTC)", "LAST USED")
+_SHOWN_LIMITS = ("{}/min", "{} entries", "{} bytes", "{} questions/day")
 _ALL_REFUSED = (
     "every request over HTTP is refused; `agentformer keys reset` lets this machine connect without a key again, and "
     "`agentformer keys add NAME` creates a key"
 )
 
 
+def with_limits(command: Command) -> Command:
+    """Add an option for each limit of a key to a command. An option that is not given is None."""
+    for name in reversed(Limits._fields):
+        option = click.option(
+            f"--{name.replace('_', '-')}",
+            type=click.IntRange(0, HIGHEST[name]),
+            help=f"{_LIMITS[name]} 0: no limit.",
+        )
+        command = option(command)
+    return command
+
+
 @main.group()
 def keys() -> None:
-    """Create, list and revoke the keys for access over HTTP and MCP.
+    """Create, list, change and revoke the keys for access over HTTP and MCP.
 
     A key is a random text. It is shown only once, because only its hash is stored. Servers accept a new key, and refuse
     a revoked key, from the next request on. Until the first key is created, only this machine can connect. After the
@@ -42,6 +62,8 @@ def keys() -> None:
         "agentformer keys add website --right read --namespace handbook --days 90",
         "agentformer keys add assistant --namespace team --no-destructive",
         "agentformer keys add backup --right admin > backup.key",
+        "agentformer keys add prometheus --right metrics",
+        "agentformer keys add team-a --namespace team-a --max-entries 100000 --questions-per-day 500",
     )
 )
 @click.argument("name")
@@ -63,7 +85,7 @@ def keys() -> None:
 @click.option("--no-destructive", is_flag=True, help="Disable every tool that can delete or overwrite data.")
 @click.option("--days", type=click.IntRange(1, MAX_DAYS), help="The key expires after this many days [default: never].")
 @click.option("--expires", metavar="TIME", help="The key expires at this time, such as 2027-03-01T12:00Z.")
-@click.option("--requests-per-minute", type=click.IntRange(0, MAX_RATE), default=0, help=_RATE)
+@with_limits
 @without_namespace
 def add(
     name: str,
@@ -73,15 +95,16 @@ def add(
     no_destructive: bool,
     days: int | None,
     expires: str | None,
-    requests_per_minute: int,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Create a key and print it. The key is not shown again.
 
-    The right `write` does not include `read`. The right `admin` includes `read` and `write`. Standard output has only
-    the key, and all other messages are written to standard error.
+    The right `write` does not include `read`. The right `admin` includes all others. A key with the right `metrics`
+    alone may read /metrics and nothing else. Standard output has only the key, and all other messages are written to
+    standard error.
     """
+    limits = _limits(options)
     check_tools("--without", without, HINTS)
     disabled = {*without, *(tool for tool, hints in HINTS.items() if hints.permission.destructive and no_destructive)}
     if "*" in namespaces:
@@ -91,7 +114,7 @@ def add(
     ends = datetime.now(UTC) + timedelta(days=days) if days else fields.moment("--expires", expires)
     store = _store(options)
     first = "" if store.ever_made else "\nevery request over HTTP needs a key from now on"
-    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, ends, requests_per_minute)
+    key, secret = store.make(name, rights or ("read", "write"), namespaces, disabled, ends, **limits)
     _print_key(store, key, secret, first, as_json=as_json)
     _note(options, "key-added", key.id)
     if not as_json:
@@ -126,6 +149,30 @@ def rotate(key_id: str, overlap_hours: float, as_json: bool, **options: Any) -> 
         )
 
 
+@keys.command(
+    epilog=examples(
+        "agentformer keys change 1f2e3d4c --max-bytes 5000000000",
+        "agentformer keys change 1f2e3d4c --name website --questions-per-day 0",
+    )
+)
+@click.argument("key_id", metavar="ID")
+@click.option("--name", help="The new name of the key.")
+@with_limits
+@without_namespace
+def change(key_id: str, name: str | None, as_json: bool, **options: Any) -> None:
+    """Change the name or limits of a key. Running servers apply them from the next request on.
+
+    What is not given stays as it is. To change rights or namespaces, create another key, or use the console.
+    """
+    limits = _limits(options)
+    if name is None and not limits:
+        raise InvalidInput("ID", f"is given alone; give --name or a limit, such as --{[*HIGHEST][1].replace('_', '-')}")
+    key = _store(options).change(key_id, name=name, **limits)
+    _note(options, "key-changed", key.id)
+    limited = _shown_limits(key) or "no limits"
+    print_result(key.as_json(), f"key {key.id} ({key.name}) is changed: {limited}", as_json=as_json)
+
+
 @keys.command("list", epilog=examples("agentformer keys list", "agentformer keys list --json"))
 @without_namespace
 def show(as_json: bool, **options: Any) -> None:
@@ -135,7 +182,7 @@ def show(as_json: bool, **options: Any) -> None:
     if as_json:
         print_json({"keys": [key.as_json() for key in stored]})
         return
-    print_table(("ID", "NAME", "RIGHTS", "NAMESPACES", "WITHOUT", "EXPIRES (UTC)", "LAST USED"), map(_cells, stored))
+    print_table(_COLUMNS, map(_cells, stored))
     if not stored:
         say(f"no keys: {_ALL_REFUSED if store.ever_made else 'only this machine can connect'}")
 
@@ -198,4 +245,15 @@ def _namespaces(key: Key) -> str:
 
 def _cells(key: Key) -> tuple[str, ...]:
     expires, used = moment(key.expires_at) or "never", str(key.last_used_on or "never")
-    return key.id, key.name, _rights(key), _namespaces(key), ", ".join(sorted(key.without)), expires, used
+    without = ", ".join(sorted(key.without))
+    return key.id, key.name, _rights(key), _namespaces(key), without, _shown_limits(key), expires, used
+
+
+def _limits(options: dict[str, Any]) -> dict[str, Any]:
+    """Take the limits out of the options of a command, and return those that are given."""
+    taken = {name: options.pop(name) for name in Limits._fields}
+    return {name: value for name, value in taken.items() if value is not None}
+
+
+def _shown_limits(key: Key) -> str:
+    return ", ".join(form.format(limit) for form, limit in zip(_SHOWN_LIMITS, key.limits, strict=True) if limit)

@@ -4,7 +4,8 @@ import { get, list, makeKey, patch, post, remove } from "./api.js";
 import { dialog, h, iconButton, toast } from "./dom.js";
 import { date, t } from "./i18n.js";
 
-const RIGHTS = ["read", "write", "admin"];
+const RIGHTS = ["read", "write", "admin", "metrics"];
+const LIMITS = ["requests_per_minute", "max_entries", "max_bytes", "questions_per_day"]; // 0: no limit
 
 /** Return the section of the keys, or nothing if the key of the tab may not list keys. */
 export async function keys() {
@@ -30,10 +31,11 @@ function row(key, stored, draw) {
   const off = key.without.length ? t("keys.without", { n: key.without.length }) : "";
   const ends = key.expires_at ? t(new Date(key.expires_at) < new Date() ? "keys.expired" : "keys.expires", { date: date(key.expires_at, { dateStyle: "medium" }) }) : "";
   const used = key.last_used_on ? t("keys.used", { date: date(key.last_used_on, { dateStyle: "medium", timeZone: "UTC" }) }) : t("keys.unused");
+  const limits = LIMITS.filter((name) => key[name]).map((name) => t(`keys.limited.${name}`, { n: key[name] })).join(", ");
   const where = key.namespaces.length ? key.namespaces.join(", ") : t("keys.everywhere");
   return h("li", { class: "row line key" }, h("div", { class: "grow key-text" },
     h("p", {}, h("bdi", { class: "line-name" }, key.name), " ", key.own ? h("span", { class: "badge" }, t("keys.own")) : null),
-    h("p", { class: "muted small" }, [key.rights.map((name) => t(`right.${name}`)).join(", "), where, off, ends, used].filter(Boolean).join(" · "))),
+    h("p", { class: "muted small" }, [key.rights.map((name) => t(`right.${name}`)).join(", "), where, limits, off, ends, used].filter(Boolean).join(" · "))),
   key.own ? null : h("button", { type: "button", class: "quiet", "aria-label": t("keys.change.of", { name: key.name }), onclick: () => edit(key, stored, draw) }, t("keys.change")),
   key.own ? null : iconButton("trash", t("keys.revoke.of", { name: key.name }), () => revoke(key, draw)));
 }
@@ -55,6 +57,7 @@ async function edit(key, stored, draw) {
     first ? null : h("label", {}, t("keys.namespaces"), h("input", { name: "namespaces", placeholder: t("keys.everywhere"), list: "known-namespaces", value: key ? key.namespaces.join(", ") : "" }), h("span", { class: "muted small" }, t("keys.namespaces.todo"))),
     h("datalist", { id: "known-namespaces" }, known.map((name) => h("option", { value: name }))),
     first ? null : h("details", { open: off.size > 0 }, h("summary", {}, t("keys.tools")), h("div", { class: "checks" }, stored.tools.map((name) => check("tools", name, h("span", {}, h("code", {}, name), stored.destructive.includes(name) ? h("span", { class: "muted small" }, ` ${t("keys.destructive")}`) : null), !off.has(name))))),
+    first ? null : h("details", { open: Boolean(key) && LIMITS.some((name) => key[name]) }, h("summary", {}, t("keys.limits")), LIMITS.map((name) => h("label", {}, t(`keys.limit.${name}`), h("input", { name, type: "number", min: 0, step: 1, placeholder: t("keys.unlimited"), value: key && key[name] ? key[name] : "" })))),
     key ? null : h("label", {}, t("keys.days"), h("input", { name: "days", type: "number", min: 1, max: 36500, placeholder: t("never") })));
   const usable = () => {
     const rights = [...body.querySelectorAll("[name=rights]:checked")].map((box) => box.value);
@@ -75,7 +78,8 @@ async function edit(key, stored, draw) {
       if (!rights.length) throw new Error(t("keys.rights.none"));
       const namespaces = (values.namespaces || "").split(",").map((name) => name.trim()).filter(Boolean);
       const without = [...body.querySelectorAll("[name=tools]")].filter((box) => (box.disabled ? off.has(box.value) : !box.checked)).map((box) => box.value);
-      const wanted = { name: values.name.trim(), rights, namespaces, without };
+      const limits = first ? {} : Object.fromEntries(LIMITS.map((name) => [name, Number(values[name] || 0)]));
+      const wanted = { name: values.name.trim(), rights, namespaces, without, ...limits };
       if (key) { await patch(`/api/keys/${key.id}`, wanted); toast(t("saved")); await draw(); return; }
       const full = { ...wanted, ...(values.days ? { days: Number(values.days) } : {}) };
       const made = await (first ? makeKey(full) : post("/api/keys", full)); // once the first key exists, every request needs a key

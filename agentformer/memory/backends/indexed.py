@@ -32,6 +32,7 @@ from agentformer.types import (
     SpaceState,
     Statement,
     StoreCheck,
+    StoreSize,
     Use,
     Waiting,
     common,
@@ -190,6 +191,10 @@ class RecordsBackend:
 
     def count(self, scope: Scope) -> int:
         return self._read(records.count, scope)
+
+    def size(self, namespaces: Sequence[str], since: StoreSize | None = None) -> StoreSize:
+        """Return the size of namespaces; see `SizedStore.size`."""
+        return self._read(records.size, namespaces, since)
 
     def namespaces(self) -> Sequence[str]:
         return self._read(records.namespaces)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import Timeout
 
-from agentformer.access.keys import KeyFile
+from agentformer.access.places import FILE, KeyFile
 from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.server import open_connection, translated_errors
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _CHANNEL = "agentformer"  # of the notifications
 _PART = 4 * 1024 * 1024  # maximum bytes of a row; longer files have several rows
 _PREFIX = "lock/"  # the names of leases that are locks begin with this
-_KEYS = "access/keys.json"  # file with the API keys
+_ACCESS = "access"  # folder of the files with the API keys and what belongs to them
 _LOCK_PAUSE = 0.05  # seconds between two attempts to lock the keys
 _PUT = """
     WITH longer AS (DELETE FROM files WHERE name = %s AND part > %s)
@@ -54,6 +54,12 @@ class DatabaseFiles:
             rows = connection.execute("SELECT data FROM files WHERE name = %s ORDER BY part", [name]).fetchall()
         return b"".join(bytes(row[0]) for row in rows) if rows else None
 
+    def version(self, name: str) -> tuple[tuple[str, str], ...]:
+        """Return a value that is another one after each change of a file, or () if there is no such file."""
+        query = "SELECT xmin::text, ctid::text FROM files WHERE name = %s ORDER BY part"
+        with self._database.statements() as connection:
+            return tuple((row[0], row[1]) for row in connection.execute(query, [name]))
+
     def sha256(self, name: str) -> str:
         """Return the SHA-256 of a file, or "" if there is no such file. The server computes it."""
         query = "SELECT encode(sha256(string_agg(data, ''::bytea ORDER BY part)), 'hex') FROM files WHERE name = %s"
@@ -75,35 +81,47 @@ class DatabaseFiles:
 
 
 class DatabaseKeys:
-    """The API keys of all nodes, as a file in the database; see `access.keys.KeyPlace`. If the database has no such
+    """The API keys of all nodes, as a file in the database; see `access.places.KeyPlace`. If the database has no such
     file, the file in `folder` on this machine is copied into the database, so that a memory with keys stays
     protected."""
 
-    def __init__(self, database: PostgresDatabase, folder: Path) -> None:
+    def __init__(self, database: PostgresDatabase, folder: Path, name: str = FILE) -> None:
         self._database = database
         self._files = DatabaseFiles(database)
-        self._former = KeyFile(folder)
+        self._folder = folder
+        self._former = KeyFile(folder, name)
+        self._known: tuple[object, bytes] | None = None  # the version of the file at the last read, and its bytes
+        self._name, self._lock_name = f"{_ACCESS}/{name}", name.removesuffix(".json")
 
     def __str__(self) -> str:
-        return f"the file {_KEYS} in {self._files.place}"
+        return f"the file {self._name} in {self._files.place}"
+
+    def beside(self, name: str) -> DatabaseKeys:
+        """Return another file in the same database."""
+        return DatabaseKeys(self._database, self._folder, name)
 
     def read(self) -> bytes | None:
-        """Return the stored bytes, or None if this memory has never had keys on any node."""
-        stored = self._files.get(_KEYS)
+        """Return the stored bytes, or None if this memory has never had keys on any node. A file that has not changed
+        is not fetched again."""
+        version, known = self._files.version(self._name), self._known
+        if known is not None and known[0] == version:
+            return known[1]
+        stored = self._files.get(self._name)
         if stored is not None:
+            self._known = (version, stored) if version else None
             return stored
         former = self._former.read()
         if former is None or self._database.read_only:
             return former
-        with self._database.lock("keys", wait=True):
-            stored = self._files.get(_KEYS)
+        with self._database.lock(self._lock_name, wait=True):
+            stored = self._files.get(self._name)
             if stored is None:
                 self.write(former)
         return former if stored is None else stored
 
     def write(self, data: bytes) -> None:
         """Store new bytes, which then apply to all nodes."""
-        self._files.put(_KEYS, data)
+        self._files.put(self._name, data)
 
     @contextmanager
     def locked(self, seconds: float) -> Iterator[None]:
@@ -113,7 +131,7 @@ class DatabaseKeys:
         with ExitStack() as lock:
             while True:
                 try:
-                    lock.enter_context(self._database.lock("keys", wait=False))
+                    lock.enter_context(self._database.lock(self._lock_name, wait=False))
                     break
                 except Timeout:
                     if time.monotonic() >= end:
