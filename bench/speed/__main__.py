@@ -1,6 +1,7 @@
 """Speed compared with the peers: `python -m bench.speed [--short] [--parts PART ...] [--write]`.
 
-Parts: embedding, compare (ingest and queries by us, LangChain, LlamaIndex, txtai, Chroma), starting, quality, growth.
+Parts: embedding, compare (ingest and queries by us, LangChain, LlamaIndex, txtai, Chroma), starting, quality, growth,
+and steps (where the time of a search, of a request and of an upload goes).
 Every run is stored as JSON; `--of FILE` prints the tables of one again. `--write` puts the tables into
 `bench/log/speed.md` and the plots beside it.
 """
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.data import DATA
-from bench.speed import comparing, embedding, growing, plots, quality, starting
+from bench.speed import comparing, embedding, growing, plots, quality, starting, steps
 from bench.speed.children import ROOT
 from bench.speed.kept import cache
 from bench.speed.machine import load, machine
@@ -28,7 +29,7 @@ from bench.speed.writing import between
 
 DOCUMENT = ROOT / "bench" / "log" / "speed.md"
 PLOTS = DOCUMENT.parent / "plots"
-PARTS = ("embedding", "compare", "starting", "quality", "growth")
+PARTS = ("embedding", "compare", "starting", "quality", "growth", "steps")
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def _measured(size: Size, parts: tuple[str, ...], interpreter: Path) -> Values:
             "starting": lambda: starting.compare(work / "starting", 5, size.passages // 10, _say),
             "quality": lambda: quality.compare(size.sample, _say),
             "growth": lambda: growing.compare(size.sizes, size.repeats, _say),
+            "steps": lambda: steps.compare(size.sizes, _say),
         }
         for part in parts:
             _say(f"{part} (load {load():.1f})")

@@ -23,22 +23,21 @@ Say = Callable[[str], None]
 
 def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
     """Return by number of entries how the store was built, and the measurements of each turn. The sizes alternate."""
-    version = fingerprint(_OF)
-    folders = {size: cache() / f"store-{size}-{version}" for size in sizes}
+    folders = {size: folder_of(size) for size in sizes}
     told: dict[str, Values] = {}
     for size in sizes:
-        told[str(size)] = {"made": _made(size, folders[size], say), "turns": []}
+        told[str(size)] = {"made": made(size, say), "turns": []}
     for size in sizes:
         if size >= _SHARED and "error" not in told[str(size)]["made"]:
             say(f"  {size:,} entries, two processes")
-            _read(folders[size])
+            read(folders[size])
             told[str(size)]["shared"] = run(python("bench.speed.growth", "share", str(folders[size]), str(size)))
     for number in range(repeats):
         for size in sizes:
             if "error" in told[str(size)]["made"]:
                 continue
             say(f"  {size:,} entries, round {number + 1} of {repeats}")
-            _read(folders[size])
+            read(folders[size])
             values = run(python("bench.speed.growth", "measure", str(folders[size]), str(size)))
             told[str(size)]["turns"].append(values)
             if "error" in values:
@@ -46,7 +45,12 @@ def compare(sizes: Sequence[int], repeats: int, say: Say) -> dict[str, Values]:
     return told
 
 
-def _read(folder: Path) -> None:
+def folder_of(size: int) -> Path:
+    """Return the folder of the store of this size, for this version of the code."""
+    return cache() / f"store-{size}-{fingerprint(_OF)}"
+
+
+def read(folder: Path) -> None:
     """Read all files once, so that they are in the system's cache: the disk is not measured. Of a store that does not
     fit, the indexes are read last."""
     for path in sorted((path for path in folder.rglob("*") if path.is_file()), key=_is_index):
@@ -60,8 +64,9 @@ def _is_index(path: Path) -> bool:
     return "sqlite" not in path.name
 
 
-def _made(size: int, folder: Path, say: Say) -> Values:
+def made(size: int, say: Say) -> Values:
     """Return how the store of this size was built, now or in an earlier run."""
+    folder = folder_of(size)
     told = folder / _MADE
     if told.exists():
         say(f"  {size:,} entries: made by an earlier run")

