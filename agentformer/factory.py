@@ -37,7 +37,7 @@ from agentformer.builders import (
 from agentformer.errors import EmbedderUnavailable, StoreError
 from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Usage
-from agentformer.memory.background import EmbedRetry
+from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records.offers import leases_of, vectors_of
@@ -233,6 +233,14 @@ class AgentFormer:
         self._closing.callback(delivery.close)
         return delivery
 
+    @_Part
+    def _upkeep(self) -> Upkeep:
+        from agentformer.events import database_of
+
+        upkeep = Upkeep(database_of(self.backend, self.settings.backend), self.settings.trail_days)
+        self._closing.callback(upkeep.close)
+        return upkeep
+
     @property
     def distributed(self) -> DistributedMemory | None:
         """The backend of a memory that several nodes share, or None for any other backend."""
@@ -254,7 +262,7 @@ class AgentFormer:
             _ = self._home_keeper
         if getattr(self.backend, "feed", None) is not None:
             self._delivery.start()
-            self.trail.trim(self.settings.trail_days)
+            self._upkeep.start()
         return self
 
     def reembed(

@@ -10,12 +10,17 @@ import weakref
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
+from agentformer.errors import AgentFormerError
+from agentformer.records import change_feed
 from agentformer.records.offers import vectors_of
-from agentformer.types import MemoryBackend
+from agentformer.records.trail import Trail
+from agentformer.types import MemoryBackend, RecordStore
 
 log = logging.getLogger("agentformer")
 
 _MAX_WAIT = 300.0  # seconds between two attempts, so that an embedder is used again minutes after it becomes available
+_UPKEEP_SECONDS = 60.0
+_PIECES = 10  # transactions of an upkeep
 _JITTER = 0.2  # each wait is up to this fraction shorter or longer, so that many processes do not call a server at once
 Job = TypeVar("Job", bound=Hashable)
 
@@ -123,6 +128,29 @@ class EmbedRetry(PeriodicThread):
             if not self._stopped.is_set():
                 log.warning("entries without vectors could not be embedded and are tried again later: %s", error)
             return True
+
+
+class Upkeep(PeriodicThread):
+    """A thread that deletes what a store need not keep: rows of the trail that are older than `trail_days`, and the old
+    part of the change feed. Each minute it deletes a bounded number of rows, so it slows no writer down."""
+
+    name = "agentformer-upkeep"
+    jitter = _JITTER
+
+    def __init__(self, database: RecordStore, trail_days: float) -> None:
+        super().__init__(_UPKEEP_SECONDS)
+        self._database, self._trail, self._days = database, Trail(database), trail_days
+
+    def tick(self) -> bool:
+        """Delete some of it. Errors are logged, and the next call tries again."""
+        try:
+            self._trail.trim(self._days, _PIECES)
+            change_feed.compact(self._database, _PIECES)
+        except AgentFormerError as error:
+            if not self._stopped.is_set():
+                log.warning("old rows could not be deleted and are deleted later: %s", error)
+            return True
+        return False
 
 
 def _run_periodically(

@@ -13,9 +13,10 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from agentformer.records import meta
 from agentformer.records.codec import happened_at, to_micros
 from agentformer.records.integrity.checksums import damage_error
-from agentformer.types import Connection, MemoryEntry, Statement, common
+from agentformer.types import Connection, MemoryEntry, RecordStore, Statement, common
 
 REACH = 2  # number of neighbors before and after a message; chosen on development questions, see bench/log/search.md
 
@@ -33,6 +34,17 @@ _ENTRIES_SINCE = common("SELECT entry FROM changes WHERE seq > ? ORDER BY seq")
 _SINCE = common("SELECT seq, entry FROM changes WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?")
 _END_OF_STEP = common("SELECT max(seq) FROM points WHERE seq > ? AND seq <= ?")
 _NEXT_TOKEN = common("SELECT min(seq) FROM points WHERE seq > ?")
+
+KEPT = 1_000_000  # newest changes; an index that is further behind is rebuilt
+_PIECE = 10_000  # changes that one transaction of `compact` looks at
+_COMPACTED = "feed_compacted"  # the key of the number up to which the feed was compacted
+_DROP_REMOVED = common(
+    "DELETE FROM changes WHERE seq > ? AND seq <= ? AND NOT EXISTS (SELECT 1 FROM entries WHERE num = changes.entry)"
+)
+_DROP_POINTS = common(
+    "DELETE FROM points WHERE seq > ? AND seq < (SELECT max(seq) FROM points WHERE seq <= ?) AND seq <= ?"
+)
+_RENEW_POINTS = common("UPDATE points SET token = randomblob(8) WHERE seq > ? AND seq <= ?")
 
 
 def _neighbors_query(columns: str, side: str, order: str) -> Statement:
@@ -128,6 +140,26 @@ def step(connection: Connection, seq: int, size: int) -> int:
     if found is None:
         found = connection.run(_NEXT_TOKEN, [seq]).fetchone()[0]
     return int(found or seq)
+
+
+def compact(database: RecordStore, pieces: int) -> None:
+    """Delete from the feed, except for its newest `KEPT` changes, the changes of entries that were removed, and all
+    tokens but one for each piece. Otherwise both would grow with each entry and each write for ever. At most `pieces`
+    pieces of the feed are looked at; each is one transaction.
+
+    An index that has not applied a deleted change would not notice it. So the tokens that remain are new ones, and such
+    an index is rebuilt."""
+    for _ in range(pieces):
+        with database.reading() as connection:
+            start, end = int(meta.get_value(connection, _COMPACTED) or 0), last_seq(connection) - KEPT
+        if database.read_only or end - start < _PIECE:
+            return
+        with database.writing() as connection:
+            place = start, start + _PIECE
+            connection.run(_DROP_REMOVED, place)
+            connection.run(_DROP_POINTS, [start, start + _PIECE, start + _PIECE])
+            connection.run(_RENEW_POINTS, place)
+            meta.set_value(connection, _COMPACTED, str(start + _PIECE))
 
 
 def neighbor_texts(connection: Connection, entry: MemoryEntry) -> list[str]:

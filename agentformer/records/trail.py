@@ -8,6 +8,7 @@ and chunks have no rows, because they change with their document.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -15,17 +16,30 @@ from typing import NamedTuple
 
 from agentformer.actor import ACTOR, Actor
 from agentformer.records.codec import from_micros, now_micros, to_micros
-from agentformer.types import RecordStore, Row, common
+from agentformer.types import RecordStore, Row, Statement, common
 
 _ACTOR = "key, person, via, client, request"
 COLUMNS = f"at, action, subject, namespace, kind, version, {_ACTOR}"
 _ADD = common(f"INSERT INTO trail ({COLUMNS}) VALUES ({', '.join('?' * 11)})")
-_TRIM = common("DELETE FROM trail WHERE at < ?")
-_PAGE = common(f"SELECT seq, {COLUMNS} FROM trail WHERE seq > ? AND at >= ? ORDER BY seq LIMIT ?")
-_OF_SUBJECT = common(f"SELECT seq, {COLUMNS} FROM trail WHERE subject = ? AND seq > ? AND at >= ? ORDER BY seq LIMIT ?")
-_SCANNED = 1_000  # rows that are read at a time
+_TRIM = common("DELETE FROM trail WHERE seq IN (SELECT seq FROM trail WHERE at < ? LIMIT ?)")
+# A plus sign keeps a database from using the index of the column. The rows are read in their order, which is that of
+# the times unless a clock was set back; the index of the times only finds the first row.
+_OLDEST = common("SELECT 1 FROM trail WHERE at < ? LIMIT 1")
+_FIRST = common("SELECT min(+seq) FROM trail WHERE at >= ?")
+_ROWS = f"SELECT seq, {COLUMNS} FROM trail WHERE seq > ? AND +at >= ? AND (? = '' OR key = ?)"
+_WANTED = Statement(
+    sqlite=f"{_ROWS} AND (? OR hex(namespace) IN (SELECT value FROM json_each(?)))",
+    postgres=f"{_ROWS} AND (? OR namespace = ANY(?))".replace("?", "%s"),
+)
+_PAGE = Statement(f"{_WANTED.sqlite} ORDER BY seq LIMIT ?", f"{_WANTED.postgres} ORDER BY seq LIMIT %s")
+_OF_SUBJECT = Statement(
+    f"{_WANTED.sqlite} AND subject = ? ORDER BY seq LIMIT ?",
+    f"{_WANTED.postgres} AND subject = %s ORDER BY seq LIMIT %s",
+)
+_PIECE = 10_000  # rows that one transaction deletes, so that writers wait for a moment only
 _DAY = 86_400_000_000  # microseconds
 _MOST_DAYS = 36_500
+_NO_ROW = 2**62  # the number of a row that no trail has
 
 
 class Act(NamedTuple):
@@ -68,16 +82,12 @@ def rest_of_row(action: str) -> tuple[object, ...]:
 
 class Wanted(NamedTuple):
     """The rows that are read: those about one `subject`, of one `key`, of some `namespaces`, and since a time, if these
-    are given."""
+    are given. A reader of some namespaces sees only rows about entries of these."""
 
     subject: str = ""
     key: str = ""
     namespaces: Sequence[str] = ()
     since: datetime | None = None
-
-    def accepts(self, act: Act) -> bool:
-        """Return whether the row is wanted. A reader of some namespaces sees only rows about entries of these."""
-        return (not self.key or act.key == self.key) and (not self.namespaces or act.namespace in self.namespaces)
 
 
 class Trail:
@@ -93,28 +103,35 @@ class Trail:
         with self._database.writing() as connection:
             connection.run(_ADD, row_of(Changed(action, subject, "", "", 0)))
 
-    def trim(self, days: float) -> int:
-        """Delete the rows that are older than some days, and return their number."""
-        if self._database.read_only:
-            return 0
-        with self._database.writing() as connection:
-            return connection.run(_TRIM, [now_micros() - int(min(days, _MOST_DAYS) * _DAY)]).rowcount
+    def trim(self, days: float, pieces: int = sys.maxsize) -> int:
+        """Delete the rows that are older than some days, and return their number. At most `pieces` groups of rows are
+        deleted, each in a transaction of its own."""
+        before = now_micros() - int(min(days, _MOST_DAYS) * _DAY)
+        deleted = 0
+        for _ in range(pieces):
+            with self._database.reading() as connection:
+                old = connection.run(_OLDEST, [before]).fetchone()
+            if old is None or self._database.read_only:
+                break
+            with self._database.writing() as connection:
+                deleted += connection.run(_TRIM, [before, _PIECE]).rowcount
+        return deleted
 
     def page(self, wanted: Wanted, *, after: int = 0, limit: int = 100) -> list[Act]:
         """Return at most `limit` rows after the row `after`, oldest first."""
         since = to_micros(wanted.since) if wanted.since else 0
-        found: list[Act] = []
-        while True:
-            values = [after, since, _SCANNED]
-            with self._database.reading() as connection:
-                if wanted.subject:
-                    rows = connection.run(_OF_SUBJECT, [wanted.subject, *values]).fetchall()
-                else:
-                    rows = connection.run(_PAGE, values).fetchall()
-            found += filter(wanted.accepts, map(_act, rows))
-            if len(rows) < _SCANNED or len(found) >= limit:
-                return found[:limit]
-            after = rows[-1]["seq"]
+        names = [*wanted.namespaces]
+        with self._database.reading() as connection:
+            if not connection.is_remote:  # the JSON functions of SQLite end a text at its first NUL
+                names = [name.encode().hex().upper() for name in names]
+            if since and not after and not wanted.subject:
+                after = (connection.run(_FIRST, [since]).fetchone()[0] or _NO_ROW) - 1
+            values = [after, since, wanted.key, wanted.key, not names, names]
+            if wanted.subject:
+                rows = connection.run(_OF_SUBJECT, [*values, wanted.subject, limit])
+            else:
+                rows = connection.run(_PAGE, [*values, limit])
+            return [*map(_act, rows)]
 
 
 def _actor() -> Actor:

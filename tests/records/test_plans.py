@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.records import change_feed
+from agentformer.records import change_feed, trail
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.change_feed import neighbor_texts
@@ -194,3 +194,19 @@ def test_the_first_search_of_a_scope_reads_only_an_index(connection: SqliteConne
         searchable_numbers(connection, scope)
         connection.set_trace_callback(None)
         assert all("COVERING INDEX entries_" in plan(connection, query) for query in seen), scope
+
+
+def test_the_trail_is_read_in_order_and_searched_by_subject_and_time(connection: SqliteConnection) -> None:
+    values = [0, 0, "", "", 1, []]
+    for statement, bound, index in (
+        (trail._PAGE, [*values, 10], "INTEGER PRIMARY KEY (rowid>?)"),
+        (trail._OF_SUBJECT, [*values, "a", 10], "trail_by_subject (subject=? AND rowid>?)"),
+        (trail._FIRST, [5], "trail_by_time (at>?)"),
+        (trail._OLDEST, [5], "trail_by_time (at<?)"),
+        (trail._TRIM, [5, 10], "trail_by_time (at<?)"),
+    ):
+        seen = statements(connection)
+        connection.run(statement, bound)
+        connection.set_trace_callback(None)
+        found = plan(connection, seen[0])
+        assert index in found and "TEMP B-TREE" not in found, found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from agentformer.api.app import close_app
 from agentformer.cli import main
 from agentformer.errors import NotOffered, StoreFull
 from agentformer.factory import AgentFormer
+from agentformer.records import trail
 from agentformer.records.trail import Act, Wanted
 from agentformer.settings import Settings
+from agentformer.types import common
+from tests.backends.postgres_server import schema_of
 from tests.edges.running import wait_until
 
 SECRET = "a heron in the reeds"
@@ -131,7 +136,62 @@ def test_the_doors_tell_who_acts(tmp_path: Path) -> None:
     assert af.settings.trail_days == 365
 
 
-def test_rows_are_deleted_after_their_time_and_not_before(tmp_path: Path) -> None:
+def rows(af: AgentFormer, count: int) -> list[Act]:
+    """Write rows about some subjects, by some keys in some namespaces, and set the clock back now and then."""
+    choose = random.Random(3)
+    minutes = [choose.choice((-1, -1, 1, 2, 5)) * 60_000_000 for _ in range(count)]
+    with af.backend.feed.writing() as connection:
+        for at in itertools.accumulate(minutes, initial=1_700_000_000_000_000):
+            row = (
+                at,
+                "stored",
+                choose.choice("abc"),
+                choose.choice(("team", "t\0", "other")),
+                choose.choice(("", "k")),
+            )
+            connection.run(_FOR_TEST, row)
+    return acts_of(af)
+
+
+_FOR_TEST = common(
+    "INSERT INTO trail (at, action, subject, namespace, key, kind, version, person, via, client, request) "
+    "VALUES (?, ?, ?, ?, ?, '', 1, '', '', '', '')"
+)
+
+
+@pytest.mark.parametrize("backend", ["faiss", pytest.param("postgres", marks=pytest.mark.process)])
+def test_no_row_is_missed_although_a_clock_was_set_back(
+    backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    named = {"backend": backend}
+    if backend == "postgres":
+        url = request.getfixturevalue("postgres_url")
+        named |= {"postgres_url": url, "postgres_schema": schema_of(tmp_path), "originals": "database"}
+    with AgentFormer(settings(tmp_path, **named)) as af:
+        every = rows(af, 200)
+        assert len(every) == 201 and [act.seq for act in every] == sorted(act.seq for act in every)
+        assert [act.at for act in every] != sorted(act.at for act in every)
+        for since in [None, *(act.at for act in every[::9])]:
+            for subject, key, namespaces in itertools.product(("", "b"), ("", "k"), ((), ("team", "t\0"))):
+                wanted = Wanted(subject, key, namespaces, since)
+                expected = [
+                    act
+                    for act in every
+                    if (not since or act.at >= since)
+                    and (not subject or act.subject == subject)
+                    and (not key or act.key == key)
+                    and (not namespaces or act.namespace in namespaces)
+                ]
+                first = af.trail.page(wanted, limit=3)
+                assert first == expected[:3]
+                if first:
+                    assert af.trail.page(wanted, after=first[-1].seq, limit=500) == expected[3:]
+        assert af.trail.page(Wanted(since=datetime.now(UTC))) == []
+        deleted = af.trail.trim(0)
+        assert (deleted, acts_of(af)) == (len(every), [])
+
+
+def test_rows_are_deleted_after_their_time_and_not_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with AgentFormer(settings(tmp_path)) as af:
         af.memory.store_many([f"fact {n}" for n in range(3)])
         with af.backend.feed.writing() as connection:
@@ -139,9 +199,19 @@ def test_rows_are_deleted_after_their_time_and_not_before(tmp_path: Path) -> Non
         assert (af.trail.trim(11), len(acts_of(af))) == (0, 3)
         assert (af.trail.trim(9), len(acts_of(af))) == (2, 1)
         assert (af.trail.trim(1e300), len(acts_of(af))) == (0, 1)
+    monkeypatch.setattr("agentformer.memory.background._UPKEEP_SECONDS", 0.02)
     with AgentFormer(settings(tmp_path, trail_days=0)) as af:
         af.ready()
-        assert acts_of(af) == []
+        wait_until(lambda: acts_of(af) == [])
+
+
+def test_rows_are_deleted_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trail, "_PIECE", 10)
+    with AgentFormer(settings(tmp_path)) as af:
+        every = rows(af, 44)
+        assert (af.trail.trim(0, pieces=2), len(acts_of(af))) == (20, 25)
+        assert {act.at for act in acts_of(af)} == set(sorted(act.at for act in every)[20:]), "the oldest go first"
+        assert (af.trail.trim(0), acts_of(af)) == (25, [])
 
 
 def test_a_key_is_made_although_its_row_cannot_be_written(

@@ -270,8 +270,8 @@ def trail(subject: str, key: str, since: str | None, as_json: bool, **options: A
     """Show who changed what, when, and from where.
 
     The trail has a row for each change of an entry, a document or a key, over every interface. With --json, each row is
-    one line of JSON (JSON Lines). Rows have no texts. They are deleted after the setting `trail_days` (365), when a
-    server starts.
+    one line of JSON (JSON Lines). Rows have no texts. A server deletes them after the setting `trail_days`
+    (365).
     """
     from agentformer.records.trail import Wanted
 

@@ -227,6 +227,8 @@ class VectorFollower:
 
     def _apply(self, connection: Connection, newest: int, space: int, dimension: int) -> None:
         index, unlisted = self._index, []
+        if index is not None and change_feed.token_at(connection, self._applied) != self._point:
+            index = None  # it is so far behind that the feed no longer lists all that it lacks
         if index is None or index.space != space:
             index = self._load(connection, space, dimension)
             if self._applied:  # the store may have returned to a former space, whose new windows are not in the feed

@@ -259,6 +259,10 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX trail_by_subject ON trail (subject);
     """,
+    # 16: the first row of a time, and the rows that are too old.
+    """
+    CREATE INDEX trail_by_time ON trail (at);
+    """,
 )
 _HIGHEST = 1_000  # a higher number is damaged
 _METADATA_CHECKSUMS = 6  # from this version on, all rows of `meta` and `spaces` have a checksum

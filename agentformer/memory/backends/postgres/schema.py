@@ -276,6 +276,10 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX trail_by_subject ON trail (subject);
     """,
+    # 5: the first row of a time, and the rows that are too old.
+    """
+    CREATE INDEX trail_by_time ON trail (at);
+    """,
 )
 
 
