@@ -293,7 +293,7 @@ class KeyStore:
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         with self._lock:
-            self._noted.add((key.id, today))
+            self._noted = {(key.id, today), *(noted for noted in self._noted if noted[1] == today)}
             self._to_note[key.id] = today
             now = time.monotonic()
             if len(self.all()) >= _MANY and now - self._noted_at < _NOTE_SECONDS:

@@ -34,6 +34,7 @@ _TIMER = "remove_timer"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _REPLACED_BY = "replaced_by"  # key of the metadata: the id of the new version that has replaced the document
 MAX_SECONDS = 3_600
+_MAX_NAMESPACES = 1_000  # whose removals are kept in memory
 _FRESH_SECONDS = 5.0  # seconds after which the removals of other processes are read again
 _LOOK_SECONDS = 60.0  # seconds between two searches for removals that other processes have left
 _ARCHIVED = Condition("exists", "$archived_at", True)
@@ -136,6 +137,8 @@ class Removals:
             read_at, known = self._known.get(namespace, (0.0, ()))
             if not read_at or time.monotonic() - read_at > _FRESH_SECONDS:
                 known = tuple(self._stored(namespace))
+                if len(self._known) >= _MAX_NAMESPACES:
+                    self._known.clear()
                 self._known[namespace] = time.monotonic(), known
             return known
 

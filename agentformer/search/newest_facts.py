@@ -57,9 +57,7 @@ class FactComparison:
         """Return for each pair of an older and a newer entry whether the newer one replaces the older one."""
         names = [
             (
-                older.content,
-                newer.content,
-                older.title,
+                hash((older.content, newer.content, older.title)),  # not the texts, which may be long
                 self._encoder,
                 *(each.id in self._places for each in (older, newer)),
             )
