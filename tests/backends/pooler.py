@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -132,85 +132,64 @@ class Pooler:
             each.close()
 
 
-@contextmanager
-def _forwarded(place: str) -> Iterator[int]:
-    """Yield a port that leads to a socket file, which another user may not reach."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    ends: list[socket.socket] = []
+class PgBouncer:
+    """PgBouncer in transaction mode with `size` connections to the server at `url`, whose socket is in a folder. It
+    keeps its address when it is killed and started again."""
 
-    def pump(source: socket.socket, target: socket.socket) -> None:
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-        with suppress(OSError):
-            target.shutdown(socket.SHUT_RDWR)
+    def __init__(self, url: str, folder: Path, size: int) -> None:
+        program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
+        if program is None or os.name != "posix":
+            pytest.skip("pgbouncer is not installed")
+        parts = urlsplit(url)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.url = f"postgresql://postgres@127.0.0.1:{self._port}{parts.path}"
+        sockets = parse_qs(parts.query)["host"][0]
+        settings: dict[str, Any] = {
+            "listen_addr": "127.0.0.1",
+            "listen_port": self._port,
+            "auth_type": "any",
+            "pool_mode": "transaction",
+            "default_pool_size": size,
+            "max_client_conn": 200,
+            "server_round_robin": 1,
+            "unix_socket_dir": "",
+            "logfile": "/dev/null",
+        }
+        lines = [f"{name} = {value}" for name, value in settings.items()]
+        self._config = folder / "pgbouncer.ini"
+        self._config.write_text("\n".join(["[databases]", f"* = host={sockets} user=postgres", "[pgbouncer]", *lines]))
+        owner = Path(sockets).stat()  # it refuses to run as root, and another user may not reach the socket
+        other = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
+        self._command, self._user = [program, "/dev/stdin"], other  # that user may not read `folder`
+        self.start()
 
-    def accept() -> None:
-        with suppress(OSError):
-            while True:
-                here, _ = listener.accept()
-                here.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                there = socket.socket(socket.AF_UNIX)
-                there.connect(place)
-                ends.extend([here, there])
-                for pair in ((here, there), (there, here)):
-                    threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    threading.Thread(target=accept, daemon=True).start()
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        for each in (listener, *ends):
-            with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-
-
-@contextmanager
-def pgbouncer(url: str, folder: Path) -> Iterator[str]:
-    """Start PgBouncer in transaction mode with two connections to the server, and yield its address."""
-    program = shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
-    if program is None or os.name != "posix":
-        pytest.skip("pgbouncer is not installed")
-    parts = urlsplit(url)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings: dict[str, Any] = {
-        "listen_addr": "127.0.0.1",
-        "listen_port": port,
-        "auth_type": "any",
-        "pool_mode": "transaction",
-        "default_pool_size": 8,
-        "max_client_conn": 200,
-        "server_round_robin": 1,
-        "unix_socket_dir": "",
-        "logfile": "/dev/null",
-    }
-    lines = [f"{name} = {value}" for name, value in settings.items()]
-    ending = ExitStack()
-    server = ending.enter_context(_forwarded(parse_qs(parts.query)["host"][0] + "/.s.PGSQL.5432"))
-    config = folder / "pgbouncer.ini"
-    config.write_text(
-        "\n".join(["[databases]", f"* = host=127.0.0.1 port={server} user=postgres", "[pgbouncer]", *lines])
-    )
-    config.chmod(0o644)
-    other = {"user": "nobody", "group": "nogroup"} if os.geteuid() == 0 else {}  # it refuses to run as root
-    with config.open() as given:
-        process = subprocess.Popen(
-            [program, "/dev/stdin"], stdin=given, stderr=subprocess.PIPE, text=True, **other
-        )  # `folder` may be private
-    try:
+    def start(self) -> None:
+        """Start the process, and wait until it accepts connections."""
+        with self._config.open() as given:
+            self._process = subprocess.Popen(
+                self._command, stdin=given, stderr=subprocess.PIPE, text=True, **self._user
+            )
         deadline = time.monotonic() + 20
         while True:
             with suppress(OSError):
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                process.kill()
-                pytest.skip(f"pgbouncer does not start here: {process.communicate()[1][-200:]}")
+                socket.create_connection(("127.0.0.1", self._port), timeout=1).close()
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                pytest.skip(f"pgbouncer does not start here: {self._process.communicate()[1][-200:]}")
             time.sleep(0.02)
-        yield f"postgresql://postgres@127.0.0.1:{port}{parts.path}"
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def pgbouncer(url: str, folder: Path, size: int = 8) -> Iterator[PgBouncer]:
+    """Start PgBouncer, and end it."""
+    pooler = PgBouncer(url, folder, size)
+    try:
+        yield pooler
     finally:
-        process.kill()
-        process.wait()
-        ending.close()
+        pooler.kill()

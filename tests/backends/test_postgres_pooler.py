@@ -4,6 +4,7 @@ time, and no tenant reads or writes the schema of another."""
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.postgres import PostgresDatabase, drop_schema, vectors
 from agentformer.types import Scope
 from tests.backends.pooler import Pooler, pgbouncer
+from tests.edges.running import wait_until
 
 TENANTS = ("pooled_one", "pooled_two", "pooled_three")
 
@@ -32,7 +34,7 @@ def pooled_url(request: pytest.FixtureRequest, postgres_url: str, tmp_path: Path
         if request.param == "ours":
             yield ending.enter_context(closing(Pooler(postgres_url, 8))).url
         else:
-            yield ending.enter_context(pgbouncer(postgres_url, tmp_path))
+            yield ending.enter_context(pgbouncer(postgres_url, tmp_path)).url
 
 
 def opened(url: str, tenant: str, folder: Path, **settings: Any) -> AgentFormer:
@@ -89,6 +91,78 @@ def test_no_tenant_meets_another_one(pooled_url: str, postgres_url: str, tmp_pat
             assert len(af.rag.documents()) == turns // 2
             assert len(af.keys.all()) == turns
             assert sum(check.found for check in af.verify()) == 0
+
+
+@pytest.mark.parametrize("pooler", ["ours", "pgbouncer"])
+def test_two_thousand_writes_through_one_connection_stay_in_their_schemas(
+    pooler: str, postgres_url: str, tmp_path: Path
+) -> None:
+    writes, errors = 1_000, list[BaseException]()
+    with ExitStack() as ending:
+        for tenant in TENANTS[:2]:
+            ending.callback(drop_schema, postgres_url, tenant)
+        if pooler == "ours":
+            url = ending.enter_context(closing(Pooler(postgres_url, 1))).url
+        else:
+            url = ending.enter_context(pgbouncer(postgres_url, tmp_path, 1)).url
+
+        def run(tenant: str, af: AgentFormer) -> None:
+            try:
+                for number in range(writes):
+                    af.memory.store(f"{tenant} {number}", kind="fact")
+            except BaseException as error:
+                errors.append(error)
+
+        memories = [ending.enter_context(opened(url, tenant, tmp_path / tenant)) for tenant in TENANTS[:2]]
+        threads = [threading.Thread(target=run, args=pair) for pair in zip(TENANTS, memories, strict=False)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(600)
+        if errors:
+            raise errors[0]
+        with psycopg.connect(postgres_url) as raw:
+            for tenant in TENANTS[:2]:
+                query = f"SELECT split_part(content, ' ', 1), count(*) FROM {tenant}.entries GROUP BY 1"
+                assert raw.execute(query.encode()).fetchall() == [(tenant, writes)]
+
+
+def test_a_pooler_that_is_killed_and_started_again_loses_no_write(postgres_url: str, tmp_path: Path) -> None:
+    with ExitStack() as ending:
+        ending.callback(drop_schema, postgres_url, TENANTS[0])
+        pooler = ending.enter_context(pgbouncer(postgres_url, tmp_path))
+        af = ending.enter_context(opened(pooler.url, TENANTS[0], tmp_path))
+        stored, failed, stop = list[str](), list[str](), threading.Event()
+
+        def write(number: int) -> None:
+            while not stop.is_set():
+                content = f"note {number} {len(stored)} {len(failed)}"
+                try:
+                    stored.append(af.memory.store(content, kind="fact").content)
+                except StoreError:
+                    failed.append(content)
+
+        def stored_more(count: int) -> None:
+            before = len(stored)
+            wait_until(lambda: len(stored) >= before + count)
+
+        writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        for writer in writers:
+            writer.start()
+        try:
+            for _ in range(3):
+                stored_more(20)
+                pooler.kill()
+                time.sleep(0.5)
+                pooler.start()
+            stored_more(20)
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join(60)
+        found = [entry.content for entry in af.backend.list(Scope(), limit=10_000)]
+        assert {*stored} <= {*found} <= {*stored, *failed} and len(found) == len({*found})
+        assert sum(check.found for check in af.verify()) == 0
 
 
 def test_nothing_is_left_in_the_connections_of_the_pooler(postgres_url: str, tmp_path: Path) -> None:
