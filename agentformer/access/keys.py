@@ -111,7 +111,7 @@ class KeyStore:
         self._cache: _Stored | None = None
         self._rates = Rates()
         self._lock = threading.Lock()
-        self._noted: set[tuple[str, date]] = set()  # days of use that this process has stored or tried to store
+        self._noted: set[tuple[str, date]] = set()  # uses of today that this process has stored or tried to store
         self._to_note: dict[str, date] = {}
         self._noted_at = -math.inf  # monotonic time of the last write of days
 
@@ -293,7 +293,9 @@ class KeyStore:
         if key.last_used_on == today or (key.id, today) in self._noted:
             return
         with self._lock:
-            self._noted = {(key.id, today), *(noted for noted in self._noted if noted[1] == today)}
+            if self._noted and next(iter(self._noted))[1] != today:
+                self._noted.clear()
+            self._noted.add((key.id, today))
             self._to_note[key.id] = today
             now = time.monotonic()
             if len(self.all()) >= _MANY and now - self._noted_at < _NOTE_SECONDS:
