@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from filelock import Timeout
@@ -22,7 +23,7 @@ from filelock import Timeout
 from agentformer.access.allowance import Allowance
 from agentformer.access.places import KeyPlace
 from agentformer.access.rates import DAY, Quota
-from agentformer.errors import Busy, KeyFull, StoreDamaged
+from agentformer.errors import Busy, KeyFull, StoreDamaged, StoreError
 from agentformer.records.offers import size_of
 from agentformer.types import MemoryBackend, StoreSize
 
@@ -143,8 +144,8 @@ class KeyLimits:
         return True
 
     def _size(self, namespaces: tuple[str, ...], has_room: Callable[[StoreSize], bool]) -> StoreSize:
-        """Return what the namespaces contain. The result is exact if `has_room` is false for it and the last whole
-        count is not younger than `_AGAIN`. While one thread counts the whole, others use the count of before."""
+        """Return what the namespaces contain. A count that is not fresh is renewed by a thread, unless `has_room` is
+        false for it: then the request waits for a whole count, if the last one is not too young."""
         asked = time.monotonic()
         with self._lock:
             counted = self._counted.get(namespaces)
@@ -153,21 +154,30 @@ class KeyLimits:
             size = size_of(self._store, namespaces, counted.size)
             counted.size = size
             if has_room(size):
-                if age < max(_FRESH, counted.seconds * _SHARE) or counted.counting.locked():
-                    return size
-            elif (size.states and size.states == counted.states) or age < max(_AGAIN, counted.seconds * _SHARE):
+                if age >= max(_FRESH, counted.seconds * _SHARE) and not counted.counting.locked():
+                    threading.Thread(target=self._renew, args=(namespaces, counted), daemon=True).start()
+                return size
+            if (size.states and size.states == counted.states) or age < max(_AGAIN, counted.seconds * _SHARE):
                 return size
         with self._lock:
             if len(self._counted) > _MOST_COUNTED:
                 self._counted.clear()
             counted = self._counted.setdefault(namespaces, counted or _Counted())
+        return self._whole(namespaces, counted, asked)
+
+    def _whole(self, namespaces: tuple[str, ...], counted: _Counted, asked: float) -> StoreSize:
+        """Count the whole, unless another thread has begun to do so since the time `asked`."""
         with counted.counting:
             began = time.monotonic()
-            if began - counted.at < _AGAIN and counted.at > asked:  # another thread has just counted
+            if counted.at >= asked:
                 return size_of(self._store, namespaces, counted.size)
             counted.size = size = size_of(self._store, namespaces)
             counted.states, counted.at, counted.seconds = size.states, began, time.monotonic() - began
         return size
+
+    def _renew(self, namespaces: tuple[str, ...], counted: _Counted) -> None:
+        with suppress(StoreError):  # the next request tries again
+            self._whole(namespaces, counted, time.monotonic())
 
 
 class _Counted:

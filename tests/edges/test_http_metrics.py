@@ -21,6 +21,9 @@ import pytest
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="the extra `metrics` is not installed")
 
+from click.testing import CliRunner  # noqa: E402
+from ruamel.yaml import YAML  # noqa: E402
+
 import agentformer  # noqa: E402
 from agentformer.access.permissions import EVERYTHING  # noqa: E402
 from agentformer.api import create_app  # noqa: E402
@@ -31,10 +34,11 @@ from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.requests_seen import RequestsSeen  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
 from agentformer.api.store_counts import StoreCounts  # noqa: E402
+from agentformer.cli import main  # noqa: E402
 from agentformer.errors import StoreBusy  # noqa: E402
 from agentformer.settings import Settings, load_settings  # noqa: E402
 from tests.backends.postgres_faults import Proxy  # noqa: E402
-from tests.backends.postgres_server import schema_of  # noqa: E402
+from tests.backends.postgres_server import schema_of, stored_keys  # noqa: E402
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
 
@@ -304,6 +308,19 @@ def test_every_name_in_the_dashboard_and_the_alerts_is_a_metric(tmp_path: Path) 
     assert len({panel["id"] for panel in panels}) == len(panels) == 14
 
 
+def test_the_scrape_uses_a_key_of_the_right_metrics_and_the_names_of_the_alerts(tmp_path: Path) -> None:
+    text = (DEPLOY / "prometheus.yml").read_text()
+    config = YAML(typ="safe", pure=True).load(text)
+    (job,) = config["scrape_configs"]
+    alerts = (DEPLOY / "alerts.yml").read_text()
+    assert {*re.findall(r'job="(\w+)"', alerts)} == {job["job_name"]} and config["rule_files"] == ["alerts.yml"]
+    assert job["metrics_path"] in {operation.path for operation in router.operations}
+    command, _, file = text.partition("agentformer ")[2].splitlines()[0].partition(" > ")
+    made = CliRunner().invoke(main, [*command.split(), "--index-dir", str(tmp_path / "i")])
+    assert made.exit_code == 0 and job["authorization"] == {"credentials_file": file}
+    assert stored_keys(tmp_path / "i").grant_of(made.stdout.strip()).rights == {"metrics"}
+
+
 @pytest.mark.process
 @pytest.mark.skipif(not shutil.which("promtool"), reason="the package prometheus is not installed")
 def test_promtool_accepts_the_alerts_the_dashboard_and_the_metrics(tmp_path: Path) -> None:
@@ -312,6 +329,7 @@ def test_promtool_accepts_the_alerts_the_dashboard_and_the_metrics(tmp_path: Pat
         assert done.returncode == 0, done.stdout + done.stderr
 
     accepted("check", "rules", str(DEPLOY / "alerts.yml"))
+    accepted("check", "config", "--syntax-only", str(DEPLOY / "prometheus.yml"))
     panels = json.loads((DEPLOY / "dashboard.json").read_text())["panels"]
     queries = [target["expr"] for panel in panels for target in panel["targets"]]
     rules = [{"record": f"panel:{number}", "expr": query} for number, query in enumerate(queries)]
