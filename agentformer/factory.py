@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from agentformer.builders import (
     any_without,
@@ -40,10 +40,20 @@ from agentformer.http.circuit_breaker import Usage
 from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
+from agentformer.records import fields
 from agentformer.records.offers import leases_of, vectors_of
 from agentformer.registry import SERVERS, load
 from agentformer.settings import Settings, load_settings
-from agentformer.types import Check, Embedder, LanguageModel, MemoryBackend, Reembedding, new_id
+from agentformer.types import (
+    DEFAULT_NAMESPACE,
+    Check,
+    Embedder,
+    LanguageModel,
+    MemoryBackend,
+    Reembedding,
+    Scope,
+    new_id,
+)
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
@@ -60,6 +70,8 @@ if TYPE_CHECKING:
     from agentformer.events import EventLog
     from agentformer.events.delivery import Delivery
     from agentformer.events.webhooks import Webhooks
+    from agentformer.jobs import JobFiles
+    from agentformer.jobs.store import JobStore
     from agentformer.memory.distributed import DistributedMemory
     from agentformer.memory.learning.learner import Learner
     from agentformer.memory.memory_cleaner import MemoryCleaner
@@ -84,6 +96,13 @@ __all__ = [
 log = logging.getLogger("agentformer")
 
 T = TypeVar("T")
+
+
+class ForgottenUser(NamedTuple):
+    """The numbers of entries (memories, documents and their parts) and of upload jobs that were deleted."""
+
+    entries: int
+    jobs: int
 
 
 class _Part(functools.cached_property[T]):
@@ -205,13 +224,13 @@ class AgentFormer:
 
         return Trail(database_of(self.backend, self.settings.backend))
 
-    def note(self, action: str, subject: str = "") -> None:
+    def note(self, action: str, subject: str = "", namespace: str = "") -> None:
         """Write a row about something other than an entry into the trail, if the backend has one. What the row is about
         has been done already, so a row that cannot be written is logged, and is no error."""
         if getattr(self.backend, "feed", None) is None:
             return
         try:
-            self.trail.note(action, subject)
+            self.trail.note(action, subject, namespace)
         except StoreError as error:
             log.error("the trail lacks a row (%s %s): %s", action, subject, error)
 
@@ -275,17 +294,65 @@ class AgentFormer:
         return vectors_of(self.backend).reembed(target, queries=queries, progress=progress)
 
     def export_to(
-        self, folder: str | os.PathLike[str], *, namespaces: Sequence[str] | None = None, vectors: bool = False
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        namespaces: Sequence[str] | None = None,
+        vectors: bool = False,
+        user_id: str | None = None,
     ) -> Exported:
         """Write the stored contents of one moment into a new folder, which `import_from` can read; docs/ARCHIVE.md
         describes the format. If `namespaces` is None, all namespaces are written. If `vectors` is true, the vectors are
-        written, too, and a memory with the same embedder can import them instead of embedding the texts again. Raises
-        `InvalidInput` if the folder exists and is not empty, and `StoreFull` if the folder cannot be written."""
+        written, too, and a memory with the same embedder can import them instead of embedding the texts again. If
+        `user_id` is given, only the memories and documents of this user are written, and the trail records it. Raises
+        `InvalidInput` if the folder exists and is not empty, `NotFound` if the user has nothing, and `StoreFull` if the
+        folder cannot be written."""
         from agentformer.archive.export import export_to
 
+        user_id = fields.optional_name("user_id", user_id)
         self._usage.flush()
+        stored = self.backend, self.originals, namespaces
         places = (self.settings.index_dir, self.settings.upload_dir)
-        return export_to(Path(folder), self.backend, self.originals, namespaces, vectors=vectors, places=places)
+        done = export_to(Path(folder), *stored, vectors=vectors, user_id=user_id, places=places)
+        if user_id is not None:
+            for namespace in done.namespaces:
+                self.note("user-exported", user_id, namespace)
+        return done
+
+    def forget_user(self, user_id: str, *, namespace: str = DEFAULT_NAMESPACE) -> ForgottenUser:
+        """Delete everything that belongs to a user in a namespace: memories with their history and summaries, documents
+        with their original files, and upload jobs with their files, also those that wait. What belongs to no user
+        stays, and so does what the user has in other namespaces. The trail records the call. docs/OPERATIONS.md says
+        what remains in backups and on a database server. A second call completes an interrupted one. Raises
+        `StoreBusy` if an upload of the user is still being stored after a minute."""
+        from agentformer.jobs import delete_jobs_of
+
+        scope = Scope(fields.name("namespace", namespace), user_id=fields.name("user_id", user_id))
+        store, files = self._jobs
+        try:
+            jobs = delete_jobs_of(store, files, namespace, user_id)  # first, because a job stores documents
+        finally:
+            store.close()
+        entries = self.memory.remove(scope)
+        self.note("user-forgotten", user_id, namespace)
+        return ForgottenUser(entries, jobs)
+
+    @property
+    def _jobs(self) -> tuple[JobStore, JobFiles]:
+        """The upload jobs, and their files."""
+        from agentformer.jobs import stored_jobs
+
+        return self.shared_jobs or stored_jobs(self.settings.index_dir, self.originals.folder, self.settings.upload_dir)
+
+    @property
+    def shared_jobs(self) -> tuple[JobStore, JobFiles] | None:
+        """The upload jobs of a memory that several nodes share, and their files, or None for any other memory."""
+        if self.distributed is None:
+            return None
+        from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
+
+        memory = self.distributed
+        return SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
 
     def import_from(
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None

@@ -137,6 +137,7 @@ TOGETHER = {
     "databases": (
         "tests/backends/test_cosmos",
         "tests/backends/test_distributed",
+        "tests/backends/test_erasure",
         "tests/backends/test_postgres",
         "tests/backends/test_tenants",
         "tests/memory/test_state_machine",

@@ -197,6 +197,7 @@ PERMISSIONS: Mapping[str, Permission] = {
     "events": Permission("read", ("memory_search",)),  # their content also needs `memory_get`
     "webhooks": Permission("admin", ("memory_search",)),
     "trail": Permission("admin"),
+    "export": Permission("admin"),
     "keys": Permission("admin"),
     "checks": Permission("admin", ("memory_status",)),
     "tools": Permission("any"),  # a call also needs the permission of the called tool

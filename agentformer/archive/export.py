@@ -6,11 +6,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import tempfile
+import zipfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from agentformer.archive.format import (
     FORMAT,
@@ -24,7 +26,7 @@ from agentformer.archive.format import (
     vector_line,
     vectors_path,
 )
-from agentformer.errors import NotFound, StoreBusy, StoreError
+from agentformer.errors import InvalidInput, NotFound, StoreBusy, StoreError, store_failure
 from agentformer.rag.originals import Originals
 from agentformer.records.integrity.files import HashedFile, hashed_file, new_folder
 from agentformer.records.offers import required
@@ -50,18 +52,28 @@ def export_to(
     namespaces: Sequence[str] | None,
     *,
     vectors: bool = False,
+    user_id: str | None = None,
     places: Sequence[Path] = (),
 ) -> Exported:
     """Export some namespaces into a new folder, or all namespaces if `namespaces` is None. The export contains the
-    vectors only if `vectors` is true. `places` are the folders of the memory. Raises `InvalidInput` if the folder
-    already exists and is not empty, or is in one of `places`, `StoreFull` if the folder cannot be written, and
-    `StoreDamaged` if entries cannot be read. After an error there is no new folder."""
+    vectors only if `vectors` is true. If `user_id` is given, it contains only the entries and documents of this user,
+    and only the namespaces that have some. `places` are the folders of the memory. Raises `InvalidInput` if the folder
+    already exists and is not empty, or is in one of `places`, `NotFound` if the user has no entries, `StoreFull` if the
+    folder cannot be written, and `StoreDamaged` if entries cannot be read. After an error there is no new folder."""
+    if user_id is not None and vectors:
+        raise InvalidInput(
+            "vectors", "cannot be exported for one user; import the export, which embeds the texts again"
+        )
     with (
         new_folder(folder, "backup/monday", places) as partial,
         required(backend, SnapshotStore).snapshot() as snapshot,
     ):
-        writer = _Writer(partial, snapshot, originals)
+        writer = _Writer(partial, snapshot, originals, user_id)
         names = sorted(set(snapshot.namespaces() if namespaces is None else namespaces))
+        if user_id is not None:
+            names = [name for name in names if next(entries_in(snapshot, [name], user_id=user_id), None)]
+            if not names:
+                raise NotFound(f"the user {user_id[:200]!r} has no entries and no documents here; check the namespace")
         writer.write_originals(names)
         for namespace in names:
             writer.write_entries(namespace)
@@ -89,11 +101,32 @@ def copy_original(originals: Originals, digest: str, target: Path) -> dict[str, 
     return file.digest
 
 
+def zipped(folder: Path) -> BinaryIO:
+    """Return an open temporary file with a ZIP archive of the files of an export, at its beginning. Closing the file
+    deletes it. Raises `StoreFull` if the file cannot be written."""
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - returned
+    try:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                archive.write(path, path.relative_to(folder).as_posix())
+        file.seek(0)
+    except BaseException as error:
+        file.close()
+        if isinstance(error, OSError):
+            advice = "free some disk space for temporary files"
+            raise store_failure("the archive of the export cannot be written", error, advice) from error
+        raise
+    return file
+
+
 class _Writer:
-    def __init__(self, folder: Path, snapshot: MemorySnapshot, originals: Originals) -> None:
+    def __init__(
+        self, folder: Path, snapshot: MemorySnapshot, originals: Originals, user_id: str | None = None
+    ) -> None:
         self._folder = folder
         self._snapshot = snapshot
         self._originals = originals
+        self._user_id = user_id
         self._files: dict[str, dict[str, Any]] = {}
         self._spaces: dict[str, dict[str, Any]] = {}
         self.done = Exported()
@@ -102,7 +135,7 @@ class _Writer:
         """Write the original files of the documents in these namespaces. A file that is missing or damaged is added to
         `missing_originals`. Call this method first: another process may delete a document and its file during the
         export, and an early copy still has this file."""
-        for entry in entries_in(self._snapshot, namespaces, kinds=("document",)):
+        for entry in entries_in(self._snapshot, namespaces, ("document",), self._user_id):
             path = original_path(entry.metadata["sha256"]) if has_original(entry) else ""
             if not path or path in self._files:
                 continue
@@ -116,8 +149,9 @@ class _Writer:
         """Write the entries of a namespace, each followed by its former versions."""
         path, count = entries_path(namespace), 0
         with hashed_file(self._folder / path) as file:
-            for entry in entries_in(self._snapshot, [namespace]):
-                history = self._snapshot.history(entry.id)
+            for entry in entries_in(self._snapshot, [namespace], user_id=self._user_id):
+                versions = self._snapshot.history(entry.id)
+                history = [each for each in versions if self._user_id in (None, each.user_id)]
                 for line in map(str.encode, entry_lines(entry, history)):
                     if len(line) > LONGEST_LINE:
                         raise StoreError(
@@ -154,6 +188,7 @@ class _Writer:
             "files": self._files,
             "missing_originals": sorted(self.done.missing_originals),
             "vectors": self._spaces,
+            **({} if self._user_id is None else {"user_id": self._user_id}),
         }
         write_manifest(self._folder, manifest)
 

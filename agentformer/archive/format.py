@@ -145,12 +145,16 @@ def read_lines(folder: Path, path: str) -> Iterator[bytes]:
 
 
 def entries_in(
-    records: MemoryBackend | MemorySnapshot, namespaces: Iterable[str], kinds: tuple[str, ...] = ()
+    records: MemoryBackend | MemorySnapshot,
+    namespaces: Iterable[str],
+    kinds: tuple[str, ...] = (),
+    user_id: str | None = None,
 ) -> Iterator[MemoryEntry]:
-    """Yield the entries of these namespaces, including archived ones. If `kinds` is given, yield only entries of these
-    kinds."""
+    """Yield the entries of these namespaces, including archived ones. If `kinds` or `user_id` is given, yield only
+    entries of these kinds, or of this user."""
     for namespace in namespaces:
-        yield from all_entries(records, Scope(namespace, kinds=kinds, include_archived=True), _PAGE)
+        scope = Scope(namespace, kinds=kinds, user_id=user_id, include_archived=True)
+        yield from all_entries(records, scope, _PAGE)
 
 
 def entry_lines(entry: MemoryEntry, history: Sequence[MemoryEntry]) -> Iterator[str]:

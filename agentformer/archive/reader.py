@@ -6,6 +6,7 @@ entry again, and compares the lines with the hash.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
@@ -40,6 +41,7 @@ from agentformer.types import MemoryEntry, StoredVector
 
 _LONGEST_MANIFEST = 64 << 20  # bytes
 _HASH_BYTES = 8
+_Owner = tuple[str | None, str | None]  # user, project
 
 
 class ArchivedEntry(NamedTuple):
@@ -278,10 +280,10 @@ class _Relations:
 
     def __init__(self) -> None:
         self._namespaces: dict[str, str] = {}  # by id
-        self._documents: set[str] = set()
+        self._owners: dict[str, _Owner] = {}  # of documents, by id
         self._unique: dict[tuple[str, ...], str] = {}
         self._open: list[Reference] = []  # references to entries that were not added yet
-        self._parts: list[tuple[str, str, str]] = []  # id, kind and document of parts that precede their document
+        self._parts: list[MemoryEntry] = []  # parts that precede their document, without their texts
 
     def add(self, entry: MemoryEntry) -> str:
         """Check an entry against the entries that were added before, and remember it. Return the problem, or ""."""
@@ -289,7 +291,7 @@ class _Relations:
             return f"two entries have the id {entry.id}"
         self._namespaces[entry.id] = entry.namespace
         if entry.kind == "document":
-            self._documents.add(entry.id)
+            self._owners[entry.id] = (entry.user_id, entry.project)
         for field, target in _references(entry):
             reference = Reference(entry.id, entry.namespace, field, target)
             if target not in self._namespaces:
@@ -308,21 +310,28 @@ class _Relations:
         for reference in self._open:
             if self._namespaces.get(reference.target, reference.namespace) != reference.namespace:
                 return reference.problem
-        for entry_id, kind, document in self._parts:
-            if document not in self._documents:
-                return f"the {kind} {entry_id} belongs to no document of the export"
-        return ""
+        return next(filter(None, map(self._owner_problem, self._parts)), "")
 
     def outside_references(self) -> list[Reference]:
         """Return the references to entries outside of the export, which the import checks in the memory."""
         return [reference for reference in self._open if reference.target not in self._namespaces]
 
     def _part_problem(self, entry: MemoryEntry) -> str:
-        document = entry.source.document_id if entry.source else ""
-        if entry.parent_id != document:
+        if entry.source is None or entry.parent_id != entry.source.document_id:
             return f"the {entry.kind} {entry.id} belongs to no document of the export"
-        if document not in self._documents:
-            self._parts.append((entry.id, entry.kind, document))
+        if entry.parent_id in self._owners:
+            return self._owner_problem(entry)
+        self._parts.append(dataclasses.replace(entry, content="", context="", metadata={}))
+        return ""
+
+    def _owner_problem(self, part: MemoryEntry) -> str:
+        """Return the problem of a page or chunk whose document is missing, or belongs to another user or project. The
+        removal of this document would leave it behind."""
+        owner = self._owners.get(part.parent_id or "")
+        if owner is None:
+            return f"the {part.kind} {part.id} belongs to no document of the export"
+        if owner != (part.user_id, part.project):
+            return f"the {part.kind} {part.id} and its document belong to different users or projects"
         return ""
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from agentformer.actor import ACTOR, Actor
-from agentformer.errors import StoreDamaged, StoreError, store_failure
+from agentformer.errors import Conflict, NotFound, StoreBusy, StoreDamaged, StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
@@ -32,6 +32,7 @@ _LOCK, _PASSWORD = "lock", "password"  # file names in the folder of a job
 _BLOCK = 1024 * 1024
 _CLOSE_SECONDS = 10.0  # seconds to wait for the current file when the queue closes; a later process ingests it again
 _POLL_SECONDS = 1.0  # seconds between checks of jobs that other processes work on
+_END_SECONDS, _END_POLL = 60.0, 0.05  # the longest wait for the end of a cancelled job; seconds between two looks
 _PROGRESS_SECONDS = 0.5  # seconds between two writes of the progress; each write waits for the disk
 _MAX_PAUSE = 60.0  # seconds between attempts while the store cannot be written
 _MAX_ATTEMPTS = 5  # attempts at a file that crashes the process; after these, the job continues with the next file
@@ -75,15 +76,14 @@ class Jobs:
         *,
         most: int,
         days: float,
-        shared: tuple[JobStore, SharedJobFiles] | None = None,
+        shared: tuple[JobStore, JobFiles] | None = None,
         former_dir: Path | None = None,
     ) -> None:
         """`most` is the largest number of jobs that are queued or running. `days` is the number of days for which an
         ended job is kept. `ingestor` ingests the files. `shared` holds the jobs and the files of a memory that several
         nodes share. Without it, the jobs are in `index_dir` and the files in `upload_dir`. Files of jobs of an earlier
         version, which several memories may share, are in `former_dir`."""
-        self._store = shared[0] if shared else JobStore(index_dir / FILE)
-        self._files: _JobFiles | SharedJobFiles = shared[1] if shared else _JobFiles(upload_dir, former_dir)
+        self._store, self._files = shared or stored_jobs(index_dir, upload_dir, former_dir)
         self._worker = _Worker(self._store, self._files, ingestor)
         self._limit = most
         self._retention = timedelta(days=days)
@@ -176,7 +176,7 @@ class Jobs:
 class _Worker:
     """The worker thread, which ingests the files of jobs."""
 
-    def __init__(self, store: JobStore, files: _JobFiles | SharedJobFiles, ingestor: Ingestor) -> None:
+    def __init__(self, store: JobStore, files: JobFiles, ingestor: Ingestor) -> None:
         self._store = store
         self._files = files
         self._ingestor = ingestor
@@ -429,6 +429,38 @@ class _JobFiles:
 
     def _guard(self) -> FileLock:
         return file_lock(self._folder / ".lock")
+
+
+JobFiles = _JobFiles | SharedJobFiles
+
+
+def stored_jobs(index_dir: Path, upload_dir: Path, former_dir: Path | None = None) -> tuple[JobStore, JobFiles]:
+    """Return the jobs of a memory on this machine, and their files; see `Jobs`."""
+    return JobStore(index_dir / FILE), _JobFiles(upload_dir, former_dir)
+
+
+def delete_jobs_of(store: JobStore, files: JobFiles, namespace: str, user_id: str) -> int:
+    """Cancel the jobs of a user in a namespace, delete them with their files, and return their number. Documents that
+    they have stored are kept. A second call completes an interrupted one. Raises `StoreBusy` if another process still
+    works on a file of such a job after a minute."""
+    ids = store.of_user(namespace, user_id)
+    for job_id in ids:
+        with suppress(Conflict, NotFound):  # it has ended
+            store.cancel(job_id)
+    ends = time.monotonic() + _END_SECONDS
+    for job_id in ids:
+        while files.has(job_id):
+            if lock := files.lock(job_id):
+                store.end(job_id, "cancelled")
+                lock.release()
+                files.remove(job_id)
+            elif time.monotonic() < ends:
+                time.sleep(_END_POLL)
+            else:
+                raise StoreBusy(f"the upload job {job_id} of this user is still running; try again when it has ended")
+        store.end(job_id, "cancelled")  # a job whose files are missing
+    store.delete(ids)
+    return len(ids)
 
 
 def files_elsewhere(root: Path, own: Path) -> dict[str, Path]:

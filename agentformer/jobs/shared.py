@@ -40,6 +40,9 @@ class SharedJobStore(JobStore):
     def _exists(self) -> bool:
         return True
 
+    def _clear_log(self) -> None:
+        """Do nothing: the database server has its own log."""
+
 
 class SharedJobFiles:
     """The uploaded files of jobs, stored in the database. The node that works on a job holds the lock of the job."""

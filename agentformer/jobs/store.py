@@ -7,7 +7,7 @@ import sqlite3
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -24,18 +24,20 @@ State = Literal["queued", "running", "done", "failed", "cancelled"]
 ACTIVE_STATES: tuple[State, ...] = ("queued", "running")  # a job in another state never changes again
 _IS_ACTIVE = "state NOT IN ('done', 'failed', 'cancelled')"  # a job with a damaged state is not deleted
 _ACTIVE_KEYS = common(f"SELECT key_id FROM jobs WHERE {_IS_ACTIVE}")
-_ADD = common(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?)")
+_ADD = common(f"INSERT INTO jobs VALUES ({', '.join('?' * 8)}, 0, 0, 0, 0, '', ?, ?, ?)")
 _JOB = common("SELECT * FROM jobs WHERE id = ?")
 _ACTIVE_JOB = common(f"SELECT * FROM jobs WHERE id = ? AND {_IS_ACTIVE}")
 _ACTIVE_IDS = common(f"SELECT id FROM jobs WHERE {_IS_ACTIVE} ORDER BY id")
 _IDS = common("SELECT id FROM jobs")
 _STATES = common("SELECT state, count(*), min(created_at) FROM jobs GROUP BY state")
+_OF_USER = common("SELECT id FROM jobs WHERE namespace = ? AND user_id = ? ORDER BY id")
+_DELETE = common(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND id = ?")
 _COUNT_ATTEMPT = common(f"UPDATE jobs SET attempts = attempts + 1 WHERE id = ? AND {_IS_ACTIVE}")
 _ATTEMPTS = common("SELECT attempts FROM jobs WHERE id = ?")
 _DELETE_OLDER = common(f"DELETE FROM jobs WHERE NOT {_IS_ACTIVE} AND updated_at < ?")
 _RETRY_SECONDS = 5  # about the time for one document
 _BUSY_SECONDS = 30.0  # a transaction writes a few rows; a longer wait means that another process hangs
-_VERSION = 3
+_VERSION = 4
 _ADVICE = (
     "stop the servers, move this file and its -wal file to another folder, and upload the files of unfinished jobs "
     "again; copies of them are in the folder .jobs of the upload folder"
@@ -63,6 +65,7 @@ _SCHEMA = """
 _ADDED_COLUMNS = {  # name -> definition
     "on_conflict": "TEXT NOT NULL DEFAULT 'replace'",  # since version 2
     "key_id": "TEXT NOT NULL DEFAULT ''",  # since version 3
+    "user_id": "TEXT NOT NULL DEFAULT ''",  # since version 4
 }
 
 
@@ -71,13 +74,15 @@ class Task:
     """An upload request: the namespace, the file names, and the metadata. `metadata` is None if the client sent none.
     `on_conflict` says what to do if a document of the same name has other content: `replace`, `replace-with-undo`,
     `keep-both` or `fail`.
-    `key_id` is the id of the API key of the request, or "" without a key."""
+    `key_id` is the id of the API key of the request, or "" without a key. `user_id` is the user to whom the documents
+    belong, or "" for no user."""
 
     namespace: str
     names: tuple[str, ...]
     metadata: Mapping[str, Any] | None
     on_conflict: Literal["replace", "replace-with-undo", "keep-both", "fail"] = "replace"
     key_id: str = ""
+    user_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +222,7 @@ class JobStore:
         """Add a new job to the queue, and return it. Raises `Busy` if the queue is full; see `check_limit`."""
         moment = to_micros(now())
         values = [job_id, task.namespace, _json(task.names), _json(task.metadata), "queued", moment, moment, "[]"]
-        values += [task.on_conflict, task.key_id]
+        values += [task.on_conflict, task.key_id, task.user_id]
         with self.writing() as connection:
             _check_limit(connection.run(_ACTIVE_KEYS).fetchall(), task.key_id, limit)
             connection.run(_ADD, values)
@@ -325,6 +330,25 @@ class JobStore:
             _set(connection, job_id, cancelling=1)
             return _get(connection, job_id)
 
+    def of_user(self, namespace: str, user_id: str) -> list[str]:
+        """Return the ids of the jobs of a user in a namespace, oldest first."""
+        return [row["id"] for row in self._rows(_OF_USER, [namespace, user_id])]
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete ended jobs, so that no file contains their names and metadata any more."""
+        if not ids:
+            return
+        with self.writing() as connection:
+            connection.run_many(_DELETE, ((job_id,) for job_id in ids))
+        self._clear_log()
+
+    def _clear_log(self) -> None:
+        """Empty the write-ahead log, which may contain deleted rows. If another process reads it at this moment, a
+        later checkpoint does."""
+        with self._lock, translate_errors(self._path, _ADVICE):
+            if self._connection is not None:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+
     def delete_older(self, age: timedelta) -> None:
         """Delete all jobs that ended more than `age` ago."""
         if not self._exists:
@@ -403,7 +427,7 @@ def damaged_rows(connection: sqlite3.Connection) -> list[str]:
         try:
             _job(row)
         except StoreDamaged:
-            damaged.append(str(row["id"])[:80])
+            damaged.append(_id_of(row))
     return damaged
 
 
@@ -417,16 +441,24 @@ def _job(row: Row) -> Job:
             raise ValueError
         created, updated = from_micros(row["created_at"]), from_micros(row["updated_at"])
         assert created is not None and updated is not None
+        owner = (row[name] for name in ("on_conflict", "key_id", "user_id"))
+        return Job(
+            **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
+            task=Task(row["namespace"], tuple(names), metadata, *owner),
+            created_at=created,
+            updated_at=updated,
+            documents=tuple(documents),
+            cancelling=bool(row["cancelling"]),
+        )
     except (ValueError, TypeError, IndexError, OverflowError, AssertionError, RecursionError):
-        raise StoreDamaged(f"the upload job {str(row['id'])[:80]} is damaged; upload its files again") from None
-    return Job(
-        **{name: row[name] for name in ("id", "state", "windows_done", "windows", "reason")},
-        task=Task(row["namespace"], tuple(names), metadata, row["on_conflict"], row["key_id"]),
-        created_at=created,
-        updated_at=updated,
-        documents=tuple(documents),
-        cancelling=bool(row["cancelling"]),
-    )
+        raise StoreDamaged(f"the upload job {_id_of(row)} is damaged; upload its files again") from None
+
+
+def _id_of(row: Row) -> str:
+    """Return the id of a damaged job, or "" if even the names of the columns are damaged."""
+    with suppress(IndexError):
+        return str(row["id"])[:80]
+    return ""
 
 
 def _are(values: Any, kind: type) -> bool:

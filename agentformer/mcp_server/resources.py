@@ -67,7 +67,8 @@ def list_resources(af: AgentFormer, caller: Caller, cursor: str | None) -> types
             continue
         after_id = after if namespace == first_namespace else ""
         limit = _PAGE_SIZE - len(documents)
-        documents += af.rag.page_of_documents(namespace=namespace, after=after_id, limit=limit)
+        place = {"namespace": namespace, "user_id": caller.user_id, "or_nobody": True}
+        documents += af.rag.page_of_documents(after=after_id, limit=limit, **place)  # type: ignore[arg-type]
         if len(documents) == _PAGE_SIZE:
             break
     next_cursor = _encode_cursor(documents[-1]) if len(documents) == _PAGE_SIZE else None
@@ -96,7 +97,7 @@ def _text(af: AgentFormer, caller: Caller, uri: str) -> str:
     if kind != "documents" or len(rest) not in (1, 3) or rest[1:2] not in ([], ["pages"]):
         raise _not_found(uri)
     document = af.rag.document(rest[0])
-    if document.namespace not in _namespaces(af, caller):
+    if document.namespace not in _namespaces(af, caller) or not caller.can_see_user(document.user_id):
         raise _not_found(uri)
     pages = af.rag.pages(document.id)
     if len(rest) == 1:

@@ -24,6 +24,7 @@ from agentformer.search.reading import existing_document
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     RESERVED_KINDS,
+    Condition,
     Decay,
     Hit,
     Hits,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from agentformer.memory.recall import Recall
 
 Entries = list[MemoryEntry]  # needed because `list` is a method inside the class
+_IN_FILTER = 490  # values of one filter
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,9 +487,17 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
     """Remove all entries in the scope, and all documents that have a part in the scope. Then call `delete_originals`.
     Return the number of removed entries."""
     scope = dataclasses.replace(scope, include_archived=True)
-    parts = (entry for entry in all_entries(backend, scope) if entry.source or entry.kind == "document")
-    documents = sorted({entry.source.document_id if entry.source else entry.id for entry in parts})
-    deleted = (backend.remove(documents) if documents else 0) + backend.remove(scope)
+    whole, parts = set[str](), set[str]()  # ids of the documents in the scope, and of those with a part in it
+    for entry in all_entries(backend, scope):
+        if entry.source:
+            parts.add(entry.source.document_id)
+        elif entry.kind == "document":
+            whole.add(entry.id)
+    cut, deleted = sorted(parts - whole), 0
+    for start in range(0, len(cut), _IN_FILTER):  # as a scope, so that no index file keeps their text
+        where = Condition("in", "$id", tuple(cut[start : start + _IN_FILTER]))
+        deleted += backend.remove(Scope(scope.namespace, where=where))
+    deleted += backend.remove(scope)  # with the parts of the documents in it, in one transaction
     delete_originals()
     return deleted
 

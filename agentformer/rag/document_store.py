@@ -60,6 +60,7 @@ class UploadOptions(TypedDict, total=False):
     """The options of an upload; see `DocumentStore.upload`."""
 
     namespace: str
+    user_id: str | None
     metadata: Mapping[str, Any] | None
     password: str | None
     progress: Progress | None
@@ -96,8 +97,11 @@ class DocumentStore:
         origin: Origin | None = None,
         **options: Unpack[UploadOptions],
     ) -> Document:
-        """Ingest a document. `file` is a path, bytes, or an open binary file. The `options` are `namespace`,
+        """Ingest a document. `file` is a path, bytes, or an open binary file. The `options` are `namespace`, `user_id`,
         `metadata`, `password`, `progress`, `on_conflict` and `retire`.
+
+        With `user_id`, the document belongs to this user: an upload of another user, or without a user, neither
+        replaces nor finds it, and `AgentFormer.forget_user` deletes it. Searches treat it as a memory of the user.
 
         A document is identified by the absolute path of its file, or by its `name` if it has no path. Bytes have no
         path. An open file has a path only if no `name` is given. `origin` can give a path for bytes and open files, and
@@ -123,12 +127,13 @@ class DocumentStore:
         if unknown := options.keys() - UploadOptions.__annotations__.keys():
             raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")
         namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
+        user_id = fields.optional_name("user_id", options.get("user_id"))
         metadata = options.get("metadata")
         stored, conflict = fields.stored_metadata(metadata), checked_on_conflict(options.get("on_conflict", "replace"))
         data, document = read_upload(file, name, origin, self._max_bytes)
         return self.put(
             data,
-            dataclasses.replace(document, namespace=namespace, metadata=stored),
+            dataclasses.replace(document, namespace=namespace, user_id=user_id, metadata=stored),
             on_conflict=conflict,
             given_metadata=metadata is not None,
             password=options.get("password"),
@@ -230,23 +235,32 @@ class DocumentStore:
         """Return whether a file that begins with these bytes is text."""
         return self._ingest().is_text(head)
 
-    def documents(self, *, namespace: str = DEFAULT_NAMESPACE) -> list[Document]:
-        """Return every document of the namespace, the oldest first. A document with the status `pending` has no vectors
-        yet, but searches find the document by its words.
+    def documents(
+        self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, or_nobody: bool = False
+    ) -> list[Document]:
+        """Return every document of the namespace, or of one user, the oldest first. With `or_nobody`, documents that
+        belong to no user are included. A document with the status `pending` has no vectors yet, but searches find the
+        document by its words.
 
         >>> document = af.rag.upload("handbook.txt")
         >>> [document.name for document in af.rag.documents()]
         ['handbook.txt']
         """
-        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        scope = _documents_of(namespace, user_id, or_nobody=or_nobody)
         return [self._with_state(document_of(entry)) for entry in all_entries(self._backend, scope)]
 
     def page_of_documents(
-        self, *, namespace: str = DEFAULT_NAMESPACE, after: str = "", limit: int = 100
+        self,
+        *,
+        namespace: str = DEFAULT_NAMESPACE,
+        user_id: str | None = None,
+        or_nobody: bool = False,
+        after: str = "",
+        limit: int = 100,
     ) -> list[Document]:
-        """Return at most `limit` documents of the namespace, the oldest first. The list begins after the document with
-        the id `after`."""
-        scope = Scope(fields.name("namespace", namespace), kinds=("document",))
+        """Return at most `limit` of the documents that `documents` returns. The list begins after the document with the
+        id `after`."""
+        scope = _documents_of(namespace, user_id, or_nobody=or_nobody)
         return [self._with_state(document_of(entry)) for entry in self._page(scope, after, limit)]
 
     def document(self, document_id: str, *, namespace: str | None = None) -> Document:
@@ -338,3 +352,8 @@ class DocumentStore:
     def _page(self, scope: Scope, after: str, limit: int) -> list[MemoryEntry]:
         after = fields.text("after", after, fields.MAX_NAME)
         return [*self._backend.list(scope, after=after, limit=fields.limit("limit", limit))]
+
+
+def _documents_of(namespace: str, user_id: str | None, *, or_nobody: bool) -> Scope:
+    user_id, or_nobody = fields.optional_name("user_id", user_id), fields.flag("or_nobody", or_nobody)
+    return Scope(fields.name("namespace", namespace), kinds=("document",), user_id=user_id, or_nobody=or_nobody)

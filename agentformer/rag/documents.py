@@ -57,6 +57,9 @@ class Document:
         bool, Shown("True if the upload has no usable text, and the former version is kept for this reason.")
     ] = False
     stamp: str = ""  # changes when the file changes; "" if the document was not stored by a sync
+    user_id: Annotated[str | None, Shown("The user to whom the document belongs, or null: it belongs to no user.")] = (
+        None
+    )
 
 
 def document_of(entry: MemoryEntry) -> Document:
@@ -65,7 +68,8 @@ def document_of(entry: MemoryEntry) -> Document:
     fields = {key: entry.metadata[key] for key in keys}
     later = {"origin": "", "root": "", "stamp": "", "reason_code": "", "unread_pages": 0}  # absent in older versions
     fields |= {key: entry.metadata.get(key, default) for key, default in later.items()}
-    return Document(namespace=entry.namespace, id=entry.id, metadata=entry.metadata["given"], **fields)
+    fields |= {"namespace": entry.namespace, "user_id": entry.user_id}
+    return Document(id=entry.id, metadata=entry.metadata["given"], **fields)
 
 
 def page_of(entry: MemoryEntry) -> Page:
@@ -83,6 +87,7 @@ def document_entry(document: Document, text: DocumentText, *, chunks: int = 0, l
         content=document.name,
         kind="document",
         namespace=document.namespace,
+        user_id=document.user_id,
         title=text.title[:_MAX_TITLE],
         metadata={
             "name": document.name,

@@ -23,7 +23,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
 from agentformer.rag.uploads import Origin, safe_name
 from agentformer.records.integrity.files import kind_of, real_path
-from agentformer.types import MemoryEntry, Scope, Shown
+from agentformer.types import MemoryEntry, Scope, Shown, owned_by
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
 _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
@@ -66,8 +66,9 @@ class _Known(NamedTuple):
 
 
 class FolderSync:
-    """One sync of the folder `root` with the documents of a namespace in `store`. `metadata` is stored with new and
-    changed documents; if it is None, changed documents keep their metadata. The folders `own` are not read."""
+    """One sync of the folder `root` with the documents of a namespace in `store`: those of one user, or of no user.
+    `metadata` is stored with new and changed documents; if it is None, changed documents keep their metadata. The
+    folders `own` are not read."""
 
     def __init__(
         self,
@@ -77,11 +78,13 @@ class FolderSync:
         metadata: Mapping[str, Any] | None,
         limits: SizeLimits,
         own: Iterable[Path] = (),
+        user_id: str | None = None,
     ) -> None:
         self._store = store
         self._origin = Origin.of_file(root).path
         self._root = real_path(root, "folder")  # differs from the origin if the path is not UTF-8
         self._namespace = namespace
+        self._user_id = user_id
         self._metadata = metadata
         self._limits = limits
         self._found = FolderFiles(self._root, limits.file, own)
@@ -91,7 +94,8 @@ class FolderSync:
     @property
     def scope(self) -> Scope:
         """The scope that contains the stored documents of the folder."""
-        return Scope(self._namespace, kinds=("document",), metadata={"root": self._origin})
+        owner = owned_by(self._user_id)
+        return Scope(self._namespace, kinds=("document",), metadata={"root": self._origin}, **owner)
 
     def run(
         self,
@@ -209,6 +213,7 @@ class FolderSync:
         return Document(
             name=name if encodable(name) == name else safe_name(name),  # a name that is not UTF-8 is cleaned
             namespace=self._namespace,
+            user_id=self._user_id,
             status="ready",
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),

@@ -75,6 +75,7 @@ class IngestPipeline:
                 content=page.text if page.status == "text" else "",
                 kind="page",
                 namespace=document.namespace,
+                user_id=document.user_id,
                 metadata={name: getattr(page, name) for name in ("status", "reason", "reason_code", "method")},
                 source=Source(root.id, document.name, page.number, page.label, 0, len(page.text)),
                 parent_id=root.id,
@@ -87,6 +88,7 @@ class IngestPipeline:
                 content=chunk.text,
                 kind="chunk",
                 namespace=document.namespace,
+                user_id=document.user_id,
                 title=PurePath(document.name).stem,
                 context=chunk.context,
                 metadata={

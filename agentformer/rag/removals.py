@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from agentformer.errors import Conflict, NotFound, StoreError, retried
 from agentformer.records.filters import both
 from agentformer.search.reading import all_entries
-from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Scope, Where
+from agentformer.types import Condition, Filter, MemoryBackend, MemoryEntry, Scope, Where, owned_by
 
 log = logging.getLogger("agentformer")
 
@@ -187,7 +187,8 @@ class Removals:
     def _stored_again(self, document: MemoryEntry) -> list[MemoryEntry]:
         origin = document.metadata.get("origin") or ""
         known = {"origin": origin} if origin else {"name": document.content}
-        others = all_entries(self._backend, Scope(document.namespace, kinds=("document",), metadata=known))
+        owner = owned_by(document.user_id)
+        others = all_entries(self._backend, Scope(document.namespace, kinds=("document",), metadata=known, **owner))
         return [other for other in others if (other.metadata.get("origin") or "") == origin]
 
     def _document(self, document_id: str) -> MemoryEntry:

@@ -17,7 +17,7 @@ from agentformer.rag.documents import Document, document_of
 from agentformer.records.filters import json_equal
 from agentformer.records.integrity.files import kind_of, open_regular_file
 from agentformer.search.reading import all_entries
-from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Scope, StoreCheck
+from agentformer.types import DEFAULT_NAMESPACE, NOBODY, MemoryBackend, MemoryEntry, Scope, StoreCheck, owned_by
 
 OnConflict = Literal["replace", "keep-both", "fail"]
 _MAX_NAME = 255  # code points of a name; the limit of common file systems
@@ -73,9 +73,11 @@ class Refused(Conflict):
     attempt would be refused, too."""
 
 
-def identity(document: Document) -> tuple[str, str, str]:
-    """Return the key of a document: (namespace, path of the origin, name). The name is "" if there is a path."""
-    return document.namespace, document.origin, "" if document.origin else document.name
+def identity(document: Document) -> tuple[str, str, str, str]:
+    """Return the key of a document: (namespace, user, path of the origin, name). The user is "" if the document belongs
+    to no user, and the name is "" if there is a path."""
+    name = "" if document.origin else document.name
+    return document.namespace, document.user_id or NOBODY, document.origin, name
 
 
 def unchanged(seen: Sequence[tuple[Scope, Collection[str]]]) -> StoreCheck:
@@ -94,7 +96,8 @@ def place(
     backend: MemoryBackend, document: Document, on_conflict: OnConflict, *, given_metadata: bool = False
 ) -> Placement:
     """Decide which stored document an upload replaces, and under which name the new document is stored. A document with
-    an origin is identified by the origin. A document without an origin is identified by its name. `given_metadata` is
+    an origin is identified by the origin. A document without an origin is identified by its name. Documents of other
+    users are not looked at, and those of no user only if the upload belongs to no user. `given_metadata` is
     True if the metadata of `document` come from the caller. If `on_conflict` is `fail`, a stored document with other
     bytes, or with other metadata than the caller gave, raises `Refused`."""
     stored = _Stored(backend, document)
@@ -136,7 +139,8 @@ def place_renamed(backend: MemoryBackend, former: MemoryEntry, document: Documen
     if stored.of_origin():
         raise Conflict(f"the document {document.name[:200]!r} is stored already; sync again")
     renamed = dataclasses.replace(document, name=stored.free_name(), metadata=former.metadata["given"])
-    own = Scope(document.namespace, kinds=("document",), metadata={"origin": former.metadata["origin"]})
+    path, owner = {"origin": former.metadata["origin"]}, owned_by(document.user_id)
+    own = Scope(document.namespace, kinds=("document",), metadata=path, **owner)
     check = unchanged([*stored.seen, (own, [former.id])])
     return Placement(renamed, (former,), former, check, new_metadata=True)
 
@@ -164,8 +168,8 @@ def with_origin(backend: MemoryBackend, same: MemoryEntry, document: Document) -
 
 
 class _Stored:
-    """Reads the stored documents that an upload may replace. `seen` has each scope that was read, with the ids of the
-    documents that were found in it."""
+    """Reads the stored documents that an upload may replace: those of the same user, or of no user. `seen` has each
+    scope that was read, with the ids of the documents that were found in it."""
 
     def __init__(self, backend: MemoryBackend, document: Document) -> None:
         self._backend = backend
@@ -214,10 +218,10 @@ class _Stored:
         raise AssertionError("the loop ends only with a free name")
 
     def documents(self, *, archived: bool = False, **metadata: str) -> list[MemoryEntry]:
-        """Return the documents of the namespace with these metadata values. With `archived`, archived documents are
-        included. A new name must differ from theirs, because their deletion may be undone."""
-        namespace = self._document.namespace
-        scope = Scope(namespace, kinds=("document",), metadata=metadata, include_archived=archived)
+        """Return the documents of the user in the namespace with these metadata values. With `archived`, archived
+        documents are included. A new name must differ from theirs, because their deletion may be undone."""
+        place = {"include_archived": archived, **owned_by(self._document.user_id)}
+        scope = Scope(self._document.namespace, kinds=("document",), metadata=metadata, **place)
         entries = [*all_entries(self._backend, scope)]
         self.seen.append((scope, [entry.id for entry in entries]))
         return entries

@@ -96,12 +96,13 @@ class Trail:
     def __init__(self, database: RecordStore) -> None:
         self._database = database
 
-    def note(self, action: str, subject: str) -> None:
-        """Write a row about something other than an entry, such as an API key. A store that is read-only gets none."""
+    def note(self, action: str, subject: str, namespace: str = "") -> None:
+        """Write a row about something other than an entry, such as an API key or a user. A store that is read-only gets
+        none."""
         if self._database.read_only:
             return
         with self._database.writing() as connection:
-            connection.run(_ADD, row_of(Changed(action, subject, "", "", 0)))
+            connection.run(_ADD, row_of(Changed(action, subject, namespace, "", 0)))
 
     def trim(self, days: float, pieces: int = sys.maxsize) -> int:
         """Delete the rows that are older than some days, and return their number. At most `pieces` groups of rows are

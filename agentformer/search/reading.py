@@ -18,11 +18,14 @@ def all_entries(backend: MemoryBackend | MemorySnapshot, scope: Scope, limit: in
         after = page[-1].id
 
 
-def existing_document(backend: MemoryBackend, document_id: str, namespace: str | None) -> MemoryEntry:
-    """Return the entry of the document with this id. Raises `NotFound` if the namespace has no such document. If
-    `namespace` is None, all namespaces are searched."""
+def existing_document(
+    backend: MemoryBackend, document_id: str, namespace: str | None, user_id: str | None = None
+) -> MemoryEntry:
+    """Return the entry of the document with this id. Raises `NotFound` if the namespace has no such document, or if it
+    belongs to another user than `user_id`. If `namespace` or `user_id` is None, it does not matter."""
     entries = backend.get([document_id])
-    if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace):
+    foreign = entries and user_id is not None and entries[0].user_id not in (None, user_id)
+    if not entries or entries[0].kind != "document" or namespace not in (None, entries[0].namespace) or foreign:
         place = f" in namespace {namespace}" if namespace else ""
         raise NotFound(f"there is no document {document_id}{place}; `agentformer list` shows the documents")
     return entries[0]

@@ -23,7 +23,8 @@ class Caller:
     """The caller of a tool, with rights and limits. The entries that the caller stores get `user_id`, `agent_id`,
     `project` and `stored_metadata`. A caller with a user or a project cannot see entries of another user or project.
     Such a caller can read, but not change, entries that have no user or no project. Core blocks belong to a namespace,
-    a user and an agent, not to a project; documents belong to a namespace only. The tool `rag_upload` may read only
+    a user and an agent, not to a project; documents belong to a namespace and a user. The tool `rag_upload` may read
+    only
     files in `folder`, and no files if `folder` is None. If `extractive` is true, `rag_query` calls no language model,
     because the caller is a language model, which reads the passages itself. Searches leave out the documents of
     `removals`, which are going to be deleted."""
@@ -86,9 +87,12 @@ class Caller:
     def can_see(self, entry: MemoryEntry) -> bool:
         """Return True if the entry belongs to the user and to the project of the caller. An entry without a user is
         visible to callers of every user, and a caller without a user sees the entries of all users. The same holds for
-        projects."""
-        pairs = (entry.user_id, self.user_id), (entry.project, self.project)
-        return all(own is None or owner in (None, own) for owner, own in pairs)
+        projects, to which no document belongs."""
+        return self.can_see_user(entry.user_id) and (self.project is None or entry.project in (None, self.project))
+
+    def can_see_user(self, user_id: str | None) -> bool:
+        """Return True if the caller sees what belongs to this user, or to no user if `user_id` is None."""
+        return self.user_id is None or user_id in (None, self.user_id)
 
     def open_file(self, path: str) -> tuple[str, BinaryIO]:
         """Open a file in `folder`. Return its path relative to `folder`, such as `2024/rules.pdf`, and the open file.

@@ -68,7 +68,8 @@ class DocumentTools:
             raise InvalidInput("path", f"give exactly one of {', '.join(contents)}")
         if path is None and url is None and not name:
             raise InvalidInput("name", "is missing; a document given by its content needs a name, such as notes.txt")
-        place = {"namespace": caller.namespace_for(namespace), "metadata": metadata, "on_conflict": on_conflict}
+        place = {"namespace": caller.namespace_for(namespace), "user_id": caller.user_id, "metadata": metadata}
+        place["on_conflict"] = on_conflict
         if on_conflict == "fail":
             PERMISSIONS["rag_upload unless stored"].require(caller.grant)
         if url is not None:
@@ -101,6 +102,7 @@ class DocumentTools:
         report = self._rag.sync_allowed(
             folder,
             namespace=caller.namespace_for(namespace),
+            user_id=caller.user_id,
             metadata=metadata,
             delete=delete,
             seconds=seconds,
@@ -156,7 +158,8 @@ class DocumentTools:
         namespace: Namespace = None,
     ) -> dict[str, Any]:
         """List the uploaded documents, oldest first. For the next page, pass `next` as `after`."""
-        page = self._rag.page_of_documents(namespace=caller.namespace_for(namespace), after=after or "", limit=limit)
+        place = {"namespace": caller.namespace_for(namespace), "user_id": caller.user_id, "or_nobody": True}
+        page = self._rag.page_of_documents(after=after or "", limit=limit, **place)  # type: ignore[arg-type]
         following = page[-1].id if len(page) == limit else None
         return {"documents": [brief_document_json(document) for document in page], "next": following}
 
@@ -190,8 +193,8 @@ def upload_json(
         document = rag.rehearse(document, password)
     reason = document.reason.removesuffix(FORMER_KEPT)
     own = Document(name, document.namespace, document.status, reason, metadata=metadata or {})
-    own = dataclasses.replace(own, reason_code=document.reason_code)
-    return document_json(dataclasses.replace(own, sha256=document.sha256, bytes=document.bytes))
+    same = {name: getattr(document, name) for name in ("reason_code", "sha256", "bytes", "user_id")}
+    return document_json(dataclasses.replace(own, **same))
 
 
 def _content(text: str | None, content_base64: str | None) -> bytes:

@@ -311,7 +311,9 @@ class MemoryTools:
         state = {
             "namespace": namespace,
             "memories": counts,
-            "documents": self._backend.count(Scope(namespace, kinds=("document",))),  # without a user or project
+            "documents": self._backend.count(
+                Scope(namespace, kinds=("document",), user_id=caller.user_id, or_nobody=True)
+            ),
             "pending": vectors_of(self._backend).pending(scope),
         }
         everywhere = caller.grant.may("admin") and not caller.grant.namespaces

@@ -47,15 +47,16 @@ class QuestionLimits:
 
 class ChunkFilters(Filters, total=False):
     """Keyword arguments that select the chunks and memories from which a question is answered. The default of
-    `namespace` is "default". A key that is left out allows every value, except `user_id`: without it, memories that
-    belong to a user are left out, unless `every_user` is true. A document has the time when it was stored."""
+    `namespace` is "default". A key that is left out allows every value, except `user_id`: without it, memories and
+    documents that belong to a user are left out, unless `every_user` is true or `document_id` names the document. A
+    document has the time when it was stored."""
 
     namespace: str
     filters: Mapping[str, Any] | None  # the former name of `metadata`
     sources: Collection[SourceName] | None  # "documents", "memories" or both (the default)
-    user_id: str | None  # memories of this user, and those of no user; None: only those of no user
+    user_id: str | None  # memories and documents of this user, and those of no user; None: only those of no user
     project: str | None  # memories of this project, and those of no project; None: of every project
-    every_user: bool  # without `user_id`: the memories of all users
+    every_user: bool  # without `user_id`: the memories and documents of all users
     messages: bool  # False: memories except messages
     session_id: str | None  # a session whose messages are left out, because the caller reads them already
 
@@ -175,10 +176,10 @@ class Questions:
         documents = validation.scope_from({**given, "metadata": metadata}, Decay())
         chunks = dataclasses.replace(documents, kinds=("chunk",))
         scope = with_sources(chunks, filters)
-        if scope is chunks:
-            hits = self._backend.search(Query(question, chunks, limit))
-            if not hits and chunks.document_id is not None:
-                existing_document(self._backend, chunks.document_id, chunks.namespace)
+        if scope.kinds:  # documents only
+            hits = self._backend.search(Query(question, scope, limit))
+            if not hits and scope.document_id is not None:
+                existing_document(self._backend, scope.document_id, scope.namespace, scope.user_id)
             return hits
         query, session = Query(question, scope, limit), fields.optional_name("session_id", filters.get("session_id"))
         return self._contexts().search(query, session)

@@ -93,6 +93,7 @@ class RAGTool(DocumentStore):
         folder: str | os.PathLike[str],
         *,
         namespace: str = DEFAULT_NAMESPACE,
+        user_id: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         delete: bool = False,
         progress: SyncProgress | None = None,
@@ -102,9 +103,10 @@ class RAGTool(DocumentStore):
 
         New and changed files are stored, a file that was moved in the folder keeps its chunks and vectors, and the
         documents of files that are gone are removed. A file whose size, time and number (inode) are the same as at the
-        last sync is not read. `docs/FOLDERS.md` says which files are left out. `metadata` is stored with new and
-        changed documents. `progress` receives the number of handled files and of all files. After `seconds`, the sync
-        ends with the current file; `left` of the result is the number of remaining files, which the next sync handles.
+        last sync is not read. `docs/FOLDERS.md` says which files are left out. With `user_id`, the documents belong to
+        this user; a sync without it does not see them. `metadata` is stored with new and changed documents. `progress`
+        receives the number of handled files and of all files. After `seconds`, the sync ends with the current file;
+        `left` of the result is the number of remaining files, which the next sync handles.
 
         A file that cannot be read is in `failed` of the result, and the other files are stored. Raises `InvalidInput`
         if the folder is a memory home, or if `delete` is false and the folder or over half of its files are gone.
@@ -117,7 +119,8 @@ class RAGTool(DocumentStore):
             raise InvalidInput("folder", _HOME)
         namespace = fields.name("namespace", namespace)
         stored = fields.stored_metadata(metadata) if metadata is not None else None
-        sync = FolderSync(self, path, namespace, stored, self._sources.limits, self._sources.folders.own)
+        user_id = fields.optional_name("user_id", user_id)
+        sync = FolderSync(self, path, namespace, stored, self._sources.limits, self._sources.folders.own, user_id)
         documents = all_entries(self._backend, sync.scope)
         return sync.run(documents, delete=delete, progress=progress, seconds=seconds)
 
@@ -149,7 +152,8 @@ class RAGTool(DocumentStore):
         keys; `filters` is another name), `document_id` (only this document), `since` and `until` (only entries of this
         period; a document has the time when it was stored), `as_of` (entries that held at this time). `sources` is
         `documents`, `memories` or both (the default). Memories are facts, messages, summaries and other entries.
-        Memories of a user are used only with this `user_id`. Raises `InvalidInput` for an empty question or an invalid
+        Memories and documents of a user are used only with this `user_id`, besides those of no user; a document that
+        `document_id` names is used without it, too. Raises `InvalidInput` for an empty question or an invalid
         filter, and `NotFound` for an unknown document.
 
         >>> document = af.rag.upload("handbook.txt")

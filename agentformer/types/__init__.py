@@ -67,6 +67,7 @@ from agentformer.types.memory import Use as Use
 from agentformer.types.memory import Vote as Vote
 from agentformer.types.memory import Where as Where
 from agentformer.types.memory import new_id as new_id
+from agentformer.types.memory import owned_by as owned_by
 from agentformer.types.memory import spans_of as spans_of
 from agentformer.types.models import BoundedReranker as BoundedReranker
 from agentformer.types.models import ChatMessage as ChatMessage

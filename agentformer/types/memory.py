@@ -171,6 +171,11 @@ class Decay:
 NOBODY = ""  # a user that no entry has: `Scope(user_id=NOBODY, or_nobody=True)` has the entries without a user
 
 
+def owned_by(user_id: str | None) -> dict[str, Any]:
+    """Return the fields of a `Scope` that select the entries of this user, or those of no user if `user_id` is None."""
+    return {"user_id": user_id or NOBODY, "or_nobody": user_id is None}
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """The entries that a caller may see. Every search applies the scope before it chooses the best hits.

@@ -119,6 +119,7 @@ def test_a_store_of_an_earlier_numbering_is_opened_or_named(postgres_url: str, t
     columns = "valid_from", "valid_to", "expires_at"
     _execute(postgres_url, f"ALTER TABLE {schema}.entries {', '.join(f'DROP COLUMN {name}' for name in columns)}")
     _execute(postgres_url, f"DROP TABLE {schema}.events; DROP TABLE {schema}.trail")
+    _execute(postgres_url, f"ALTER TABLE {schema}.jobs DROP COLUMN user_id")
     _execute(postgres_url, f"ALTER INDEX {schema}.word_counts_pkey RENAME TO word_counts_of_all")
     _execute(postgres_url, f"UPDATE {schema}.schema_version SET version = 7")
     with pytest.raises(StoreError, match=r"pg_dump.*agentformer upgrade --without-copy"):

@@ -29,7 +29,7 @@ FORM = "multipart/form-data; boundary=x"
 DOCUMENT = {
     *("name", "namespace", "status", "reason", "id", "pages", "chunks"),
     *("media_type", "sha256", "bytes", "unchanged", "replaced", "url", "metadata"),
-    *("reason_code", "unread_pages", "former_kept"),
+    *("reason_code", "unread_pages", "former_kept", "user_id"),
 }
 
 

@@ -61,6 +61,7 @@ ENDPOINTS: dict[str, tuple[set[str], tuple[str, ...]]] = {
     "POST /api/memory/search": (READ, ("memory_search",)),
     "POST /api/memory/count": (READ, ("memory_search",)),
     "POST /api/memory/remove": (CHANGE, ("memory_delete",)),
+    "GET /api/memory/export": (ADMIN, ()),
     "POST /api/memory/messages": (WRITE, ("memory_add",)),
     "GET /api/memory/messages": (READ, ("conversation_search",)),
     "POST /api/memory/context": (READ, ("memory_search", "conversation_search")),

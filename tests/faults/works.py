@@ -6,6 +6,7 @@ A step is one call through the public API, and returns what the call returned. W
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import sqlite3
 import time
@@ -22,8 +23,11 @@ from writers import Desk, Step, Work
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable
+from agentformer.jobs import stored_jobs
+from agentformer.jobs.store import Task
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.rag.documents import Document
+from agentformer.records.integrity.disk import holders
 from agentformer.records.sqlite.schema import MIGRATIONS
 from agentformer.types import Matrix, MemoryEntry, Query, Scope, Use
 
@@ -135,6 +139,12 @@ def _of_a_user(desk: Desk) -> None:
     _clean(desk)
     desk.af.memory.store_many(_facts(3), user_id="aino")
     desk.af.memory.store_many(_facts(3, 10))
+    for user in ("aino", None):
+        desk.af.rag.upload(_text("a", sentences=9) + f"{user} met a quokka.".encode(), name="a.txt", user_id=user)
+    store, files = stored_jobs(desk.folder / "index", desk.af.originals.folder)
+    files.put("job", [io.BytesIO(b"aino met a quokka and waits")], None).release()
+    store.add("job", Task("default", ("aino met a quokka",), None, user_id="aino"), 9)
+    store.close()
     _search(desk)
 
 
@@ -179,7 +189,13 @@ def _learnt(desk: Desk) -> None:
 LEARN = (_learn, _state_another, _learn)
 
 
-FORGET = (_remove_original, lambda desk: desk.af.memory.remove(Scope(user_id="aino")), _search)
+def _erased(desk: Desk) -> None:
+    folders = (desk.folder / "index", desk.folder / "uploads")
+    assert holders(folders, "None met a quokka") and not holders(folders, "aino met a quokka")
+    assert not list(folders[1].rglob("job"))
+
+
+FORGET = (_remove_original, lambda desk: desk.af.forget_user("aino").entries, _search, _erased)
 
 
 # ---------------------------------------------------------------------- documents

@@ -313,16 +313,16 @@ def test_the_files_of_a_job_are_private(tmp_path: Path, ingestor: RecordingInges
     jobs.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 def test_a_file_of_a_former_version_is_migrated(tmp_path: Path, version: int) -> None:
     store = JobStore(tmp_path / "jobs.sqlite")
     old = store.add("1", Task("default", ("a.txt",), {}), 10)
     store.close()
     with closing(sqlite3.connect(tmp_path / "jobs.sqlite")) as connection:
-        for column in ("on_conflict", "key_id")[version - 1 :]:
+        for column in ("on_conflict", "key_id", "user_id")[version - 1 :]:
             connection.execute(f"ALTER TABLE jobs DROP COLUMN {column}")
         connection.execute(f"PRAGMA user_version = {version}")
-    task = Task("default", ("b.txt",), {}, "keep-both", "k1")
+    task = Task("default", ("b.txt",), {}, "keep-both", "k1", "aino")
     assert store.add("2", task, 10).task == task
     assert store.get("1") == old
     store.close()
@@ -332,8 +332,8 @@ def test_jobs_of_a_newer_version_are_refused(tmp_path: Path, ingestor: Recording
     jobs = open_jobs(tmp_path, ingestor)
     with closing(sqlite3.connect(tmp_path / "i" / "jobs.sqlite")) as connection:
         connection.execute("CREATE TABLE jobs (id TEXT)")
-        connection.execute("PRAGMA user_version = 4")
-    with pytest.raises(StoreError, match="version 4 of the file; this release knows only 3"):
+        connection.execute("PRAGMA user_version = 5")
+    with pytest.raises(StoreError, match="version 5 of the file; this release knows only 4"):
         jobs.get("x")
     jobs.close()
 

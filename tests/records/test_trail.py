@@ -220,7 +220,7 @@ def test_a_key_is_made_although_its_row_cannot_be_written(
     app = create_app(settings(tmp_path))
     af = app.extensions["agentformer"]
 
-    def full(action: str, subject: str) -> None:
+    def full(*_: str) -> None:
         raise StoreFull("the disk is full")
 
     monkeypatch.setattr(af.trail, "note", full)

@@ -12,7 +12,7 @@ from flask import Response
 from pydantic import Field
 
 from agentformer.access.permissions import Grant
-from agentformer.api.models import Namespace, fields_of
+from agentformer.api.models import Name, Namespace, fields_of
 from agentformer.api.models import documents as models
 from agentformer.api.models.requests import Metadata
 from agentformer.api.operations import Router, Service
@@ -110,7 +110,7 @@ def _question_arguments(
 
 @router.route("GET", "/api/rag/documents", "rag_list", {200: models.Documents})
 def documents(service: Service, grant: Grant, query: models.DocumentsParameters) -> Response:
-    """List the documents of a namespace, oldest first."""
+    """List the documents of a namespace, or of one user in it, oldest first."""
     page = service.af.rag.page_of_documents(**arguments_of(query, grant))
     return reply_page("documents", [document_json(document) for document in page], query.limit)
 
@@ -291,6 +291,9 @@ class SyncRequest(RequestModel):
         examples=["/srv/notes"],
     )
     namespace: Namespace = None
+    user_id: Name | None = Field(
+        default=None, description="The user to whom the documents of the folder belong. By default, they have no user."
+    )
     metadata: Metadata | None = Field(
         default=None, description="A JSON object that is stored with new and changed documents."
     )

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from agentformer.access.permissions import Grant
 from agentformer.api.models import Namespace, Next, ResponseModel
-from agentformer.api.models.documents import Document, DocumentsParameters
+from agentformer.api.models.documents import Document, PageParameters
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, stream
 from agentformer.errors import Busy, Conflict, NotFound
@@ -27,7 +27,7 @@ _INTERRUPTED = "A server error interrupted this stream. The job continues. Send 
 router = Router("jobs")
 
 
-class JobsParameters(DocumentsParameters):
+class JobsParameters(PageParameters):
     """Query parameters that select a page of the list of jobs."""
 
     namespace: Namespace = Field(

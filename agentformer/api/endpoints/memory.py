@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from os import SEEK_END
+from pathlib import Path
 from typing import Any
 
 from flask import Response
@@ -21,6 +24,7 @@ from agentformer.api.models import requests
 from agentformer.api.operations import Router, Service, View
 from agentformer.api.request import arguments_of, check_length
 from agentformer.api.response import reply
+from agentformer.archive.export import zipped
 from agentformer.errors import InvalidInput
 from agentformer.records.filters import both
 from agentformer.records.offers import vectors_of
@@ -29,6 +33,7 @@ from agentformer.types import DOCUMENT_KINDS, Condition, Scope
 
 _BLOCKS = f"{MEMORY}/core"
 _BLOCK = f"{_BLOCKS}/{{name}}"
+_PIECE = 1 << 16  # bytes of an export that are read at a time
 _MAX_WAITING = 100  # entries without vectors in a response
 
 router = Router("memories")
@@ -78,14 +83,19 @@ def count(service: Service, grant: Grant, body: requests.EntryCount) -> Response
 @router.route("POST", f"{MEMORY}/remove", "memory_delete", {200: models.EntryNumber})
 def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Response:
     """Delete memories permanently. Give their ids, or the `source_ids` under which your application stored them, or a
-    filter that they match.
+    filter that they match, or the user to whom they belong.
 
     The memories are deleted in one transaction, with their history and the summaries that were made from them. Missing
-    memories are not counted. Documents and their passages are not deleted."""
-    if [bool(body.ids), bool(body.source_ids), bool(body.where)].count(True) != 1:
-        raise InvalidInput("ids", "give exactly one of `ids`, `source_ids` and `where`; it must not be empty")
+    memories are not counted. With `user_id`, the documents of the user are deleted too, with their passages, original
+    files and upload jobs; otherwise, documents stay."""
+    if [bool(body.ids), bool(body.source_ids), bool(body.where), body.user_id is not None].count(True) != 1:
+        raise InvalidInput(
+            "ids", "give exactly one of `ids`, `source_ids`, `where` and `user_id`; it must not be empty"
+        )
     namespace, memory = grant.namespace(body.namespace), service.af.memory
-    if body.where:
+    if body.user_id is not None:
+        removed = service.af.forget_user(body.user_id, namespace=namespace).entries
+    elif body.where:
         memories = Condition("nin", "$kind", tuple(sorted(DOCUMENT_KINDS)))
         removed = memory.remove(Scope(namespace, where=both(body.where, memories)))
     elif body.source_ids:
@@ -99,6 +109,25 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
         ]
         removed = memory.remove_many(visible)
     return reply({"count": removed})
+
+
+@router.route("GET", f"{MEMORY}/export", "export", {200: ("application/zip",)}, errors=(404, 507), uses_model=True)
+def export(service: Service, grant: Grant, query: requests.ExportQuery) -> Response:
+    """Export all memories and documents of a user in a namespace, as a ZIP archive with the original files.
+
+    The archive is an export of docs/ARCHIVE.md: unpack it, and `agentformer import` stores its contents again."""
+    with tempfile.TemporaryDirectory(prefix="agentformer-export-", ignore_cleanup_errors=True) as name:
+        folder = Path(name) / "export"
+        service.af.export_to(folder, namespaces=[grant.namespace(query.namespace)], user_id=query.user_id)
+        file = zipped(folder)
+    headers = {
+        "Content-Disposition": 'attachment; filename="export.zip"',
+        "Content-Length": str(file.seek(0, SEEK_END)),
+    }
+    file.seek(0)
+    response = Response(iter(lambda: file.read(_PIECE), b""), headers=headers, content_type="application/zip")
+    response.call_on_close(file.close)
+    return response
 
 
 @router.route("POST", f"{MEMORY}/messages", "memory_add", {201: models.Entry, 204: None}, uses_model=True)

@@ -20,7 +20,7 @@ from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.auth import FORM_BYTES
 from agentformer.api.endpoints.jobs import JOB
 from agentformer.api.endpoints.jobs import Job as JobModel
-from agentformer.api.models import Namespace, ResponseModel
+from agentformer.api.models import Name, Namespace, ResponseModel
 from agentformer.api.models.documents import Document as DocumentModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import BoundedBody, ParameterModel
@@ -28,7 +28,6 @@ from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, TooLarge, is_passing, store_failure
 from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
-from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.jobs.store import Job, Progress, Task, any_usable
 from agentformer.rag.document_store import Retire
 from agentformer.rag.documents import Document
@@ -58,6 +57,11 @@ class UploadForm(ParameterModel):
     """Form fields that apply to all files of an upload."""
 
     namespace: Namespace = None
+    user_id: Name | None = Field(
+        default=None,
+        description="The user to whom the documents belong. An upload of another user, or without a user, neither "
+        "replaces nor finds them.",
+    )
     metadata: Annotated[str, Field(max_length=_MAX_METADATA, json_schema_extra=_OBJECT)] | None = Field(
         default=None,
         description="A JSON object. A question can select documents by these values (see `metadata` of a question).",
@@ -90,16 +94,13 @@ def upload_jobs(af: AgentFormer, removals: Removals) -> Jobs:
     """Start and return the queue of the upload jobs of a memory. Unfinished jobs of an earlier process continue.
     `removals` hides the documents that are replaced with an undo."""
     settings, ingest = af.settings, _JobIngest(af, removals)
-    memory, shared = af.distributed, None
-    if memory is not None:
-        shared = SharedJobStore(memory.records), SharedJobFiles(memory.files, memory.locks)
     jobs = Jobs(
         settings.index_dir,
         af.originals.folder,
         ingest,
         most=settings.max_jobs,
         days=settings.job_days,
-        shared=shared,
+        shared=af.shared_jobs,
         former_dir=settings.upload_dir,
     )
     jobs.start()
@@ -144,7 +145,7 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
     if form.on_conflict == "fail":
         PERMISSIONS["rag_upload unless stored"].require(grant)
     names = tuple(file_name(file.filename) for file in files)
-    task = Task(namespace, names, metadata, form.on_conflict, grant.key_id)
+    task = Task(namespace, names, metadata, form.on_conflict, grant.key_id, form.user_id or "")
     streams = [cast(BinaryIO, file.stream) for file in files]
     if _prefers_job():
         job = service.jobs.submit(task, streams, form.password)
@@ -213,6 +214,7 @@ def _ingest(
             file,
             name=name,
             namespace=task.namespace,
+            user_id=task.user_id or None,
             metadata=task.metadata,
             password=password,
             progress=progress,
@@ -225,7 +227,8 @@ def _ingest(
 
 
 def _failed(task: Task, name: str, reason: str, code: str) -> Document:
-    return Document(name, task.namespace, "failed", reason, metadata=task.metadata or {}, reason_code=code)
+    given = {"metadata": task.metadata or {}, "user_id": task.user_id or None}
+    return Document(name, task.namespace, "failed", reason, reason_code=code, **given)  # type: ignore[arg-type]
 
 
 def _prefers_job() -> bool:

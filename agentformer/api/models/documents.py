@@ -46,7 +46,8 @@ class _BaseQuestion(RequestModel):
     )
     user_id: Name | None = Field(
         default=None,
-        description="Also use the memories of this user. By default, only memories that belong to no user are used.",
+        description="Also use the memories and documents of this user. By default, only those that belong to no user "
+        "are used, and a document that `document_id` names.",
     )
     project: Name | None = Field(
         default=None,
@@ -146,12 +147,18 @@ class Removals(ResponseModel):
     removals: list[Removal]
 
 
-class DocumentsParameters(ParameterModel):
-    """Query parameters that select a page of the list of documents."""
+class PageParameters(ParameterModel):
+    """Query parameters that select a page of a list."""
 
     namespace: Namespace = None
     limit: Limit = 100
     after: Cursor = ""
+
+
+class DocumentsParameters(PageParameters):
+    """Query parameters that select a page of the list of documents."""
+
+    user_id: Name | None = Field(default=None, description="Only the documents of this user.")
 
 
 class PartsParameters(DocumentParameters):

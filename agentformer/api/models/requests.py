@@ -221,13 +221,17 @@ class MemorySearch(MemoryPlace):
 
 
 class EntrySelection(NamespaceBody):
-    """A selection of entries. Give exactly one of three: their `ids`, the `source_ids` under which an application
-    stored them (with their `source_type`), or a filter."""
+    """A selection of entries. Give exactly one of four: their `ids`, the `source_ids` under which an application stored
+    them (with their `source_type`), a filter, or the user to whom they belong."""
 
     ids: Annotated[list[Name], Field(max_length=_MAX_ITEMS)] = Field(default=[])
     source_type: Name | None = None
     source_ids: Annotated[list[SourceId], Field(max_length=_MAX_ITEMS)] = Field(default=[])
     where: Where = None
+    user_id: Name | None = Field(
+        default=None,
+        description="Delete everything that belongs to this user: memories, documents with their files, upload jobs.",
+    )
 
 
 class EntryCount(MemoryPlace):
@@ -309,6 +313,12 @@ class NamespaceQuery(ParameterModel):
     """A query string with a namespace."""
 
     namespace: Namespace = None
+
+
+class ExportQuery(NamespaceQuery):
+    """A query string with the user whose memories and documents are exported."""
+
+    user_id: Name
 
 
 class BlocksQuery(NamespaceQuery):

@@ -310,6 +310,7 @@ def _add(service: Service, grant: Grant, namespace: str, id: str, attributes: Ma
     except NotFound:
         raise NotFound(f"the bytes of the file {id} are not stored; upload the file again") from None
     more = {"metadata": attributes, "origin": origin, "on_conflict": "replace" if present else "keep-both"}
+    more["user_id"] = source.user_id
     service.af.rag.upload(data, name=name, namespace=namespace, **more)  # type: ignore[arg-type]
     stored = store_documents(service, namespace, digest)
     if not stored:  # removed by another client in the meantime

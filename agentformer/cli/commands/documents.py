@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         """agentformer ingest minutes/ --metadata '{"year": 2026}' --namespace board""",
         "agentformer ingest secret.pdf --password 'open sesame'",
         "agentformer ingest https://example.org/handbook.pdf",
+        "agentformer ingest payslip.pdf --user aino",
     )
 )
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...", type=click.Path())
@@ -75,6 +76,7 @@ if TYPE_CHECKING:
     "default). 'keep-both' keeps the stored version, and stores the file under a new name such as 'rules (2).pdf'. "
     "'fail' stores nothing, and reports the file as failed.",
 )
+@click.option("--user", "user_id", metavar="ID", help="The user to whom the documents belong [default: no user].")
 @common
 def ingest(
     paths: tuple[str, ...],
@@ -82,23 +84,24 @@ def ingest(
     metadata: str | None,
     password: str | None,
     on_conflict: OnConflict,
+    user_id: str | None,
     namespace: str,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Ingest documents: files, folders with all their files, and URLs (http and https).
 
-    A document is identified by the absolute path of its file. If the content of a file has changed since it was
-    ingested, the new version replaces the former version, whose id is shown. If the content has not changed, nothing is
-    stored. The name of a file in a folder includes its path in this folder, such as 2024/rules.pdf. If several files
-    would have the same name, the names of their parent folders are put before it. Unreadable pages are reported and not
-    indexed. The exit code is 1 if a file cannot be read or has no usable text.
+    A document is identified by the absolute path of its file, and by its user if it has one. If the content of a file
+    has changed since it was ingested, the new version replaces the former version, whose id is shown. If the content
+    has not changed, nothing is stored. The name of a file in a folder includes its path in this folder, such as
+    2024/rules.pdf. If several files would have the same name, the names of their parent folders are put before it.
+    Unreadable pages are reported and not indexed. The exit code is 1 if a file cannot be read or has no usable text.
 
     A document from a URL is identified by the URL. Hosts with private or loopback addresses are refused, also after a
     redirect. If the setting url_hosts is set, only its hosts are allowed."""
     stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored}
-    given |= {"password": password, "on_conflict": on_conflict}
+    given |= {"password": password, "on_conflict": on_conflict, "user_id": fields.optional_name("--user", user_id)}
     urls = [path for path in paths if is_url(path)]
     local = [path for path in paths if not is_url(path)]
     settings = load_settings({name: options[name] for name in ("index_dir", "upload_dir")})
@@ -140,7 +143,7 @@ def ingest(
 @click.option("--context", is_flag=True, help="Print the passages that a language model would receive, and no answer.")
 @click.option("--documents", is_flag=True, help="Answer only from documents.")
 @click.option("--memories", is_flag=True, help="Answer only from memories: facts, messages and summaries.")
-@click.option("--user", "user_id", metavar="ID", help="Use memories of this user, and memories of no user.")
+@click.option("--user", "user_id", metavar="ID", help="Use memories and documents of this user, and those of no user.")
 @click.option("--project", metavar="NAME", help="Use memories of this project, and memories of no project.")
 @filters
 @common
@@ -178,26 +181,38 @@ def ask(
 
 
 @main.command(
-    "list", epilog=examples("agentformer list", "agentformer list --namespace board", "agentformer list --json")
+    "list",
+    epilog=examples(
+        "agentformer list",
+        "agentformer list --namespace board",
+        "agentformer list --user aino",
+        "agentformer list --json",
+    ),
 )
+@click.option("--user", "user_id", metavar="ID", help="List the documents of this user, and those of no user.")
 @common
-def list_documents(namespace: str, as_json: bool, **options: Any) -> None:
+def list_documents(user_id: str | None, namespace: str, as_json: bool, **options: Any) -> None:
     """List the documents.
 
-    If documents have the same name, the path of each file is shown too. To list memories, use `memories`.
+    If documents have the same name, the path of each file is shown too. If documents belong to users, each user is
+    shown. To list memories, use `memories`.
     """
     with open_existing(**options) as af:
-        documents = af.rag.documents(namespace=namespace)
+        documents = af.rag.documents(namespace=namespace, user_id=user_id, or_nobody=True)
         hint_namespaces(af, namespace)
     if as_json:
         print_json({"documents": [document_json(document) for document in documents]})
         return
-    headings = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
+    headings: tuple[str, ...] = ("ID", "STATE", "PAGES", "CHUNKS", "NAME")
     names = Counter(document.name for document in documents)
     rows = [
         _document_cells(document, with_origin=names[document.name] > 1 or is_url(document.origin))
         for document in documents
     ]
+    if any(document.user_id for document in documents):
+        headings = (*headings[:-1], "USER", headings[-1])
+        users = (one_line(document.user_id or "-") for document in documents)
+        rows = [(*row[:-1], user, row[-1]) for row, user in zip(rows, users, strict=True)]
     print_table(headings, rows, right=(2, 3))
     if not documents:
         say("there are no documents; add documents with: agentformer ingest PATH...")
@@ -309,7 +324,8 @@ def _ingest_all(
                 raise  # no file can be stored
             except AgentFormerError as error:
                 other = ", or give --allow-private" if "url_private_hosts" in str(error) and not allow_private else ""
-                document = Document(place, given["namespace"], "failed", f"{error}{other}")
+                owner = {"namespace": given["namespace"], "user_id": given["user_id"]}
+                document = Document(place, status="failed", reason=f"{error}{other}", **owner)
         yield document_json(document)
 
 

@@ -94,6 +94,7 @@ def backup(folder: Path, check: bool, keep: int | None, namespace: str, as_json:
     epilog=examples(
         "agentformer export --to backup/monday --all-namespaces",
         "agentformer export --to backup/monday --all-namespaces --vectors",
+        "agentformer export --to aino --user aino",
         "agentformer export --markdown ~/memory",
         "agentformer export --text --namespace board",
         "agentformer export --text --json | jq .name",
@@ -112,6 +113,9 @@ def backup(folder: Path, check: bool, keep: int | None, namespace: str, as_json:
     is_flag=True,
     help="Only with --to: export the vectors too, so that an import does not embed the texts again.",
 )
+@click.option(
+    "--user", "user_id", metavar="ID", help="Only with --to: export only the memories and documents of this user."
+)
 @common
 def export(
     folder: Path | None,
@@ -119,6 +123,7 @@ def export(
     text: bool,
     all_namespaces: bool,
     vectors: bool,
+    user_id: str | None,
     namespace: str,
     as_json: bool,
     **options: Any,
@@ -127,7 +132,8 @@ def export(
 
     With --to, the command writes all entries as JSON Lines, their former versions, the original files, and checksums
     into a new folder. The export contains the state of one moment. Two exports of an unchanged memory have the same
-    bytes. docs/ARCHIVE.md describes every field.
+    bytes. docs/ARCHIVE.md describes every field. With --user, the export has what belongs to this user alone, and
+    `import` stores it again.
 
     With --markdown, the command writes one file for each decision, fact, summary and core block of the namespace. DIR
     becomes a memory home: you can edit the files, and `agentformer sync DIR` stores the edits in the memory. Another
@@ -139,6 +145,8 @@ def export(
     """
     if [text, folder is not None, markdown is not None].count(True) != 1:
         raise InvalidInput("--to", "give exactly one of: --to with a new folder, --markdown with a folder, --text")
+    if user_id is not None and folder is None:
+        raise InvalidInput("--user", "is used only with --to")
     with open_existing(**options) as af:
         if markdown is not None:
             export_home(af, markdown, namespace, as_json=as_json)
@@ -148,7 +156,8 @@ def export(
             return
         if not all_namespaces:
             hint_namespaces(af, namespace)
-        done = _export(af, folder, None if all_namespaces else [namespace], vectors)
+        namespaces = None if all_namespaces else [namespace]
+        done = _export(af, folder, namespaces=namespaces, vectors=vectors, user_id=user_id)
     _print_export(done, folder, as_json=as_json)
     _report_missing(done.missing_originals)
 
@@ -312,10 +321,11 @@ def _report_missing(document_ids: Sequence[str]) -> None:
         sys.exit(1)
 
 
-def _export(af: AgentFormer, folder: Path, namespaces: list[str] | None, vectors: bool) -> Exported:
+def _export(af: AgentFormer, folder: Path, **what: Any) -> Exported:
     try:
-        exported = af.export_to(folder, namespaces=namespaces, vectors=vectors)
-        af.note("export")
+        exported = af.export_to(folder, **what)
+        if what["user_id"] is None:
+            af.note("export")
         return exported
     except InvalidInput as error:
         if error.field != "folder":

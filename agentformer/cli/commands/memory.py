@@ -28,6 +28,7 @@ from agentformer.cli.output import (
     entry_cells,
     entry_line,
     moment,
+    one_line,
     plural,
     print_entries,
     print_json,
@@ -47,7 +48,8 @@ from agentformer.types import CONTAINER_KINDS, DOCUMENT_KINDS, TIERS, Condition,
 _MESSAGE = ("role", "speaker")
 _FACT_ONLY = ("tier", "kind", "title", "category", "salience")
 _NEW_VERSION = "ingest a new version of the document with: agentformer ingest FILE"
-_QUARANTINE = ("damaged-*.jsonl", "memory.sqlite3.damaged-*")  # files that `doctor --repair` writes
+# Files that `doctor --repair` and an upgrade write.
+_COPIES = ("damaged-*.jsonl", "memory.sqlite3.damaged-*", "memory.sqlite3.schema-*")
 _VALIDITY = ("valid_from", "valid_to", "expires_at")
 _CHANGED = ("content", "title", "metadata", "category", "salience", "kind", *_VALIDITY)
 
@@ -239,8 +241,12 @@ def forget(
     ID is an id, the beginning of an id (at least 4 characters), or the title of a memory. If an argument matches no
     memory or several memories, nothing is deleted. Instead of ids, you can select all memories of a --session, --user,
     --agent or --project, or those that match --where. The vectors, index terms, history and summaries of these memories
-    are deleted too. To delete documents, use `remove`. Backups, exports, and the files that `doctor --repair` wrote
-    (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`) may still contain the memories. Delete these files yourself.
+    are deleted too. To delete documents, use `remove`. --user alone deletes everything that belongs to the user in the
+    namespace: memories, documents with their original files, and upload jobs. After an interruption, run it again.
+
+    Backups, exports, the files that `doctor --repair` wrote (`damaged-DATE.jsonl`, `memory.sqlite3.damaged-DATE`), and
+    the copy of an upgrade (`memory.sqlite3.schema-N`) may still contain what was deleted. Delete these files yourself.
+    docs/OPERATIONS.md lists what else may, such as the log of a database server.
     """
     filters = where_of(options.pop("where"))
     if any(filters.values()):
@@ -252,15 +258,22 @@ def forget(
             "ID",
             "give only ids, only --namespace-all, or only options among --session, --user, --agent, --project, --where",
         )
+    whole_user = not ids and [name for name, value in place.items() if value is not None] == ["namespace", "user_id"]
     with open_existing(**options) as af:
-        deleted = _forget_ids(af, ids, place["namespace"]) if ids else _forget_scope(af, Scope(**place, **filters), yes)
-        files = sorted(file.name for pattern in _QUARANTINE for file in Path(af.settings.index_dir).glob(pattern))
+        if ids:
+            result = {"forgotten": _forget_ids(af, ids, place["namespace"])}
+        elif whole_user and not any(filters.values()):
+            result = _forget_user(af, place["user_id"], place["namespace"], yes)
+        else:
+            result = {"forgotten": _forget_scope(af, Scope(**place, **filters), yes)}
+        files = sorted(file.name for pattern in _COPIES for file in Path(af.settings.index_dir).glob(pattern))
     if files:
         advice = "delete these files if you do not need them"
         print_warnings(
-            [f"files of an earlier repair may still contain the deleted entries: {', '.join(files)}; {advice}"]
+            [f"files of a repair or an upgrade may still contain the deleted entries: {', '.join(files)}; {advice}"]
         )
-    print_result({"forgotten": deleted}, f"entries deleted: {deleted}", as_json=as_json)
+    jobs = f"; upload jobs deleted: {result['jobs']}" if result.get("jobs") else ""
+    print_result(result, f"entries deleted: {result['forgotten']}{jobs}", as_json=as_json)
 
 
 @main.command(epilog=examples("agentformer history ID", "agentformer history ID --json"))
@@ -326,6 +339,19 @@ def _forget_scope(af: AgentFormer, scope: Scope, yes: bool) -> int:
     if count and not yes:
         confirm(plural(count, "entry"))
     return af.memory.remove(scope)
+
+
+def _forget_user(af: AgentFormer, user_id: str, namespace: str, yes: bool) -> dict[str, int]:
+    """Delete everything that belongs to a user in a namespace. If the user has entries in other namespaces, say so."""
+    scope = Scope(namespace, user_id=fields.name("--user", user_id), include_archived=True)
+    if (count := af.backend.count(scope)) and not yes:
+        documents = af.backend.count(dataclasses.replace(scope, kinds=("document",)))
+        confirm(plural(count, "entry") + (f", with {plural(documents, 'document')}" if documents else ""))
+    done = af.forget_user(user_id, namespace=namespace)
+    others = [name for name in af.backend.namespaces() if name != namespace]
+    if left := [name for name in others if af.backend.count(dataclasses.replace(scope, namespace=name))]:
+        print_warnings([f"a user of this name also has entries in: {one_line(', '.join(left))}; use --namespace"])
+    return {"forgotten": done.entries, "jobs": done.jobs}
 
 
 def _memory_id(af: AgentFormer, argument: str, namespace: str, instead: str) -> str:

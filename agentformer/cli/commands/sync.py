@@ -53,6 +53,7 @@ _DEBOUNCE = 1_000  # milliseconds without a change, after which a folder is sync
     help="Accept a DIR that is a memory home of another memory, and store its files in this memory.",
 )
 @click.option("--metadata", metavar="JSON", help="A JSON object that is stored with new and changed documents.")
+@click.option("--user", "user_id", metavar="ID", help="The user to whom the documents belong [default: no user].")
 @common
 def sync(
     folder: str,
@@ -60,6 +61,7 @@ def sync(
     watch: bool,
     adopt: bool,
     metadata: str | None,
+    user_id: str | None,
     namespace: str,
     as_json: bool,
     **options: Any,
@@ -76,7 +78,10 @@ def sync(
     files become new memories, and the memories of deleted files are archived. Changes of the memories are written into
     the files (docs/MARKDOWN.md). The exit code is 1 if a file and its memory were both changed, or if a file cannot be
     used."""
+    user_id = fields.optional_name("--user", user_id)
     if adopt or is_home(checked_folder(folder)):
+        if user_id:
+            raise InvalidInput("--user", "is not used for a memory home; write the user into the files")
         if metadata:
             raise InvalidInput("--metadata", "is not used for a memory home; write the metadata into the files")
         flags = {"delete": delete, "watch": watch, "adopt": adopt}
@@ -84,6 +89,7 @@ def sync(
         return
     stored = fields.stored_metadata(fields.json_object("--metadata", metadata), "--metadata") if metadata else None
     given = {"namespace": fields.name("--namespace", namespace), "metadata": stored, "delete": delete}
+    given["user_id"] = user_id
     with connect(**options) as af:
         _sync_folder(af, folder, given, watch=watch, as_json=as_json)
 

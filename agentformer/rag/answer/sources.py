@@ -52,11 +52,15 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
     sources. `documents` is the scope for a search in documents only. A question about one document (`document_id`) is
     answered from this document. Raises `InvalidInput` for an invalid parameter.
 
-    If `given` has no `user_id`, only memories that belong to no user are included, so that an answer does not show the
-    messages of one user to another one. If `every_user` in `given` is true, the memories of all users are included."""
+    The memories and documents of the user in `given` are included, and those that belong to no user. Without a user,
+    only the latter are included, so that an answer does not show the messages of one user to another one. If
+    `every_user` in `given` is true, those of all users are included. A document that `given` names by its id is
+    included, unless it belongs to another user than the one in `given`."""
     sources = checked_sources(given.get("sources"))
     user = fields.optional_name("user_id", given.get("user_id"))
     project = fields.optional_name("project", given.get("project"))
+    every_user = fields.flag("every_user", given.get("every_user", False)) or documents.document_id is not None
+    documents = replace(documents, user_id=None if every_user and user is None else user or NOBODY, or_nobody=True)
     if "memories" not in sources or (documents.document_id is not None and given.get("sources") is None):
         return documents
     if documents.document_id is not None:
@@ -67,15 +71,7 @@ def with_sources(documents: Scope, given: Mapping[str, Any]) -> Scope:
     excluded = () if "documents" in sources else tuple(sorted(DOCUMENT_KINDS))
     if not fields.flag("messages", given.get("messages", True)):
         excluded = (*excluded, _MESSAGE)
-    every_user = fields.flag("every_user", given.get("every_user", False))
-    return replace(
-        documents,
-        kinds=(),
-        except_kinds=excluded,
-        user_id=None if every_user and user is None else user or NOBODY,
-        project=project,
-        or_nobody=True,
-    )
+    return replace(documents, kinds=(), except_kinds=excluded, project=project)
 
 
 def main_document(hits: Sequence[Hit]) -> str | None:

@@ -280,6 +280,8 @@ MIGRATIONS: tuple[str, ...] = (
     """
     CREATE INDEX trail_by_time ON trail (at);
     """,
+    # 6: the user to whom the documents of an upload job belong.
+    "ALTER TABLE jobs ADD COLUMN user_id text NOT NULL DEFAULT '';",
 )
 
 
