@@ -33,8 +33,8 @@ _OPENED = "the memory opens"
 _FOUND, _UNUSABLE = 1, 3  # exit codes
 _BACKUPS = "backups, exports, and copies of the disk, such as snapshots"
 _SERVER = (
-    "the files of the PostgreSQL server: after `agentformer vacuum` and a checkpoint, the tables hold nothing deleted; "
-    "its write-ahead log, archived log, standbys and dumps may"
+    "the files of the PostgreSQL server: after `agentformer vacuum --full` and a checkpoint, the tables hold nothing "
+    "deleted; its write-ahead log, archived log, standbys and dumps may"
 )
 _TRY = "`agentformer doctor --repair` recovers the readable records"
 

@@ -287,23 +287,32 @@ def trail(subject: str, key: str, since: str | None, as_json: bool, **options: A
                 print_table(("TIME (UTC)", "ACTION", "SUBJECT", "BY", "VIA", "FROM"), map(_act_cells, acts))
 
 
-@main.command(epilog=examples("agentformer vacuum", "agentformer vacuum --history-days 365"))
+@main.command(
+    epilog=examples("agentformer vacuum", "agentformer vacuum --history-days 365", "agentformer vacuum --full")
+)
 @click.option(
     "--history-days",
     type=click.FloatRange(0, _MOST_DAYS),
     metavar="N",
     help="Also delete the former versions of entries that were replaced more than N days ago [default: keep all].",
 )
+@click.option(
+    "--full",
+    is_flag=True,
+    help="With PostgreSQL: write each table anew, so that no bytes of deleted rows are left in it. Other processes "
+    "that use the table wait.",
+)
 @without_namespace
-def vacuum(history_days: float | None, as_json: bool, **options: Any) -> None:
+def vacuum(history_days: float | None, full: bool, as_json: bool, **options: Any) -> None:
     """Give the space of deleted content back to the disk while the memory stays in use.
 
     Readers go on; writers wait until the end, for about a second for each 100 MB. The disk needs room for two more
-    copies of the database. In PostgreSQL, deleted rows become free for new ones, and the files keep their size.
+    copies of the database. In PostgreSQL, deleted rows become free for new ones, and the files keep their size and,
+    until other rows are written there, bytes of the deleted rows. With --full, they do not.
     """
     settings = _settings_of("vacuums", options)
     before = datetime.now(UTC) - timedelta(days=history_days) if history_days is not None else None
-    done = lookup("vacuums", settings.backend)(settings, before)
+    done = lookup("vacuums", settings.backend)(settings, before, full=full)
     text = f"the database has {done.after / 1e6:.1f} MB; before, it had {done.before / 1e6:.1f} MB"
     deleted = f"; former versions deleted: {done.versions}" if before else ""
     print_result(done._asdict(), text + deleted, as_json=as_json)

@@ -79,9 +79,9 @@ def upgrade(settings: Settings, *, copy: bool) -> None:
     Database(settings.index_dir / DATABASE_FILE, keeps_copy=copy).close()
 
 
-def vacuum(settings: Settings, history_before: datetime | None) -> Vacuumed:
+def vacuum(settings: Settings, history_before: datetime | None, *, full: bool = False) -> Vacuumed:
     """Delete the former versions that were replaced before a time (None: none), and give free pages of the database
-    back to the disk."""
+    back to the disk. The database is always written anew, as with `full`."""
     path = settings.index_dir / DATABASE_FILE
     with closing(Database(path)) as database:
         before = _size(path)

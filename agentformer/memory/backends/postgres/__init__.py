@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from filelock import Timeout
@@ -271,20 +272,22 @@ def upgrade(settings: Settings, *, copy: bool) -> None:
     PostgresDatabase(url, name, settings.postgres_connections, migrates=not copy).close()
 
 
-def vacuum(settings: Settings, history_before: datetime | None) -> Vacuumed:
+def vacuum(settings: Settings, history_before: datetime | None, *, full: bool = False) -> Vacuumed:
     """Delete the former versions that were replaced before a time (None: none), and let the server use the room of
-    deleted rows again. Only `VACUUM FULL`, which stops all readers, would make its files smaller."""
+    deleted rows again. With `full`, write each table anew, so that its file is smaller and has no bytes of deleted
+    rows; readers and writers of this table wait."""
     database = PostgresDatabase(settings.postgres_url, schema_of(settings))
     with closing(database):
         before = _size(database)
         versions = trim_history(database, history_before) if history_before else 0
-        database.create_index(_vacuum_tables)
+        database.create_index(partial(_vacuum_tables, full=full))
         return Vacuumed(before, _size(database), versions)
 
 
-def _vacuum_tables(connection: PostgresConnection, name: str) -> None:
+def _vacuum_tables(connection: PostgresConnection, name: str, *, full: bool) -> None:
+    options = "FULL, ANALYZE" if full else "ANALYZE"
     for (table,) in connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = %s", [name]).fetchall():
-        connection.execute(f'VACUUM (ANALYZE) "{name}"."{table}"')
+        connection.execute(f'VACUUM ({options}) "{name}"."{table}"')
 
 
 def _size(database: PostgresDatabase) -> int:
