@@ -534,6 +534,9 @@ def test_a_short_finnish_question_is_answered_though_its_words_are_parts_of_comp
     [
         ("Door code?", "en", "en"),  # "door" is Dutch, too
         ("Sauna hinta?", "fi", "fi"),
+        ("Do I have a car?", "en", "en"),  # "car" is French, too
+        ("Was esse ich?", "de", "de"),
+        ("Onko minulla auto?", "en", "fi"),
         ("Was kostet die Sauna?", "de", "de"),
         ("Hvem er leder?", "no", "no"),
         ("Hvem er leder?", "da", "da"),
@@ -551,3 +554,8 @@ def test_a_bound_out_of_range_is_refused() -> None:
     for value in [-0.1, 1.1, float("nan")]:
         with pytest.raises(InvalidInput, match=r"abstain.*0\.\.1"):
             Settings(abstain=value)
+
+
+def test_nothing_found_is_said_in_the_language_of_short_memories_that_are_none_alone() -> None:
+    hits = [hit(text, rank) for rank, text in enumerate(("My dog is Rex.", "I live in Turku.", "I like tea."), 1)]
+    assert Answerer(None, None).answer(Found("Do I have a car?", hits)).text == nothing_found_in("en")

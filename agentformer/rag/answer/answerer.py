@@ -16,6 +16,7 @@ from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visibl
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quotes import RankedSentence
 from agentformer.rag.answer.sources import Found
+from agentformer.text.languages import detect_language
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, LanguageModel
 
@@ -225,7 +226,8 @@ class Answerer:
         return self._extractive(evidence, (warning,))
 
     def _nothing(self, evidence: Evidence, warnings: Sequence[str] = ()) -> Answer:
-        language = next((p.language for p in evidence.passages if p.language), "")
+        language = detect_language("\n".join(passage.content for passage in evidence.passages))
+        language = language or next((passage.language for passage in evidence.passages if passage.language), "")
         text = prompts.nothing_found(evidence.terms, language, evidence.found.searched)
         return Answer(text, "none", hits=tuple(evidence.hits), warnings=tuple(warnings), confidence=evidence.confidence)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.language_files import sections
-from agentformer.text.languages import detect_language, likelier_of_alike
+from agentformer.text.languages import language_votes, likelier_of_alike
 from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.text.questions import classify
@@ -36,6 +36,7 @@ _REFERENCES = re.compile(rf"(?<![A-Za-z0-9_\])])(?:{_PLAIN})+", re.IGNORECASE)
 _NO_ANSWER = re.compile(r"NO(?:[\\_ ]{1,3})ANSWER")  # in all spellings that `stream` recognizes
 NOTHING_FOUND = sections("answer")  # the sentences of an answer without a passage, for each language
 _TELLING = 3  # words needed to detect a language: a few words often belong to several ("Door code?" has a Dutch word)
+_SAME_LANGUAGE = 0.5  # votes for the language of the passages, about half a word
 
 
 def messages(question: str, hits: Sequence[Hit]) -> list[ChatMessage]:
@@ -84,13 +85,13 @@ def _without_markers(text: str) -> str:
 def nothing_found(query: QueryTerms, language: str = "", searched: Sequence[SourceName] = SOURCES) -> str:
     """Return the sentence "I found nothing in the documents that answers this." in the language of the question. The
     sentence names the `searched` sources. If the language of the question is uncertain, `language`, the language of the
-    passages, is assumed. If there is no translation, return the English sentence."""
-    own = query.language
-    if len(query.text.split()) < _TELLING and not classify(query.text).asking:
-        own = detect_language(query.text, language)
+    passages, is assumed: most people ask in it, and a word such as "car" also belongs to another language. If there is
+    no translation, return the English sentence."""
+    votes, telling = language_votes(query.text), len(query.text.split()) >= _TELLING or classify(query.text).asking
+    own = votes.language(language, _SAME_LANGUAGE) if telling else votes.language(language)
     alike = likelier_of_alike(query.text)
     alike = language if {alike, language} == {"da", "no"} else alike
-    return nothing_found_in(own or alike or language, searched)
+    return nothing_found_in(alike or own or language, searched)
 
 
 def nothing_found_in(language: str, searched: Sequence[SourceName] = SOURCES) -> str:

@@ -198,8 +198,9 @@ class LanguageVotes(NamedTuple):
     votes: Mapping[str, float]
     finnish: bool
 
-    def language(self, prior: str = "") -> str:
-        """Return the language of the text, as `detect_language` does."""
+    def language(self, prior: str = "", bonus: float = _PRIOR_BONUS) -> str:
+        """Return the language of the text, as `detect_language` does. `bonus` are the votes that the language `prior`
+        gets: with more of them, another language needs clearer evidence."""
         if not self.script:
             return prior
         candidates = _SCRIPT_LANGUAGES[self.script] or _LATIN
@@ -207,7 +208,7 @@ class LanguageVotes(NamedTuple):
             return candidates[0]
         votes = {**dict.fromkeys(candidates, 0.0), **self.votes}
         if prior in votes:
-            votes[prior] += _PRIOR_BONUS
+            votes[prior] += bonus
         *_, second, most = sorted(votes.values())
         best = next(name for name, votes_of in votes.items() if votes_of == most)  # the first of equal languages
         if best == "et" and self.finnish:
