@@ -557,5 +557,6 @@ def test_a_bound_out_of_range_is_refused() -> None:
 
 
 def test_nothing_found_is_said_in_the_language_of_short_memories_that_are_none_alone() -> None:
-    hits = [hit(text, rank) for rank, text in enumerate(("My dog is Rex.", "I live in Turku.", "I like tea."), 1)]
+    texts = "I work at Nokia as a designer.", "I live in Turku.", "My dog is called Rex."
+    hits = [hit(text, rank) for rank, text in enumerate(texts, 1)]
     assert Answerer(None, None).answer(Found("Do I have a car?", hits)).text == nothing_found_in("en")
