@@ -98,7 +98,8 @@ class Guard:
     def _known_keys(self) -> KeyStore:
         """Return the keys for the current request. A scrape of the metrics is answered while the keys cannot be read,
         by the keys that were read last, because the metrics say what is wrong then."""
-        return self._scraped_keys if request.path.endswith(METRICS) else self._keys
+        rule = request.url_rule.rule if request.url_rule else ""
+        return self._scraped_keys if rule.endswith(METRICS) else self._keys
 
     @property
     def keys(self) -> KeyStore | None:
