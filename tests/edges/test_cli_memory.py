@@ -235,7 +235,7 @@ def test_forget_a_scope_asks_first_and_tells_how_many(
     assert run("forget", "--session", "s1", said="y\n").stdout == "entries deleted: 3\n"
     assert shown("memories")["entries"] == [kept]
     assert shown("forget", "--user", "aino", "--yes") == {"forgotten": 1, "jobs": 0}
-    assert shown("forget", "--user", "aino") == {"forgotten": 0}  # nothing to ask about
+    assert shown("forget", "--user", "aino") == {"forgotten": 0, "jobs": 0}  # nothing to ask about
 
 
 def test_forgetting_a_namespace_takes_documents_and_leaves_other_namespaces(
