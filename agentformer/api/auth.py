@@ -71,8 +71,9 @@ class Guard:
         self.requests = RequestsSeen()
         self._settings = af.settings
         self._keys = af.keys
-        self._scraped_keys = af.keys.remembering()
-        if af.distributed is not None and authorize is None:
+        self._scraped_keys = self._keys
+        if af.distributed is not None and authorize is None:  # the keys are in a database, which may hang
+            self._scraped_keys = self._keys.remembering()
             with suppress(StoreError):  # a later request reads them
                 _ = self._keys.ever_made
         self._authorize = authorize

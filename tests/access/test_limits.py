@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -23,6 +24,7 @@ from agentformer.access.places import KeyFile
 from agentformer.access.rates import DAY, Quota, quota_headers
 from agentformer.errors import Busy, InvalidInput, KeyFull, StoreBusy, StoreDamaged, Unauthenticated
 from agentformer.types import Scope
+from tests import forked
 from tests.edges.running import wait_until
 from tests.narrow_store import narrow
 
@@ -73,6 +75,23 @@ def test_questions_are_counted_by_day_and_over_restarts(counts: DayCounts, tmp_p
     assert again.take("b", 2)[1] and again.take("a", 3)[1], "each key has its own count, and a higher limit holds"
     clock.now += timedelta(hours=12)
     assert counts.take("a", 2) == (Quota(2, 1, DAY, DAY), True)
+
+
+ASKER = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from agentformer.access.limits import DayCounts
+from agentformer.access.places import KeyFile
+questions = DayCounts(KeyFile(Path(sys.argv[1]), "questions.json"), lambda: datetime(2026, 11, 30, tzinfo=UTC))
+print(sum(questions.take("a", 30)[1] for _ in range(20)))
+"""
+
+
+@pytest.mark.process
+def test_several_processes_allow_no_question_too_many(tmp_path: Path) -> None:
+    askers = [forked.program(ASKER, tmp_path) for _ in range(3)]
+    assert sum(int(forked.ended(asker).stdout) for asker in askers) == 30
 
 
 @pytest.mark.unit
@@ -173,6 +192,7 @@ def test_a_file_of_another_version_is_read(tmp_path: Path) -> None:
 @pytest.mark.unit
 def test_with_many_keys_their_uses_are_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys_module, "_MANY", 3)
+    monkeypatch.setattr(keys_module, "_NOTE_SECONDS", math.inf)
     store = KeyStore(tmp_path)
     secrets = [store.make(name)[1] for name in "abcd"]
     for secret in secrets[:3]:
@@ -260,6 +280,7 @@ def test_what_another_process_stores_counts_at_once_and_the_whole_is_not_counted
         return size(self, namespaces, since)
 
     monkeypatch.setattr(type(af.backend), "size", counted)
+    monkeypatch.setattr(limits_module, "_FRESH", math.inf)
     key = allowed("team", max_entries=4)
     assert af.limits.has_room(key)
     where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
@@ -290,6 +311,7 @@ def test_bytes_are_those_of_texts_and_files(af: agentformer.AgentFormer, monkeyp
 
 
 def test_a_store_without_sizes_is_counted_by_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits_module, "_FRESH", math.inf)
     store = narrow(tmp_path)
     limits = KeyLimits(store, DayCounts(KeyFile(tmp_path, "questions.json")), lambda: False)
     key = allowed("team", max_entries=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access import limits as limits_module
 from agentformer.access.keys import WRONG_A_MINUTE, KeyStore
-from agentformer.access.places import Remembered
 from agentformer.api.app import close_app, create_app
 from agentformer.settings import load_settings
 from tests.edges.running import wait_until
@@ -32,6 +32,7 @@ def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.fixture
 def keys(app: Any) -> KeyStore:
     store: KeyStore = app.extensions["agentformer"].keys
+    store.questions._clock = lambda: datetime(2026, 11, 30, 12, tzinfo=UTC)  # a day that does not end
     return store
 
 
@@ -180,14 +181,3 @@ def test_the_right_metrics_reads_metrics_and_nothing_else(app: Any, keys: KeySto
     assert slowed.status_code == 429 and int(slowed.headers["Retry-After"]) > 0
     assert Client(app, "af_wrong").ask("GET", "/api/memory").status_code == 429, "the same count"
     assert scraper.ask("GET", "/metrics").status_code == 200
-
-
-def test_only_the_metrics_are_read_with_remembered_keys(
-    app: Any, keys: KeyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
-    reads, read = [], Remembered.read
-    monkeypatch.setattr(Remembered, "read", lambda self: (reads.append(self), read(self))[1])
-    boss = Client(app, keys.make("boss", ["admin"])[1])
-    assert boss.ask("GET", "/api/memory/metrics").status_code == 404 and not reads, "an entry of this id"
-    assert boss.ask("GET", "/metrics").status_code == 200 and reads

@@ -25,8 +25,12 @@ from click.testing import CliRunner  # noqa: E402
 from ruamel.yaml import YAML  # noqa: E402
 
 import agentformer  # noqa: E402
+from agentformer.access import places  # noqa: E402
 from agentformer.access.permissions import EVERYTHING  # noqa: E402
-from agentformer.api import create_app  # noqa: E402
+from agentformer.api import (  # noqa: E402
+    create_app,
+    store_counts,
+)
 from agentformer.api.app import close_app  # noqa: E402
 from agentformer.api.endpoints.metrics import router  # noqa: E402
 from agentformer.api.limits import ThreadLimit  # noqa: E402
@@ -41,6 +45,17 @@ from tests.backends.postgres_faults import Proxy  # noqa: E402
 from tests.backends.postgres_server import schema_of, stored_keys  # noqa: E402
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "prometheus"
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store is not called away because the machine is busy."""
+    for module, name in (
+        (store_counts, "_PROBE_SECONDS"),
+        (store_counts, "_COUNT_SECONDS"),
+        (places, "_ANSWER_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 60.0)
 
 
 class Memory:
@@ -253,7 +268,7 @@ def test_searches_are_counted_by_step(tmp_path: Path) -> None:
     assert after["salience"] - before.get("salience", 0) == 2
 
 
-def test_a_large_store_shows_the_counts_of_the_last_scrape() -> None:
+def test_a_large_store_shows_the_counts_of_the_last_scrape(monkeypatch: pytest.MonkeyPatch) -> None:
     class Large(Memory):
         slow = threading.Event()
 
@@ -266,12 +281,17 @@ def test_a_large_store_shows_the_counts_of_the_last_scrape() -> None:
     counts = StoreCounts(memory, SimpleNamespace(states=dict))  # type: ignore[arg-type]
     first = counts.read()
     memory.slow.set()
+    monkeypatch.setattr(store_counts, "_COUNT_SECONDS", 0.01)
     assert first is not None and counts.read() == first and first.stores["faiss"]["entries"] == 7
     answers.set()
 
 
 @pytest.mark.process
-def test_metrics_are_answered_while_postgres_hangs(postgres_url: str, tmp_path: Path) -> None:
+def test_metrics_are_answered_while_postgres_hangs(
+    postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remembered, read = [], places.Remembered.read
+    monkeypatch.setattr(places.Remembered, "read", lambda self: (remembered.append(self), read(self))[1])
     proxy = Proxy(parse_qs(urlsplit(postgres_url).query)["host"][0])
     where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
     schema = {"backend": "postgres", "postgres_url": proxy.url, "postgres_schema": schema_of(tmp_path)}
@@ -280,7 +300,13 @@ def test_metrics_are_answered_while_postgres_hangs(postgres_url: str, tmp_path: 
         _, secret = app.extensions["agentformer"].keys.make("prometheus", ["metrics"])
         client, headers = app.test_client(), {"Authorization": f"Bearer {secret}", "Host": "192.0.2.1:8808"}
         assert value(client.get("/metrics", headers=headers).text, "store_up") == 1
+        assert remembered
+        remembered.clear()
+        assert client.get("/api/memory/metrics", headers=headers).status_code == 403
+        assert not remembered, "an entry of this id"
         proxy.lose = lambda _: "drop"
+        monkeypatch.setattr(store_counts, "_PROBE_SECONDS", 0.2)
+        monkeypatch.setattr(places, "_ANSWER_SECONDS", 0.2)
         for _ in range(2):
             answer = client.get("/metrics", headers=headers)
             assert value(answer.text, "store_up") == 0 and "agentformer_entries{" not in answer.text
