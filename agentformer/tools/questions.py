@@ -13,6 +13,7 @@ from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import Filters
 from agentformer.rag.answer.sources import (
+    SOURCES,
     Found,
     SourceName,
     checked_sources,
@@ -192,7 +193,7 @@ class Questions:
         document = main_document(hits) if items else None
         if document is None:
             return hits
-        narrowed: ChunkFilters = {**filters, "document_id": document}
+        narrowed: ChunkFilters = {**filters, "document_id": document, "sources": SOURCES[:1]}
         return with_items(hits, self._search(" ".join(items), narrowed, self._contexts().candidates))
 
     def _events(self, searched: _Searched, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:

@@ -89,3 +89,10 @@ def test_an_upload_that_others_disturb_is_repeated_and_then_refused(
     with pytest.raises(Conflict, match=r"other uploads of 'crane\.txt' are in progress"):
         af.rag.upload(b"The crane is blue.", name="crane.txt")
     assert attempts == ["crane.txt"] * ATTEMPTS
+
+
+def test_a_question_for_a_ratio_may_name_its_sources(af: AgentFormer) -> None:
+    af.rag.upload(b"Gross profit was 40 million. Revenue was 100 million.", name="report.txt")
+    for sources in (None, ["documents"], ["documents", "memories"]):
+        context = af.rag.context("What was the gross margin?", sources=sources)  # type: ignore[arg-type]
+        assert "Revenue was 100 million" in context.text
