@@ -129,3 +129,17 @@ def test_a_core_block_is_read_by_whom_it_belongs_to(af: AgentFormer) -> None:
     for other in (Caller(user_id="bo", grant=Grant(READ, ("work",))), Caller(user_id="aino")):
         with pytest.raises(NotFound):
             resources.read_resource(af, other, "agentformer://core/persona")
+
+
+def test_a_user_sees_the_own_documents_and_those_of_no_user(af: AgentFormer) -> None:
+    made = {
+        user: af.rag.upload(f"The heron of {user}.".encode(), name="a.txt", user_id=user) for user in ("aino", None)
+    }
+    assert [len(listed(af, Caller(user_id=user))) for user in ("aino", "väinö", None)] == [2, 1, 2]
+    own = f"agentformer://documents/{made['aino'].id}"
+    for uri in (own, f"{own}/pages/1"):
+        for user in ("aino", None):
+            (contents,) = resources.read_resource(af, Caller(user_id=user), uri).contents
+            assert "heron of aino" in contents.text  # type: ignore[union-attr]
+        with pytest.raises(NotFound):
+            resources.read_resource(af, Caller(user_id="väinö"), uri)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 import agentformer
 from agentformer.access.permissions import EVERYTHING
+from agentformer.archive.reader import read
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.rag.documents import document_of
 from agentformer.rag.removals import Removals
@@ -101,6 +103,49 @@ def test_a_user_is_a_name(af: agentformer.AgentFormer, tmp_path: Path) -> None:
                 call()
     with pytest.raises(InvalidInput, match="user_id"):
         af.forget_user(None)  # type: ignore[arg-type]
+
+
+def test_an_export_of_a_user_beside_writers_is_whole_and_has_nothing_of_others(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    stop, written = threading.Event(), threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.is_set():
+            number += 1
+            for user in ("aino", "väinö"):
+                document = af.rag.upload(f"The heron of {user}, {number}.".encode(), name="a.txt", user_id=user)
+                af.memory.store(f"{user} saw heron {number}.", user_id=user)
+                if number % 3 == 0:
+                    af.rag.remove(document.id)
+            written.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        assert written.wait(60)
+        for number in range(4):
+            folder = tmp_path / f"export{number}"
+            af.export_to(folder, user_id="aino")
+            archive = read(folder)  # compares each file with its checksum, and each part with its document
+            assert {entry.user_id for entry, _ in archive.read(range(len(archive)))} == {"aino"}
+            texts = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+            assert "väinö".encode() not in texts
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def test_a_part_of_another_user_than_its_document_is_a_damaged_export(
+    af: agentformer.AgentFormer, tmp_path: Path
+) -> None:
+    document = af.rag.upload(b"The heron sleeps.", name="a.txt", user_id="aino")
+    part = af.rag.chunks(document.id)[0]
+    af.backend.update(part.id, {"user_id": "väinö"})
+    af.export_to(tmp_path / "export")
+    with pytest.raises(InvalidInput, match="belong to different users or projects"):
+        read(tmp_path / "export")
 
 
 def test_the_tools_of_a_user_store_and_show_documents_of_the_user(af: agentformer.AgentFormer, tmp_path: Path) -> None:
