@@ -153,11 +153,12 @@ class PgBouncer:
             "default_pool_size": size,
             "max_client_conn": 200,
             "server_round_robin": 1,
+            "server_login_retry": 1,
             "unix_socket_dir": "",
             "logfile": "/dev/null",
         }
         lines = [f"{name} = {value}" for name, value in settings.items()]
-        self._config = folder / "pgbouncer.ini"
+        self._config, self._log = folder / "pgbouncer.ini", folder / "pgbouncer.log"
         self._config.write_text("\n".join(["[databases]", f"* = host={sockets} user=postgres", "[pgbouncer]", *lines]))
         owner = Path(sockets).stat()  # it refuses to run as root, and another user may not reach the socket
         other = {"user": owner.st_uid, "group": owner.st_gid} if os.geteuid() == 0 else {}
@@ -166,10 +167,9 @@ class PgBouncer:
 
     def start(self) -> None:
         """Start the process, and wait until it accepts connections."""
-        with self._config.open() as given:
-            self._process = subprocess.Popen(
-                self._command, stdin=given, stderr=subprocess.PIPE, text=True, **self._user
-            )
+        # a file, because it would wait for somebody who reads a pipe
+        with self._config.open() as given, self._log.open("w") as log:
+            self._process = subprocess.Popen(self._command, stdin=given, stderr=log, **self._user)
         deadline = time.monotonic() + 20
         while True:
             with suppress(OSError):
@@ -177,7 +177,7 @@ class PgBouncer:
                 return
             if self._process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                pytest.skip(f"pgbouncer does not start here: {self._process.communicate()[1][-200:]}")
+                pytest.skip(f"pgbouncer does not start here: {self._log.read_text()[-200:]}")
             time.sleep(0.02)
 
     def kill(self) -> None:
