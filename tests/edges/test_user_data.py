@@ -96,6 +96,8 @@ def test_a_forgotten_user_is_gone_with_uploads_that_were_accepted_alone(host: Mo
     host.add("zyxquorum is a word.", user_id="aino", namespace="other")
     upload(host, b"The stork sleeps.", "b.txt")
     assert host.post("/api/memory/remove", {"user_id": "aino", "ids": ["x"]}).status_code == 400
+    for nothing in ({"ids": []}, {"source_ids": []}, {"where": {}}):  # a client that found nothing to delete
+        assert host.post("/api/memory/remove", {"user_id": "aino", **nothing}).status_code == 400
     asking = grant("read", "write", without=("memory_delete",))
     assert host.post("/api/memory/remove", {"user_id": "aino"}, asking).status_code == 403
     removed = host.post("/api/memory/remove", {"user_id": "aino"})

@@ -88,7 +88,10 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
     The memories are deleted in one transaction, with their history and the summaries that were made from them. Missing
     memories are not counted. With `user_id`, the documents of the user are deleted too, with their passages, original
     files and upload jobs; otherwise, documents stay."""
-    if [bool(body.ids), bool(body.source_ids), bool(body.where), body.user_id is not None].count(True) != 1:
+    selections = {name: getattr(body, name) for name in ("ids", "source_ids", "where", "user_id")}
+    # An empty list counts as given: a client that found no ids must not delete all that the user has.
+    given = {name: value for name, value in selections.items() if name in body.model_fields_set and value is not None}
+    if len(given) != 1 or not all(given.values()):
         raise InvalidInput(
             "ids", "give exactly one of `ids`, `source_ids`, `where` and `user_id`; it must not be empty"
         )
