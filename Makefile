@@ -179,7 +179,8 @@ $(PEERS_STAMP): $(PEERS_PINS)
 	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
 	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	@failed=; for peer in "langchain-community langchain-huggingface" "llama-index-embeddings-huggingface \
-		llama-index-vector-stores-faiss" "txtai[api]" chromadb; do \
+		llama-index-vector-stores-faiss" "txtai[api]" chromadb lancedb qdrant-client mem0ai \
+		"haystack-ai sentence-transformers-haystack"; do \
 		echo "installing $$peer"; \
 		$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $(PEERS_PINS) \
 			sentence-transformers faiss-cpu $$peer || failed=yes; \

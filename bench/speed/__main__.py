@@ -1,6 +1,6 @@
 """Speed compared with the peers: `python -m bench.speed [--short] [--parts PART ...] [--write]`.
 
-Parts: embedding, compare (ingest and queries by us, LangChain, LlamaIndex, txtai, Chroma), starting, quality, growth,
+Parts: embedding, compare (ingest and queries, ours and those of eight libraries), starting, quality, growth,
 and steps (where the time of a search, of a request and of an upload goes).
 Every run is stored as JSON; `--of FILE` prints the tables of one again. `--write` puts the tables into
 `bench/log/speed.md` and the plots beside it.

@@ -19,6 +19,10 @@ PEERS = {
     "LlamaIndex FAISS": "with_llamaindex",
     "txtai hybrid": "with_txtai",
     "Chroma": "with_chroma",
+    "LanceDB": "with_lancedb",
+    "Qdrant, local": "with_qdrant",
+    "Haystack": "with_haystack",
+    "mem0": "with_mem0",
 }
 _OURS = (TORCH, FAST, INT8)
 _PHASES = ("ingest", "query", "crowd")
