@@ -172,7 +172,17 @@ def test_a_name_cannot_play_tricks_with_the_terminal(run: Invoke, shown: Shown) 
 
 
 @pytest.mark.usefixtures("faiss_files")
-def test_keys_need_no_server_and_open_no_memory(run: Invoke, tmp_path: Path) -> None:
-    assert run("keys add", "office").exit_code == 0
-    assert {path.name for path in (tmp_path / "i").iterdir()} <= {"keys.json", "keys.lock"}
+def test_a_key_that_is_made_before_the_memory_is_in_its_trail(run: Invoke, tmp_path: Path) -> None:
+    secret = run("keys add", "office").stdout
     assert not (tmp_path / "u").exists()
+    (row,) = [json.loads(line) for line in run("trail", "--json").stdout.splitlines()]
+    assert (row["action"], row["subject"]) == ("key-added", secret.split("_")[1])
+
+
+@pytest.mark.usefixtures("faiss_files")
+def test_a_key_that_the_trail_cannot_have_is_made_with_a_warning(run: Invoke, store: KeyStore, tmp_path: Path) -> None:
+    (tmp_path / "i").mkdir()
+    (tmp_path / "i" / "memory.sqlite3").write_bytes(b"no database" * 1000)
+    done = run("keys add", "office")
+    assert done.exit_code == 0 and store.grant_of(done.stdout.strip()).may("read")
+    assert "the trail has no row for this change of the key" in done.stderr

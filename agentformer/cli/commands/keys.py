@@ -14,7 +14,7 @@ from agentformer.builders import open_keys
 from agentformer.cli.group import Command, examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
-from agentformer.errors import InvalidInput
+from agentformer.errors import AgentFormerError, InvalidInput
 from agentformer.records import fields
 from agentformer.settings import load_settings
 from agentformer.tools.toolbox import HINTS
@@ -212,13 +212,16 @@ def reset(as_json: bool, **options: Any) -> None:
 
 
 def _note(options: dict[str, Any], action: str, key_id: str) -> None:
-    """Write a row about a key into the trail of the memory, if there is a memory yet."""
-    from agentformer.factory import AgentFormer, present
+    """Write a row about a key into the trail of the memory, which is created if it does not exist yet. If this is not
+    possible, the key stays as it is, and a warning is printed."""
+    from agentformer.factory import AgentFormer
 
-    settings = load_settings({**options, "embed_retry_seconds": 0})
-    if present(settings):
+    settings = load_settings({**options, "embed_retry_seconds": 0, "cleanup_interval": 0})
+    try:
         with AgentFormer(settings) as af:
             af.note(action, key_id)
+    except AgentFormerError as error:
+        print_warnings([f"the trail has no row for this change of the key {key_id}: {error}"])
 
 
 def _store(options: dict[str, Any]) -> KeyStore:
