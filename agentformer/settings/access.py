@@ -47,7 +47,7 @@ def make_folder(folder: Path, *, new: bool = False) -> None:
     try:
         folder.mkdir(mode)
     except FileNotFoundError:
-        if folder.parent == folder:
+        if folder.parent.exists():  # a system folder such as /proc, in which nothing can be created
             raise
         make_folder(folder.parent)
         make_folder(folder, new=new)

@@ -292,6 +292,16 @@ def test_only_the_newest_backups_of_a_folder_are_kept(tmp_path: Path) -> None:
     assert not (made[-1] / "indexes" / "memory.sqlite3-wal").exists(), "a check opens a copy"
 
 
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc")
+def test_a_backup_into_a_system_folder_fails_with_a_clear_error(tmp_path: Path) -> None:
+    memory = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
+    invoke = CliRunner().invoke
+    assert invoke(main, ["remember", "The caretaker keeps the keys.", *memory]).exit_code == 0
+    for more in (["/proc/x", "--keep", "1"], ["/proc/x/y"]):
+        done = invoke(main, ["backup", *more, *memory])
+        assert done.exit_code == 3 and "error: /proc/x/" in done.stderr and "cannot be written" in done.stderr
+
+
 def test_a_check_sees_damage_that_the_checksums_confirm(tmp_path: Path) -> None:
     memory = ["--index-dir", f"{tmp_path}/i", "--upload-dir", f"{tmp_path}/u", "--embedder", "hashing"]
     invoke = CliRunner().invoke
