@@ -29,6 +29,7 @@ from agentformer.errors import (
     NotFound,
     NotOffered,
 )
+from agentformer.http.circuit_breaker import CALLS
 from agentformer.types import DEFAULT_NAMESPACE, TIERS
 
 Command = Callable[..., Any]
@@ -321,7 +322,9 @@ def main(on_start: Callable[[], None] | None) -> None:
     if on_start is not None:
         on_start()
     _open_closed_streams()
-    logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(lambda record: record.name != CALLS)  # the command itself says what failed
+    logging.basicConfig(format="%(message)s", level=logging.WARNING, handlers=[handler])
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # for a terminal whose encoding lacks a character
 

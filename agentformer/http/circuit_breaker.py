@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra
 
-log = logging.getLogger("agentformer")
+CALLS = "agentformer.providers"  # the logger of calls that failed
+log = logging.getLogger(CALLS)
 
 T = TypeVar("T")
 
@@ -100,7 +101,7 @@ class Usage:
 
     def failed(self, name: str, error: Exception) -> None:
         """Count an error under the name of its class, and log this name. Its message may quote a text."""
-        log.info("a call of %s failed: %s", name, type(error).__name__)
+        log.warning("a call of %s failed: %s", name, type(error).__name__)
         with self._lock:
             self._errors[type(error).__name__] += 1
             self._last_error = str(error)
