@@ -238,11 +238,13 @@ class Database:
 
     def vacuum(self) -> None:
         """Write the file anew without its free pages. Readers go on; writers wait, as for another writer. Needs room on
-        the disk for two more copies of the file. Raises `StoreFull` if there is none; then the file is unchanged."""
+        the disk for two more copies of the file. The new file is in the write-ahead log until no reader needs the
+        former one, for which this method waits a moment. Raises `StoreFull` if there is no room; then the file is
+        unchanged."""
         with self._translate_errors(), self._borrow() as connection:
             connection.check_file()
             connection.execute("VACUUM")
-        self.clear_log()
+        self._empty_wal_patiently()
 
     def clear_log(self) -> None:
         """Empty the write-ahead log, which may contain deleted content. If a reader still needs the log, the log is
@@ -257,8 +259,11 @@ class Database:
             return
         self._next_wal_check = time.monotonic() + _WAL_PAUSE
         with suppress(StoreError):  # the write is committed, and a long log is valid
-            if any(self._empty_wal(seconds) for seconds in _WAL_WAITS):
+            if self._empty_wal_patiently():
                 self._next_wal_check = 0.0
+
+    def _empty_wal_patiently(self) -> bool:
+        return any(self._empty_wal(seconds) for seconds in _WAL_WAITS)
 
     def _empty_wal(self, seconds: float) -> bool:
         """Wait at most `seconds` for readers of the write-ahead log, and empty the log. Return False if a reader still

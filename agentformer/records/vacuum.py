@@ -29,11 +29,13 @@ _TRIM = Statement(
 
 
 class Vacuumed(NamedTuple):
-    """The size of a store in bytes before and after, and the number of former versions that were deleted."""
+    """The size of a store in bytes before and after, the number of former versions that were deleted, and the bytes
+    of the size that are a log, which is emptied when no reader needs it any more."""
 
     before: int
     after: int
     versions: int
+    log: int = 0
 
 
 def trim_history(database: RecordStore, before: datetime) -> int:

@@ -123,6 +123,18 @@ def test_a_vacuum_shrinks_the_file_beside_readers(tmp_path: Path) -> None:
         assert not any(check.found for check in af.verify())
 
 
+def test_a_vacuum_beside_a_long_reader_says_what_the_log_still_takes(tmp_path: Path) -> None:
+    folders = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
+    vacuum = ["vacuum", "--index-dir", str(tmp_path / "i")]
+    with agentformer.connect(embedder="hashing", **folders) as af:
+        af.memory.store_many([f"fact {n} " + "x" * 2_000 for n in range(100)])
+        with af.events._database.reading() as connection:
+            connection.execute("SELECT count(*) FROM entries").fetchone()
+            told = CliRunner().invoke(main, vacuum)
+            assert told.exit_code == 0 and "MB of it are the write-ahead log" in told.stderr, told.output
+        assert "write-ahead log" not in CliRunner().invoke(main, vacuum).output
+
+
 def test_old_versions_are_deleted_by_the_time_of_their_replacement(tmp_path: Path) -> None:
     folders = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}
     with agentformer.connect(embedder="hashing", **folders) as af:

@@ -87,7 +87,8 @@ def vacuum(settings: Settings, history_before: datetime | None, *, full: bool = 
         before = _size(path)
         versions = trim_history(database, history_before) if history_before else 0
         database.vacuum()
-    return Vacuumed(before, _size(path), versions)
+        log = file_size(wal_path(path))  # a process that reads may need it; closing the last connection deletes it
+    return Vacuumed(before, _size(path), versions, log)
 
 
 def _size(path: Path) -> int:
