@@ -209,10 +209,10 @@ def moment(when: datetime | None) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M}" if when else ""
 
 
-def excerpt(text: str) -> str:
+def excerpt(text: str, most: int = EXCERPT) -> str:
     """Return the beginning of a text as one line."""
-    text = " ".join(text[: 4 * EXCERPT].split())
-    return f"{text[:EXCERPT]}…" if len(text) > EXCERPT else text
+    text = " ".join(text[: 4 * most].split())
+    return f"{text[:most]}…" if len(text) > most else text
 
 
 def memory_place(citation: Citation) -> str:

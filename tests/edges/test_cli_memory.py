@@ -96,6 +96,16 @@ def test_memories_are_listed_without_documents_and_recalled_with_what_belongs_to
     assert {hit["id"] for hit in hits} == {own, shared}
 
 
+def test_search_of_a_user_has_what_belongs_to_the_user_or_to_nobody(run: Invoke, shown: Shown) -> None:
+    for text, owner in (("Aino drinks tea.", "aino"), ("Ben drinks tea.", "ben"), ("The office drinks tea.", "")):
+        run("remember", text, *(["--user", owner] if owner else []))
+    for options, texts in (
+        ((), {"Aino drinks tea.", "Ben drinks tea.", "The office drinks tea."}),
+        (("--user", "aino"), {"Aino drinks tea.", "The office drinks tea."}),
+    ):
+        assert {hit["content"] for hit in shown("search", "tea", *options)["hits"]} == texts
+
+
 def test_ask_and_search_use_only_the_selected_documents(run: Invoke, shown: Shown, tmp_path: Path) -> None:
     for name, year in (("a.txt", "2025"), ("b.txt", '"2025"'), ("c.txt", "2026")):
         (tmp_path / name).write_text(f"The fee in {name} is paid in May.")

@@ -132,7 +132,12 @@ def test_the_doors_tell_who_acts(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [line["action"] for line in lines[-3:]] == ["stored", "key-added", "backup"]
     assert all(line["via"] == "cli" and line["user"] and not line["key"] for line in lines[-3:])
-    assert "http  203.0.113.7" in run(main, ["trail", *memory]).stdout
+    table = run(main, ["trail", *memory]).stdout
+    assert "http  203.0.113.7" in table and "  default  " in table
+    nothing = run(main, ["trail", "--key", "nobody", *memory])
+    assert (nothing.exit_code, nothing.stdout, nothing.stderr) == (0, "", "the trail has no such row\n")
+    assert run(main, ["remember", "One.", "--namespace", "n" * 200, *memory]).exit_code == 0
+    assert max(map(len, run(main, ["trail", *memory]).stdout.splitlines())) < 200, "one long name widens no row much"
     assert af.settings.trail_days == 365
 
 

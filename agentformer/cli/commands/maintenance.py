@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 _DAY = len("2026-11-01")
 _PAGE = 1_000  # rows of the trail that are read at a time
+_TRAIL_COLUMNS = ("TIME (UTC)", "ACTION", "SUBJECT", "NAMESPACE", "BY", "VIA", "FROM")
+_NAME_CHARS = 40  # of a name in the trail, so that one long name does not widen every row; an id has 36
 _MOST_DAYS = 36_500  # of the history
 _SHOWN = 100  # at most this many waiting entries are shown; the first ones show the problem
 _RESUME = "finished work is kept; to continue, run: agentformer reembed --to {to}"
@@ -264,14 +266,18 @@ def _print_audit(report: AuditReport) -> None:
 @main.command(epilog=examples("agentformer trail --since 2026-11-01", "agentformer trail --subject ID --json"))
 @click.option("--subject", metavar="ID", default="", help="Only rows about this entry, document or key.")
 @click.option("--key", metavar="ID", default="", help="Only what the key with this id did.")
-@click.option("--since", metavar="TIME", help="Only rows of this day or time, or later.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    help="Only rows of this day (in UTC) or of this time (with its zone) or later, such as 2026-11-30T17:57Z.",
+)
 @without_namespace
 def trail(subject: str, key: str, since: str | None, as_json: bool, **options: Any) -> None:
     """Show who changed what, when, and from where.
 
     The trail has a row for each change of an entry, a document or a key, over every interface. With --json, each row is
-    one line of JSON (JSON Lines). Rows have no texts. A server deletes them after the setting `trail_days`
-    (365).
+    one line of JSON (JSON Lines); without it, long names are cut. Rows have no texts. A server deletes them after the
+    setting `trail_days` (365).
     """
     from agentformer.records.trail import Wanted
 
@@ -284,7 +290,9 @@ def trail(subject: str, key: str, since: str | None, as_json: bool, **options: A
                 for act in acts:
                     print_json({**act._asdict(), "at": act.at.isoformat()}, indent=None)
             else:
-                print_table(("TIME (UTC)", "ACTION", "SUBJECT", "BY", "VIA", "FROM"), map(_act_cells, acts))
+                print_table(_TRAIL_COLUMNS, map(_act_cells, acts))
+    if not after:
+        say("the trail has no such row", err=True)
 
 
 @main.command(
@@ -314,8 +322,15 @@ def vacuum(history_days: float | None, full: bool, as_json: bool, **options: Any
     before = datetime.now(UTC) - timedelta(days=history_days) if history_days is not None else None
     done = lookup("vacuums", settings.backend)(settings, before, full=full)
     text = f"the database has {done.after / 1e6:.1f} MB; before, it had {done.before / 1e6:.1f} MB"
-    deleted = f"; former versions deleted: {done.versions}" if before else ""
-    print_result(done._asdict(), text + deleted, as_json=as_json)
+    text += f"; former versions deleted: {done.versions}" if before else ""
+    print_result(done._asdict(), text, as_json=as_json)
+    if done.log and not as_json:
+        print_warnings(
+            [
+                f"{done.log / 1e6:.1f} MB of it are the write-ahead log, because another process is reading; it is "
+                "emptied, and the file gets smaller, at a later vacuum, or when the last process ends"
+            ]
+        )
 
 
 @main.command(epilog=examples("agentformer upgrade", "agentformer upgrade --without-copy"))
@@ -333,7 +348,8 @@ def upgrade(without_copy: bool, as_json: bool, **options: Any) -> None:
 
 
 def _act_cells(act: Act) -> tuple[str, ...]:
-    return moment(act.at), act.action, act.subject, act.key or act.user or "-", act.via, act.client or "-"
+    names = (act.subject, act.namespace, act.key or act.user, act.via, act.client)
+    return moment(act.at), act.action, *(excerpt(name, _NAME_CHARS) or "-" for name in names)
 
 
 def _settings_of(group: str, options: dict[str, Any]) -> Settings:

@@ -129,17 +129,22 @@ def recall(
         'agentformer search "kevätkokous" --limit 3 --json',
         'agentformer search "fee" --document rules/2026.pdf --where year=2026',
         'agentformer search "decisions of the board" --since 2026-10-01 --until 2026-10-31',
+        'agentformer search "tea" --user aino',
     )
 )
 @click.argument("query")
 @limit("hits", 10, 1000)
+@click.option("--user", "user_id", metavar="ID", help="Search entries of this user, and those of no user.")
 @_explain
 @filters
 @common
-def search(query: str, limit: int, explain: bool, namespace: str, as_json: bool, **options: Any) -> None:
+def search(
+    query: str, limit: int, user_id: str | None, explain: bool, namespace: str, as_json: bool, **options: Any
+) -> None:
     """Search documents and memories, and show the best hits first."""
     query = query_of(query)
-    scope, name = {"namespace": namespace, **filters_of(options)}, options.pop("document")
+    scope = {"namespace": namespace, "user_id": user_id, "or_nobody": True, **filters_of(options)}
+    name = options.pop("document")
     with open_existing(**options) as af:
         hits = af.memory.search(query, limit=limit, document_id=document_id_of(af, name, namespace), **scope)
         if not hits:
