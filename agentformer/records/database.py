@@ -60,7 +60,7 @@ _USED_VECTORS = Statement(
     postgres="""
     SELECT DISTINCT ON (hash) id, hash, data, checksum FROM vectors AS v WHERE space = %s AND EXISTS (
         SELECT 1 FROM windows AS w JOIN entries AS e ON e.namespace = w.entry_namespace AND e.num = w.entry
-        WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id AND hex(e.namespace) = ANY(%s)
+        WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id AND e.namespace = ANY(%s)
     ) ORDER BY hash
     """,
 )
@@ -117,7 +117,9 @@ class RecordsSnapshot:
         if active is None or not namespaces:
             return
         number, space = active
-        names = [name.encode().hex().upper() for name in namespaces]  # JSON functions end a text at its first NUL
+        names = [*namespaces]
+        if not self._connection.is_remote:  # the JSON functions of SQLite end a text at its first NUL
+            names = [name.encode().hex().upper() for name in names]
         cursor = self._connection.run(_USED_VECTORS, [number, names])
         while group := cursor.fetchmany(_GROUP):
             numbers, hashes, blobs, checksums = map(list, zip(*group, strict=True))

@@ -110,6 +110,9 @@ class Snapshots(_Filled):
         assert {entry.vector.tobytes() for entry in (*found, fact)} <= {*stored.values()}
         assert len({entry.vector.tobytes() for entry in (*found, fact)}) == 3
         assert len(thinned) < len(found) == 2
+        backend.store([make_entry("wombat", namespace="a\0b")])
+        with backend.snapshot() as snapshot:
+            assert len(list(snapshot.vectors(["a\0b"]))) == 1
 
 
 class Backups(_Filled):
