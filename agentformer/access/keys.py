@@ -70,6 +70,7 @@ class Key:
     expires_at: datetime | None = None
     last_used_on: date | None = None  # in UTC
     limits: Limits = NO_LIMITS
+    replaced_by: str = ""  # the id of the key that replaces this one, which expires; "": none
 
     def as_json(self) -> dict[str, Any]:
         """Return the key as JSON values, without its digest."""
@@ -159,6 +160,7 @@ class KeyStore:
             expires_at=expires,
             limits=Limits(**checked_limits(limits)),
         )
+        _check_reach(template)
         with self._changing() as keys:
             return _added(keys, template)
 
@@ -166,16 +168,19 @@ class KeyStore:
         """Make a new key with the name, the rights, the namespaces and the limits of a key, and let the former key
         expire after `overlap`, in which both are accepted. A former key that expires earlier keeps its time, and the
         new key gets a lifetime as long as that of the former one. Return the new `Key`, its secret text, and the former
-        key. Raises `NotFound` if there is no such key, and the errors of `make`."""
+        key. Raises `NotFound` if there is no such key, `Conflict` if it was replaced already or has expired, and the
+        errors of `make`."""
         if not timedelta(0) <= overlap <= timedelta(days=MAX_DAYS):
             raise InvalidInput("overlap", f"must be in 0..{MAX_DAYS} days")
         with self._changing_key(key_id) as (keys, index):
             former, now = keys[index], datetime.now(UTC)
+            _check_not_over(former, now)
             lifetime = former.expires_at and former.expires_at - former.made_at
             expires = now + lifetime if lifetime else None
-            key, secret = _added(keys, replace(former, made_at=now, expires_at=expires, last_used_on=None))
+            new = replace(former, made_at=now, expires_at=expires, last_used_on=None, replaced_by="")
+            key, secret = _added(keys, new)
             ends = min(former.expires_at or now + overlap, now + overlap)
-            keys[index] = former = replace(former, expires_at=ends)
+            keys[index] = former = replace(former, expires_at=ends, replaced_by=key.id)
         return key, secret, former
 
     def change(
@@ -204,6 +209,8 @@ class KeyStore:
         with self._changing_key(key_id) as (keys, index):
             changes["limits"] = keys[index].limits._replace(**new_limits)
             keys[index] = key = replace(keys[index], **changes)
+            if rights is not None or namespaces is not None:
+                _check_reach(key)
         return key
 
     def revoke(self, key_id: str) -> Key:
@@ -367,6 +374,8 @@ def _parse(place: str, data: bytes) -> Keys | None:
 def _record(key: Key) -> dict[str, Any]:
     """Return the JSON values of a key in `keys.json`."""
     values = {**key.as_json(), "sha256": key.digest}
+    if key.replaced_by:
+        values["replaced_by"] = key.replaced_by
     return {**values, _SUM: _sum(values)}
 
 
@@ -383,6 +392,9 @@ def _key(values: dict[str, Any]) -> Key:
         raise ValueError("rights or digest")
     expires, used = values["expires_at"], values["last_used_on"]
     key_id, name = _texts([values["id"], values["name"]])
+    replaced_by = values.get("replaced_by", "")
+    if not isinstance(replaced_by, str):
+        raise TypeError("replaced_by")
     return Key(
         key_id,
         name,
@@ -394,6 +406,7 @@ def _key(values: dict[str, Any]) -> Key:
         expires_at=None if expires is None else _moment(expires),
         last_used_on=None if used is None else date.fromisoformat(used),
         limits=Limits(**checked_limits({name: values.get(name, 0) for name in HIGHEST})),
+        replaced_by=replaced_by,
     )
 
 
@@ -417,6 +430,25 @@ def _added(keys: list[Key], template: Key) -> tuple[Key, str]:
     key = replace(template, id=key_id, digest=_digest(secret))
     keys.append(key)
     return key, secret
+
+
+def _check_reach(key: Key) -> None:
+    """Raise `InvalidInput` if the key has the right `metrics` and is limited to namespaces."""
+    if "metrics" in key.rights and key.namespaces:
+        raise InvalidInput(
+            "namespaces",
+            "cannot be used with the right metrics, because the metrics are those of all namespaces; give the key no "
+            "namespaces, or leave out the right metrics",
+        )
+
+
+def _check_not_over(key: Key, now: datetime) -> None:
+    """Raise `Conflict` if the key was replaced or has expired: its times do not say how long a new key shall live."""
+    ends = f"{key.expires_at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
+    if key.expires_at and key.expires_at <= now:
+        raise Conflict(f"key {key.id} expired at {ends}; make a new key with: agentformer keys add NAME")
+    if key.replaced_by:
+        raise Conflict(f"key {key.id} was replaced by key {key.replaced_by}, and expires at {ends}; rotate that key")
 
 
 def _texts(values: Any) -> tuple[str, ...]:

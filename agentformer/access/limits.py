@@ -3,7 +3,8 @@
 Entries and bytes are those that the namespaces of the key contain, whoever stored them: each entry with its pages and
 chunks, the bytes of its text in UTF-8, and the size of an uploaded file. They are counted as a whole at most once a
 minute, and when a request would be refused although something has changed since. In between, only what any process has
-stored since is added, so a request does not wait for a large store.
+stored since is added, so a request does not wait for a large store. A request reserves what it is about to store, so
+requests of one process that run at the same time do not take the same room.
 
 Questions are counted in a file beside the keys, for all processes and over restarts, by days in UTC.
 """
@@ -14,26 +15,32 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TypeGuard, TypeVar
 
 from filelock import Timeout
 
-from agentformer.access.allowance import Allowance
+from agentformer.access.allowance import Allowance, Limits
 from agentformer.access.places import KeyPlace
 from agentformer.access.rates import DAY, Quota
 from agentformer.errors import Busy, KeyFull, StoreDamaged, StoreError
 from agentformer.records.offers import size_of
 from agentformer.types import MemoryBackend, StoreSize
 
+T = TypeVar("T")
+_NOTHING = StoreSize()
 _FRESH = 60.0  # seconds for which a whole count is used
 _AGAIN = 1.0  # seconds between two whole counts, if a request would be refused
 _SHARE = 50  # a whole count takes at most one part in so many of the time
 _MOST_COUNTED = 1_000  # sets of namespaces whose counts are remembered
 _DAYS = 4  # days whose questions are remembered, so that a clock that jumps to another day and back forgets none
 _LOCK_SECONDS = 10.0
+_ROOM_SECONDS = 10.0  # for which a request waits for earlier ones, if its room depends on what they store
 _VERSION = 1
+_COUNTING = "another process is counting a question; try again in a moment"
 
 
 class DayCounts:
@@ -60,11 +67,30 @@ class DayCounts:
                 used = counts.get(key_id, 0)
                 if allowed := used < limit:
                     counts[key_id] = used = used + 1
-                    latest = dict([*days.items(), (day, counts)][-_DAYS:])  # the day of the last question is the last
-                    self._place.write(json.dumps({"version": _VERSION, "days": latest}).encode())
+                    self._write(dict([*days.items(), (day, counts)][-_DAYS:]))  # the day of the last question is last
         except Timeout:
-            raise Busy("questions_per_day", "another process is counting a question; try again in a moment") from None
+            raise Busy("questions_per_day", _COUNTING) from None
         return _day_quota(limit, used, now), allowed
+
+    def today(self) -> date:
+        """Return the day of a question that is asked now."""
+        return self._clock().date()
+
+    def give_back(self, key_id: str, limit: int, day: date) -> Quota:
+        """Subtract a question that was counted on this day, and return what is left today."""
+        try:
+            with self._place.locked(_LOCK_SECONDS):
+                days = self._read()
+                counts = days.get(day.isoformat(), {})
+                if counts.get(key_id):
+                    counts[key_id] -= 1
+                    self._write(days)
+        except Timeout:
+            raise Busy("questions_per_day", _COUNTING) from None
+        return self.quota(key_id, limit)
+
+    def _write(self, days: dict[str, dict[str, int]]) -> None:
+        self._place.write(json.dumps({"version": _VERSION, "days": days}).encode())
 
     def _read(self) -> dict[str, dict[str, int]]:
         data = self._place.read()
@@ -99,40 +125,103 @@ class KeyLimits:
         self._uses_model = uses_model
         self._counted: dict[tuple[str, ...], _Counted] = {}
         self._lock = threading.Lock()
+        self._reserved: list[_Reservation] = []  # of the requests in progress, in their order
+        self._ended = threading.Condition(self._lock)  # notified when a reservation ends
 
-    def take_question(self, allowance: Allowance | None) -> None:
-        """Count a question that a language model is going to answer. Without a model, nothing is counted. Raises `Busy`
-        if the key has asked as many today as it may; see also `DayCounts`."""
+    def ask(self, allowance: Allowance | None, ask: Callable[[], T], failed: Callable[[T], bool]) -> T:
+        """Count a question, call `ask`, and return its result. If `ask` raises an error or `failed` returns true for
+        the result, no model has answered, and the question is not counted. Raises the errors of `take_question`."""
+        give_back = self.take_question(allowance)
+        try:
+            result = ask()
+        except BaseException:
+            give_back()
+            raise
+        if failed(result):
+            give_back()
+        return result
+
+    def take_question(self, allowance: Allowance | None) -> Callable[[], None]:
+        """Count a question that a language model is going to answer. Return a function to call if the model fails: it
+        gives the question back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today
+        as it may; see also `DayCounts`."""
         if allowance is None or not (limit := allowance.limits.questions_per_day) or not self._uses_model():
-            return
+            return lambda: None
+        day = self._questions.today()
         quota, allowed = self._questions.take(allowance.key_id, limit)
         allowance.quotas["questions"] = quota
         if not allowed:
             message = f"this key may ask a language model {limit} questions a day; wait until midnight UTC"
             raise Busy("questions_per_day", message, quota.seconds)
 
-    def require_room(self, allowance: Allowance | None, incoming: int = 0, *, new_entries: bool = True) -> None:
-        """Raise `KeyFull` if the namespaces of the key contain as many bytes as the key may store, or as many entries
-        and the request adds `new_entries`, or if `incoming`, the bytes of the request, do not fit."""
-        if allowance is None or not (allowance.limits.max_entries or allowance.limits.max_bytes):
+        def give_back() -> None:
+            with suppress(StoreError, Busy):  # then the question stays counted
+                allowance.quotas["questions"] = self._questions.give_back(allowance.key_id, limit, day)
+
+        return give_back
+
+    @contextmanager
+    def reserve(self, allowance: Allowance | None, incoming: int = 0, entries: int = 1) -> Iterator[None]:
+        """Reserve room for `entries` new entries and `incoming` bytes until the end of the `with` block, which stores
+        them. What other requests of this process have reserved earlier counts as stored. A request for which there is
+        room only if those store nothing waits until they end. At the end, the quotas say what is left. Raises the
+        errors of `require_room`, and `Busy` if the earlier requests take too long."""
+        if not _is_limited(allowance):
+            yield
             return
+        own = _Reservation(allowance.namespaces, entries, incoming)
+        with self._lock:
+            earlier = [each for each in self._reserved if each.shares(own)]
+            self._reserved.append(own)
+        try:
+            self._wait_for_room(allowance, own, earlier)
+            yield
+        finally:
+            with self._lock:
+                self._reserved = [each for each in self._reserved if each is not own]
+                self._ended.notify_all()
+            with suppress(StoreError):
+                _note_left(allowance, self._size(allowance.namespaces, lambda size: True))
+
+    def _wait_for_room(self, allowance: Allowance, own: _Reservation, earlier: Sequence[_Reservation]) -> None:
+        until = time.monotonic() + _ROOM_SECONDS
+        while True:
+            with self._lock:  # before the size is read, so that it contains what the others have stored
+                earlier = [each for each in earlier if each in self._reserved]
+            size = self.require_room(allowance, own.bytes, own.entries)
+            taken = StoreSize(sum(each.entries for each in earlier), sum(each.bytes for each in earlier))
+            limit = _exceeded(allowance.limits, size, own.entries, own.bytes, taken)
+            if not limit:
+                return
+            if not self._one_ends(earlier, until - time.monotonic()):
+                raise Busy(limit, "other requests are storing what may fill this key; try again in a moment")
+
+    def _one_ends(self, reservations: Sequence[_Reservation], seconds: float) -> bool:
+        """Wait until one of the reservations ends. Return whether one has ended."""
+        with self._ended:
+            return self._ended.wait_for(
+                lambda: any(each not in self._reserved for each in reservations), max(0.0, seconds)
+            )
+
+    def require_room(self, allowance: Allowance | None, incoming: int = 0, entries: int = 1) -> StoreSize:
+        """Return what the namespaces of the key contain, if the key has limits of what is stored. Raises `KeyFull` if
+        they contain as many bytes as the key may store, or if `incoming`, the bytes of the request, or its number of
+        new `entries` does not fit."""
+        if not _is_limited(allowance):
+            return StoreSize()
         limits = allowance.limits
-        most = (limits.max_entries if new_entries else 0) or math.inf, limits.max_bytes or math.inf
-
-        def has_room(size: StoreSize) -> bool:
-            return size.entries < most[0] and size.bytes < most[1] and size.bytes + incoming <= most[1]
-
-        size = self._size(allowance.namespaces, has_room)
-        for name, most_of, used in (("entries", limits.max_entries, size[0]), ("bytes", limits.max_bytes, size[1])):
-            if most_of:
-                allowance.quotas[name] = Quota(most_of, max(0, most_of - used), 0, 0)
-        if has_room(size):
-            return
-        if size.entries >= most[0]:
-            limit, reason = "max_entries", f"{limits.max_entries} entries, and its namespaces contain {size.entries}"
-        else:
-            more = f"; the request has {incoming}" if size.bytes < most[1] else ""
-            limit, reason = "max_bytes", f"{limits.max_bytes} bytes, and its namespaces contain {size.bytes}{more}"
+        size = self._size(allowance.namespaces, lambda size: not _exceeded(limits, size, entries, incoming))
+        _note_left(allowance, size)
+        limit = _exceeded(limits, size, entries, incoming)
+        if not limit:
+            return size
+        most, used, more = {
+            "max_entries": (limits.max_entries, size.entries, entries),
+            "max_bytes": (limits.max_bytes, size.bytes, incoming),
+        }[limit]
+        reason = f"{most} {limit.removeprefix('max_')}, and its namespaces contain {used}"
+        if used < most:
+            reason += f"; the request has {more}"
         raise KeyFull(limit, f"this key may store {reason}; delete some, or ask the administrator for a higher limit")
 
     def has_room(self, allowance: Allowance | None) -> bool:
@@ -178,6 +267,41 @@ class KeyLimits:
     def _renew(self, namespaces: tuple[str, ...], counted: _Counted) -> None:
         with suppress(StoreError):  # the next request tries again
             self._whole(namespaces, counted, time.monotonic())
+
+
+def _is_limited(allowance: Allowance | None) -> TypeGuard[Allowance]:
+    return allowance is not None and bool(allowance.limits.max_entries or allowance.limits.max_bytes)
+
+
+def _exceeded(limits: Limits, size: StoreSize, entries: int, incoming: int, taken: StoreSize = _NOTHING) -> str:
+    """Return the name of the limit that new entries and bytes would exceed besides the size and what is `taken`, or
+    "". Full bytes are exceeded also by a request whose size is not known."""
+    if limits.max_entries and entries and size.entries + taken.entries + entries > limits.max_entries:
+        return "max_entries"
+    if limits.max_bytes and size.bytes + taken.bytes + max(1, incoming) > limits.max_bytes:
+        return "max_bytes"
+    return ""
+
+
+def _note_left(allowance: Allowance, size: StoreSize) -> None:
+    limits = allowance.limits
+    for name, most, used in (("entries", limits.max_entries, size.entries), ("bytes", limits.max_bytes, size.bytes)):
+        if most:
+            allowance.quotas[name] = Quota(most, max(0, most - used), 0, 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Reservation:
+    """The entries and bytes that a request is about to store in some of these namespaces (none: all)."""
+
+    namespaces: tuple[str, ...]
+    entries: int
+    bytes: int
+
+    def shares(self, other: _Reservation) -> bool:
+        """Return whether both may store in the same namespace."""
+        mine, others = self.namespaces, other.namespaces
+        return not mine or not others or not set(mine).isdisjoint(others)
 
 
 class _Counted:

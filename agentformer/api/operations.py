@@ -14,6 +14,7 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import ClientDisconnected, MethodNotAllowed
 
+from agentformer.access.allowance import Allowance
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import PERMISSIONS, Grant, Permission
 from agentformer.api.limits import ThreadLimit
@@ -78,6 +79,7 @@ class Operation:
     # True if a request may wait for a model; or a function of the service and the body that returns this.
     uses_model: bool | Callable[[Service, Any], bool] = False
     around: Callable[[Service], AbstractContextManager[Any]] = nullcontext  # entered before the body is read
+    entries: Callable[[Any], int] = lambda body: 1  # the least number of new entries, if the operation adds entries
 
     @property
     def permission(self) -> Permission | None:
@@ -163,12 +165,12 @@ def _handle(operation: Operation, service: Service, authorize: Callable[[], Gran
 def _handled(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
     """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
     `Unauthenticated`, `Forbidden`, `KeyFull`, `InvalidInput` or `Busy` if a check fails."""
+    adds, incoming = operation.permission.adds if operation.permission else "", request.content_length or 0
     if operation.permission is not None:
         parameters["grant"] = grant = authorize()
         operation.permission.require(grant)
-        if (adds := operation.permission.adds) and grant.allowance is not None:
-            limits = service.af.limits
-            limits.require_room(grant.allowance, request.content_length or 0, new_entries=adds == "entries")
+        if adds and grant.allowance is not None:  # refused before the body is read
+            service.af.limits.require_room(grant.allowance, incoming, int(adds == "entries"))
     if operation.query is not None:
         parameters["query"] = parameters_of(operation.query, request.args, "query")
     elif operation.permission is not None:
@@ -180,9 +182,17 @@ def _handled(operation: Operation, service: Service, authorize: Callable[[], Gra
         if operation.form is not None:
             parameters["form"] = parameters_of(operation.form, request.form, "form")
         view = functools.partial(operation.view, service, **parameters)
+        if adds and grant.allowance is not None:
+            entries = operation.entries(parameters.get("body")) if adds == "entries" else 0
+            view = functools.partial(_storing, service, grant.allowance, incoming, entries, view)
         uses_model = operation.uses_model
         if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:
             return service.threads.run(functools.partial(_unless_abandoned, operation, view))
+        return view()
+
+
+def _storing(service: Service, allowance: Allowance, incoming: int, entries: int, view: Callable[[], Any]) -> Any:
+    with service.af.limits.reserve(allowance, incoming, entries):
         return view()
 
 

@@ -6,6 +6,7 @@ import errno
 import functools
 import io
 import logging
+import math
 import os
 import sys
 from collections import Counter
@@ -188,6 +189,16 @@ def validity(command: Command) -> Command:
 def selection(command: Command) -> Command:
     """Add the options that select stored memories: --tier, --kind and --archived."""
     return with_options(command, _tiers, _kinds, _archived)
+
+
+class Number(click.FloatRange):
+    """A number of an option within a range. NaN, which every range accepts, and infinity are refused."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def limit(noun: str, default: int, most: int) -> Callable[[Command], Command]:

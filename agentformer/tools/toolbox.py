@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentformer.access.limits import KeyLimits
@@ -19,6 +20,7 @@ from agentformer.tools.document_tools import DocumentTools
 from agentformer.tools.memory_tools import MemoryTools
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.types import MemoryBackend, Tool, ToolCall
+from agentformer.types.documents import MODEL_FAILED
 
 log = logging.getLogger("agentformer")
 
@@ -84,17 +86,24 @@ class Toolbox:
             names = ", ".join(tool.name for tool in self.definitions(caller.grant))
             raise NotFound(f"there is no tool {name!r:.80}; the tools are: {names}")
         tool.hints.permission.require(caller.grant)
-        if (allowance := caller.grant.allowance) is not None:
-            if tool.hints.permission.adds:
-                self._limits().require_room(allowance, new_entries=tool.hints.permission.adds == "entries")
-            if name == "rag_query" and not caller.extractive:
-                self._limits().take_question(allowance)
         named = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         with tracing.span(f"execute_tool {name}", named) as span:
             span.set_text("gen_ai.tool.call.arguments", arguments)
-            result = tool.run(caller, arguments)
+            result = self._within_limits(tool, caller, arguments)
             span.set_text("gen_ai.tool.call.result", result)
             return result
+
+    def _within_limits(self, tool: ToolDefinition, caller: Caller, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        run, allowance, adds = partial(tool.run, caller, arguments), caller.grant.allowance, tool.hints.permission.adds
+        if allowance is None:
+            return run()
+        if tool.name == "rag_query" and not caller.extractive:
+            return self._limits().ask(allowance, run, _model_failed)
+        if not adds:
+            return run()
+        size = len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "replace"))
+        with self._limits().reserve(allowance, size, int(adds == "entries")):
+            return run()
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:
         """Run a tool that a language model has called. Never raises: an error becomes a message for the model."""
@@ -109,3 +118,7 @@ class Toolbox:
         except Exception:  # an internal error must not end a conversation
             log.exception("the tool %s failed", call.name)
             return ToolResult("the tool failed with an internal error; do not repeat this call", failed=True)
+
+
+def _model_failed(answer: Mapping[str, Any]) -> bool:
+    return any(warning.startswith(MODEL_FAILED) for warning in answer["warnings"])

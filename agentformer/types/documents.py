@@ -13,6 +13,7 @@ from agentformer.types.shown import Shown
 # `stored`: the file is kept and not read.
 DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
 FINDABLE: frozenset[DocumentStatus] = frozenset({"ready", "pending"})  # searches find the text of such documents
+MODEL_FAILED = "the language model failed, so"  # the beginning of a warning of an answer
 PageStatus = Literal["text", "no_text", "garbled", "failed"]
 # The reason why a file or a page has no usable text, for programs. A `reason` is a text and may change; a code does
 # not. `encrypted`: no password opens the file. `parts_unread`: the text `reason` names the parts.
@@ -166,6 +167,11 @@ class Answer:
         Shown("The estimated probability, 0 to 1, that the first quote answers the question.", digits=6),
     ] = None
     unsupported: tuple[UnsupportedSentence, ...] = ()  # the sentences of a model that its passages do not support
+
+    @property
+    def model_failed(self) -> bool:
+        """True if a language model was asked, and failed before it wrote a word."""
+        return any(warning.startswith(MODEL_FAILED) for warning in self.warnings)
 
 
 @dataclass(frozen=True, slots=True)

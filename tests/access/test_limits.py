@@ -6,6 +6,7 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,20 @@ print(sum(questions.take("a", 30)[1] for _ in range(20)))
 def test_several_processes_allow_no_question_too_many(tmp_path: Path) -> None:
     askers = [forked.program(ASKER, tmp_path) for _ in range(3)]
     assert sum(int(forked.ended(asker).stdout) for asker in askers) == 30
+
+
+@pytest.mark.unit
+def test_a_question_is_given_back_on_its_day(counts: DayCounts, clock: Clock) -> None:
+    day = counts.today()
+    for _ in range(2):
+        counts.take("a", 2)
+    assert counts.give_back("a", 2, day).left == 1
+    clock.now += timedelta(days=1)
+    counts.take("a", 2)
+    for _ in range(3):
+        assert counts.give_back("a", 2, day).left == 1, "another day"
+    clock.now -= timedelta(days=1)
+    assert counts.quota("a", 2).left == 2 and counts.give_back("b", 2, day).left == 2
 
 
 @pytest.mark.unit
@@ -268,6 +283,47 @@ def test_a_key_may_store_what_fits(af: agentformer.AgentFormer, monkeypatch: pyt
     af.backend.remove([entry.id])
     assert af.limits.has_room(key), "what was deleted makes room"
     assert af.limits.has_room(None) and af.limits.has_room(allowed(questions_per_day=1))
+
+
+def test_requests_at_the_same_time_do_not_take_the_same_room(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "_ROOM_SECONDS", 600)
+
+    def add(number: int) -> bool:
+        key = allowed("team", max_entries=5)
+        try:
+            with af.limits.reserve(key):
+                left = key.quotas["entries"].left
+                af.memory.store(f"Fact {number}.", namespace="team")
+        except KeyFull:
+            return False
+        assert key.quotas["entries"].left < left
+        return True
+
+    with ThreadPoolExecutor(12) as pool:
+        assert sum(pool.map(add, range(24))) == 5
+    assert af.backend.count(Scope("team")) == 5 and not af.limits._reserved
+
+
+def test_a_request_waits_only_for_earlier_ones_that_may_take_its_room(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits_module, "_ROOM_SECONDS", 0)
+    key = allowed("team", "public", max_entries=3, max_bytes=100)
+    with af.limits.reserve(key, 40, 2):
+        with af.limits.reserve(key, 60, 1), pytest.raises(Busy, match="what may fill this key") as caught:
+            af.limits.reserve(allowed("public", max_entries=3)).__enter__()
+        assert caught.value.limit == "max_entries"
+        with pytest.raises(Busy) as caught, af.limits.reserve(key, 61, 1):
+            pass
+        assert caught.value.limit == "max_bytes"
+        with af.limits.reserve(allowed("other", max_entries=3), entries=3):
+            pass
+        with pytest.raises(KeyFull, match="may store 3 entries, and its namespaces contain 0; the request has 4"):
+            af.limits.reserve(key, entries=4).__enter__()
+    with af.limits.reserve(key, 100, 3):
+        pass
 
 
 def test_what_another_process_stores_counts_at_once_and_the_whole_is_not_counted_again(

@@ -10,7 +10,7 @@ import pytest
 from agentformer.access import keys as keys_module
 from agentformer.access.keys import WRONG_A_MINUTE, KeyStore
 from agentformer.access.rates import MINUTE, Quota, Rates
-from agentformer.errors import Busy, InvalidInput, NotFound, Unauthenticated
+from agentformer.errors import Busy, Conflict, InvalidInput, NotFound, Unauthenticated
 
 pytestmark = pytest.mark.unit
 
@@ -126,3 +126,41 @@ def test_a_rotation_keeps_the_lifetime_and_lengthens_none(store: KeyStore) -> No
         with pytest.raises(InvalidInput, match="overlap"):
             store.rotate(made.id, overlap)
     assert len(store.all()) == 2
+
+
+def test_a_key_that_was_replaced_or_has_expired_is_not_rotated(
+    store: KeyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = store.make("team")
+    key, _, former = store.rotate(made.id)
+    with pytest.raises(Conflict, match=f"was replaced by key {key.id}, and expires at 20.* UTC; rotate that key"):
+        store.rotate(made.id)
+    third, secret, _ = store.rotate(key.id)
+    assert third.expires_at is None and store.grant_of(secret).key_id == third.id
+    gone, _ = store.make("gone", expires=datetime.now(UTC) + timedelta(hours=1))
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: object = None) -> datetime:  # type: ignore[override]
+            return datetime.now(UTC) + timedelta(days=2)
+
+    monkeypatch.setattr(keys_module, "datetime", Later)
+    for over in (gone, former):
+        with pytest.raises(Conflict, match=f"key {over.id} expired at 20"):
+            store.rotate(over.id)
+    assert len(store.all()) == 4
+
+
+def test_metrics_are_of_all_namespaces(store: KeyStore) -> None:
+    with pytest.raises(InvalidInput, match="namespaces: cannot be used with the right metrics"):
+        store.make("scraper", ("metrics",), ("team",))
+    key, _ = store.make("scraper", ("metrics",))
+    team, _ = store.make("team", ("read",), ("team",))
+    for change in (
+        lambda: store.change(key.id, namespaces=["team"]),
+        lambda: store.change(team.id, rights=["metrics"]),
+    ):
+        with pytest.raises(InvalidInput, match="right metrics"):
+            change()
+    assert store.all() == (key, team)
+    store.change(team.id, rights=["metrics"], namespaces=[])

@@ -121,6 +121,8 @@ def test_the_last_key_is_not_revoked_in_silence(run: Invoke, store: KeyStore) ->
         ("keys add", ("",), "name"),
         ("keys add", (), "NAME"),
         ("keys revoke", ("00000000",), "no key with the id 00000000"),
+        ("keys rotate", ("00000000", "--overlap-hours", "nan"), "nan is not a finite number"),
+        ("keys add", ("a", "--right", "metrics", "--namespace", "x"), "right metrics"),
     ],
 )
 def test_a_wrong_argument_makes_and_takes_nothing(

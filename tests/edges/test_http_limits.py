@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from tests.edges.running import wait_until
 def app(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(limits_module, "_AGAIN", 0)
     monkeypatch.setattr(limits_module, "_SHARE", 0)
+    monkeypatch.setattr(limits_module, "_ROOM_SECONDS", 600)
     where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing", "clean_every": 0}
     app = create_app(load_settings({**where, "llm_model": "echo"}))
     yield app
@@ -62,7 +65,7 @@ def test_a_full_key_stores_nothing_by_any_door_and_may_delete(app: Any, keys: Ke
     client = Client(app, keys.make("team", namespaces=["team"], max_entries=1)[1])
     made = client.add("Anna lives in Turku.")
     assert made.status_code == 201
-    assert made.headers["RateLimit-Policy"] == '"entries";q=1' and made.headers["RateLimit"] == '"entries";r=1'
+    assert made.headers["RateLimit-Policy"] == '"entries";q=1' and made.headers["RateLimit"] == '"entries";r=0'
     refused = client.add("Anna likes tea.")
     assert kind(refused) == (403, "key-full") and refused.json["limit"] == "max_entries"
     assert "contain 1; delete some" in refused.json["detail"]
@@ -86,6 +89,28 @@ def test_a_full_key_stores_nothing_by_any_door_and_may_delete(app: Any, keys: Ke
     assert client.add("Anna likes tea.").status_code == 201
     entries = app.extensions["agentformer"].backend.size(["team"]).entries
     assert entries == 1
+
+
+def test_a_batch_that_does_not_fit_stores_nothing(app: Any, keys: KeyStore) -> None:
+    client = Client(app, keys.make("team", namespaces=["team"], max_entries=3)[1])
+    items = [{"content": f"Fact {number}."} for number in range(4)]
+    refused = client.ask("POST", "/api/memory/batch", json={"items": items})
+    assert kind(refused) == (403, "key-full") and "the request has 4" in refused.json["detail"]
+    assert client.ask("GET", "/api/memory").json["entries"] == []
+    made = client.ask("POST", "/api/memory/batch", json={"items": items[:3]})
+    assert made.status_code == 201 and made.headers["RateLimit"] == '"entries";r=0'
+
+
+def test_parallel_requests_store_no_more_than_fits(app: Any, keys: KeyStore) -> None:
+    secret = keys.make("team", namespaces=["team"], max_entries=20)[1]
+
+    def add(number: int) -> int:
+        items = [{"content": f"Fact {number} of {each}."} for each in range(10)]
+        return int(Client(app, secret).ask("POST", "/api/memory/batch", json={"items": items}).status_code)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sorted(pool.map(add, range(4))) == [201, 201, 403, 403]
+    assert app.extensions["agentformer"].backend.size(["team"]).entries == 20
 
 
 def test_a_body_that_does_not_fit_is_refused(app: Any, keys: KeyStore) -> None:
@@ -132,6 +157,33 @@ def test_questions_are_limited_by_every_door(app: Any, keys: KeyStore) -> None:
     assert client.ask("GET", "/api/memory").headers["RateLimit"].startswith('"questions";r=0;t=')
 
 
+def test_a_model_that_fails_uses_up_no_question(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]  # nothing listens on it from now on
+    where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
+    model = {"llm_model": "openai:m", "llm_base_url": f"http://127.0.0.1:{port}/v1", "llm_api_key": "k"}
+    app = create_app(load_settings({**where, **model}))
+    try:
+        client = Client(app, app.extensions["agentformer"].keys.make("team", questions_per_day=1)[1])
+        client.upload("tea.txt", "Tea is served at four.")
+        question = {"question": "When is tea served?"}
+        chat = {"messages": [{"role": "user", "content": "When is tea served?"}]}
+        for path, body, status in (
+            ("/api/rag/query", question, 200),
+            ("/api/rag/query", {**question, "stream": True}, 200),
+            ("/api/tools/rag_query", question, 200),
+            ("/v1/chat/completions", chat, 502),
+            ("/v1/chat/completions", {**chat, "stream": True}, 502),
+            ("/api/rag/query", {**question, "document_id": "unknown"}, 404),
+        ):
+            answer = client.ask("POST", path, json=body)
+            assert answer.status_code == status, (path, answer.text)
+            assert answer.get_data(), "a stream is read to its end"
+        assert client.ask("GET", "/api/memory").headers["RateLimit"].startswith('"questions";r=1;t=')
+    finally:
+        close_app(app)
+
+
 def test_a_429_has_the_headers_of_the_limit(app: Any, keys: KeyStore) -> None:
     client = Client(app, keys.make("team", requests_per_minute=1)[1])
     assert client.ask("GET", "/api/memory").headers["RateLimit"] == '"key";r=0;t=60'
@@ -165,7 +217,9 @@ def test_the_right_metrics_reads_metrics_and_nothing_else(app: Any, keys: KeySto
     assert scraper.ask("GET", "/metrics").status_code == 200
     assert Client(app, keys.make("boss", ["admin"])[1]).ask("GET", "/metrics").status_code == 200
     assert Client(app, keys.make("team")[1]).ask("GET", "/metrics").status_code == 403
-    assert Client(app, keys.make("one", ["metrics"], ["team"])[1]).ask("GET", "/metrics").status_code == 403
+    boss = Client(app, keys.make("admin", ["admin"])[1])
+    refused = boss.ask("POST", "/api/keys", json={"name": "one", "rights": ["metrics"], "namespaces": ["team"]})
+    assert kind(refused) == (400, "invalid-input") and refused.json["field"] == "namespaces"
     document = app.test_client().get("/openapi.json").json
     refused = 0
     for path, methods in document["paths"].items():

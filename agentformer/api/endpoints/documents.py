@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -27,7 +29,7 @@ from agentformer.rag.removals import Removal
 from agentformer.readers import ReadLimits, page_image
 from agentformer.tools.document_tools import allowed_sources
 from agentformer.tools.result_json import answer_json, document_json, passages_json, report_json, sync_json
-from agentformer.types import MemoryEntry, Scope
+from agentformer.types import Answer, AnswerEvent, MemoryEntry, Scope
 
 _DOCUMENT = "/api/rag/documents/{document_id}"
 _REMOVALS = "/api/rag/removals"
@@ -75,10 +77,28 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     """
     check_length("question", body.question, service.af.settings)
     arguments = _question_arguments(service, body, grant)
-    service.af.limits.take_question(grant.allowance)
+    rag, limits = service.af.rag, service.af.limits
     if prefers_events() if body.stream is None else body.stream:
-        return answer_stream(service.af.rag.stream(body.question, **arguments))
-    return reply(answer_json(service.af.rag.query(body.question, **arguments)))
+        give_back = limits.take_question(grant.allowance)
+        try:
+            events = rag.stream(body.question, **arguments)
+        except BaseException:
+            give_back()
+            raise
+        return answer_stream(_unless_failed(events, give_back))
+    ask = partial(rag.query, body.question, **arguments)
+    return reply(answer_json(limits.ask(grant.allowance, ask, lambda answer: answer.model_failed)))
+
+
+def _unless_failed(
+    events: Generator[AnswerEvent, None, None], give_back: Callable[[], None]
+) -> Generator[AnswerEvent, None, None]:
+    """Yield the events of an answer, and give the question back if the model failed."""
+    with closing(events):
+        for event in events:
+            if isinstance(event, Answer) and event.model_failed:
+                give_back()
+            yield event
 
 
 @router.route(

@@ -113,6 +113,7 @@ def store(service: Service, grant: Grant, body: requests.NewMemory) -> Response:
     {201: models.Entries, 204: None},
     errors=(409,),
     uses_model=True,
+    entries=lambda body: len(body.items),
 )
 def store_many(service: Service, grant: Grant, body: requests.NewMemories) -> Response:
     """Store several memories in one transaction.

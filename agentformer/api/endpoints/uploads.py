@@ -6,6 +6,7 @@ import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from os import SEEK_END
 from pathlib import PureWindowsPath
 from typing import IO, Annotated, Any, BinaryIO, Literal, cast
 
@@ -178,8 +179,9 @@ class _JobIngest:
         `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
             number = len(job.documents)  # the files before this one have results
-            self._af.limits.require_room(self._af.keys.allowance(job.task.key_id))
-            return document_json(_ingest(self._af.rag, self._removals, job.task, number, file, password, progress))
+            with self._af.limits.reserve(self._af.keys.allowance(job.task.key_id), file.seek(0, SEEK_END)):
+                file.seek(0)
+                return document_json(_ingest(self._af.rag, self._removals, job.task, number, file, password, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # an upload without a job would respond with this error

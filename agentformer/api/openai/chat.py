@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 from flask import Response, request
 from werkzeug.datastructures import Headers
 
+from agentformer.access.allowance import Allowance
 from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.openai import NAMESPACE_HEADER, header, models, request_namespace
 from agentformer.api.openai.embeddings import DEFAULT
@@ -83,21 +84,23 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
             "no language model is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
             "ollama:gemma3, or openai:MODEL with AGENTFORMER_LLM_BASE_URL"
         )
-    af.limits.take_question(grant.allowance)
     messages, recalled = with_memory(af, body.messages, place, service.removals.hide(None, place.namespace))
     sent = {**body.model_dump(exclude_unset=True), "messages": messages}
     if body.model in (None, DEFAULT):
         sent["model"] = model_spec(af.settings)[1] or af.settings.llm_model
     response: Forwarded | ModelAnswer | Refusal
+    give_back = af.limits.take_question(grant.allowance)
     try:
         response = forwarder.send(sent, stream=bool(body.stream))
     except ValueError:
+        give_back()
         raise InvalidInput("body", "contains NaN or Infinity, which JSON does not have; send another number") from None
     except LanguageModelUnavailable as error:
         response = Refusal(502, str(error), code="upstream_unavailable")
     if isinstance(response, Refusal):
+        give_back()
         return _error(response)
-    turn = _Turn(af, body.messages, place, recalled)
+    turn = _Turn(af, body.messages, place, recalled, grant.allowance, give_back)
     headers = {RECALLED: str(recalled)}
     if response.is_stream:
         pieces = turn.stream(response)
@@ -110,8 +113,18 @@ class _Turn:
     in the current request, and the answer. The turn is not stored if the client has left before the answer is complete.
     """
 
-    def __init__(self, af: AgentFormer, messages: Sequence[Mapping[str, Any]], place: ChatPlace, recalled: int) -> None:
+    def __init__(
+        self,
+        af: AgentFormer,
+        messages: Sequence[Mapping[str, Any]],
+        place: ChatPlace,
+        recalled: int,
+        allowance: Allowance | None,
+        give_back: Callable[[], None],
+    ) -> None:
         self._af = af
+        self._allowance = allowance
+        self._give_back = give_back
         self._messages = messages
         self._place = place
         self._recalled = recalled
@@ -124,6 +137,7 @@ class _Turn:
         """Store the turn, and return the answer as a response. If the server refused the request, return its error."""
         data = response.read()
         if isinstance(data, Refusal):
+            self._give_back()
             return _error(data)
         self._answer.read_whole(data)
         stored = self._remember()
@@ -141,6 +155,8 @@ class _Turn:
                     yield _COMMENT
                     continue
                 if isinstance(piece, Refusal):
+                    if not self._answer.text:
+                        self._give_back()
                     yield _event(piece)
                     return
                 self._answer.read_piece(piece)
@@ -163,7 +179,7 @@ class _Turn:
             wanted = self._place.remember and not self._answer.failed and not client_left(self._environ)
             recalled = self._recalled > 0
             self._stored = wanted and remember(
-                self._af, self._messages, self._answer.text, self._place, recalled=recalled
+                self._af, self._messages, self._answer.text, self._place, self._allowance, recalled=recalled
             )
         return self._stored
 
@@ -250,7 +266,13 @@ def with_memory(
 
 
 def remember(
-    af: AgentFormer, messages: Sequence[Mapping[str, Any]], answer: str, place: ChatPlace, *, recalled: bool
+    af: AgentFormer,
+    messages: Sequence[Mapping[str, Any]],
+    answer: str,
+    place: ChatPlace,
+    allowance: Allowance | None,
+    *,
+    recalled: bool,
 ) -> bool:
     """Store the turn: the message of the user if it is the last message, and the text of the answer. `recalled` is true
     if the model got memories. In this case, the metadata of the stored answer say that the answer may quote other
@@ -264,8 +286,10 @@ def remember(
         retrieved = recalled or any(message.get("role") not in ("system", "user") for message in messages)
         metadata = fields.ProgramMetadata({fields.RETRIEVED: retrieved})
         turn.append({**owner, "role": "assistant", "content": answer, "metadata": metadata})
+    size = sum(len(message["content"].encode("utf-8", "replace")) for message in turn)
     try:
-        af.memory.add_messages(turn)
+        with af.limits.reserve(allowance, size, len(turn)):
+            af.memory.add_messages(turn)
     except AgentFormerError as error:  # the client gets the answer
         log.warning("a turn of the session %s was not stored: %s", place.session_id, error)
         return False

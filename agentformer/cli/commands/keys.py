@@ -11,7 +11,7 @@ from agentformer.access.allowance import HIGHEST, Limits
 from agentformer.access.keys import MAX_DAYS, Key, KeyStore
 from agentformer.access.permissions import RIGHTS, Right
 from agentformer.builders import open_keys
-from agentformer.cli.group import Command, examples, main, without_namespace, without_tools
+from agentformer.cli.group import Command, Number, examples, main, without_namespace, without_tools
 from agentformer.cli.inputs import check_tools
 from agentformer.cli.output import moment, print_json, print_result, print_table, print_warnings, say
 from agentformer.errors import AgentFormerError, InvalidInput
@@ -126,7 +126,7 @@ def add(
 @click.argument("key_id", metavar="ID")
 @click.option(
     "--overlap-hours",
-    type=click.FloatRange(0, MAX_DAYS * 24),
+    type=Number(0, MAX_DAYS * 24),
     default=24.0,
     show_default=True,
     help="The former key is accepted for so many hours.",
@@ -135,7 +135,8 @@ def add(
 def rotate(key_id: str, overlap_hours: float, as_json: bool, **options: Any) -> None:
     """Replace the text of a key: print a new key with the same name, rights and limits, and let the former one expire.
 
-    Standard output has only the new key. It has the lifetime of the former one.
+    Standard output has only the new key. It has the lifetime of the former one. A key that has expired or was replaced
+    already is not rotated, and the exit code is 2.
     """
     store = _store(options)
     key, secret, former = store.rotate(key_id, timedelta(hours=overlap_hours))
@@ -144,7 +145,8 @@ def rotate(key_id: str, overlap_hours: float, as_json: bool, **options: Any) -> 
     _note(options, "key-added", key.id)
     if not as_json:
         say(
-            f"key {former.id} ({former.name}) expires at {moment(former.expires_at)} UTC; key {key.id} replaces it",
+            f"key {former.id} ({former.name}) expires at {moment(former.expires_at)} UTC; key {key.id} replaces it and "
+            + (f"expires at {moment(key.expires_at)} UTC" if key.expires_at else "does not expire"),
             err=True,
         )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agentformer.cli.group import common, examples, main, without_namespace
+from agentformer.cli.group import Number, common, examples, main, without_namespace
 from agentformer.cli.inputs import entry_of, lines_of, open_existing, require_memory
 from agentformer.cli.output import (
     INTERRUPTED,
@@ -300,7 +300,7 @@ def trail(subject: str, key: str, since: str | None, as_json: bool, **options: A
 )
 @click.option(
     "--history-days",
-    type=click.FloatRange(0, _MOST_DAYS),
+    type=Number(0, _MOST_DAYS),
     metavar="N",
     help="Also delete the former versions of entries that were replaced more than N days ago [default: keep all].",
 )

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import click
 
-from agentformer.cli.group import common, examples, main
+from agentformer.cli.group import Number, common, examples, main
 from agentformer.cli.inputs import hint_namespaces, lines_of, require_memory
 from agentformer.cli.output import (
     INTERRUPTED,
@@ -109,7 +109,7 @@ _VERDICTS: dict[Verdict, str] = {
 @click.option(
     "--budget",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     help="Limit for the whole run: the measurement that is running at its end is interrupted.",
 )
 @click.option(

@@ -19,6 +19,7 @@ from agentformer.rag.answer.sources import Found
 from agentformer.text.languages import detect_language
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, LanguageModel
+from agentformer.types.documents import MODEL_FAILED
 
 # The model is not asked if no hit shares a term with the question and no sentence reaches this cosine. `abstain` does
 # not apply to the answer of a model, because a model translates, answers "what is this about?", and says what it cannot
@@ -222,7 +223,7 @@ class Answerer:
         return self._extractive(evidence)
 
     def _after_failure(self, evidence: Evidence, reason: LanguageModelError | None) -> Answer:
-        warning = f"the language model failed, so the answer quotes the best sentences: {reason}"
+        warning = f"{MODEL_FAILED} the answer quotes the best sentences: {reason}"
         return self._extractive(evidence, (warning,))
 
     def _nothing(self, evidence: Evidence, warnings: Sequence[str] = ()) -> Answer:
