@@ -357,21 +357,24 @@ class AgentFormer:
     def import_from(
         self, folder: str | os.PathLike[str], *, progress: Callable[[int, int], None] | None = None
     ) -> Imported:
-        """Store the contents of a folder that `export_to` wrote. Ids, times, counts and former versions stay the same.
-        Equal stored entries are skipped, so a second call continues an interrupted import. `progress(stored, total)` is
-        called with the number of entries that are stored, and the number of all entries to store. Raises `InvalidInput`
-        for a damaged export. Raises `Conflict` if the memory has a different entry with the same id, or another
-        document or core block with the same name. After such an error, nothing was stored."""
+        """Store the contents of a folder that `export_to` wrote, or of a ZIP archive of its files. Ids, times, counts
+        and former versions stay the same. Equal stored entries are skipped, so a second call continues an interrupted
+        import. `progress(stored, total)` is called with the number of entries that are stored, and the number of all
+        entries to store. Raises `InvalidInput` for a damaged export. Raises `Conflict` if the memory has a
+        different entry with the same id, or another document or core block with the same name. After such an error,
+        nothing was stored."""
         from agentformer.archive.importer import Destination, import_into
         from agentformer.archive.reader import read
+        from agentformer.archive.unpacking import unpacked
 
-        archive = read(Path(folder))
-        if archive.vectors and self.settings.embedder == "auto" and not vectors_of(self.backend).spaces():
-            # A new memory without a configured embedder uses the embedder of the imported vectors.
-            with suppress(EmbedderUnavailable):
-                self.embedder.for_space(archive.vectors[0].space)
-        destination = Destination(self.backend, self.originals, self.memory.core)
-        return import_into(destination, archive, progress)
+        with unpacked(Path(folder)) as place:
+            archive = read(place)
+            if archive.vectors and self.settings.embedder == "auto" and not vectors_of(self.backend).spaces():
+                # A new memory without a configured embedder uses the embedder of the imported vectors.
+                with suppress(EmbedderUnavailable):
+                    self.embedder.for_space(archive.vectors[0].space)
+            destination = Destination(self.backend, self.originals, self.memory.core)
+            return import_into(destination, archive, progress)
 
     def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
         """Store the conversations of a chat export as sessions, each message once.

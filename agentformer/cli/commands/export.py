@@ -17,6 +17,7 @@ from agentformer.archive.backup import INDEXES, UPLOADS, check_backup, delete_ol
 from agentformer.archive.chats import ChatsImported
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
+from agentformer.archive.unpacking import is_zipped
 from agentformer.builders import in_folder
 from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
@@ -175,6 +176,7 @@ def _print_export(done: Exported, folder: Path, *, as_json: bool) -> None:
     epilog=examples(
         "agentformer import backup/monday",
         "agentformer import backup/monday --index-dir copy/indexes",
+        "agentformer import aino.zip",
         "agentformer import chatgpt-export.zip --user aino --speaker Aino",
         "agentformer import support.jsonl --session monday",
         "agentformer import ~/.claude/projects --watch",
@@ -190,7 +192,8 @@ def import_(
 ) -> None:
     """Import an export, conversations of people or of coding agents, or the texts of another memory.
 
-    The command first verifies every file of an export. Entries keep their ids, namespaces, versions, times, counts and
+    An export is a folder of `export --to`, or the ZIP archive of GET /api/memory/export. The command first verifies
+    every file of it. Entries keep their ids, namespaces, versions, times, counts and
     former versions. Texts are embedded again, unless the export has vectors of the embedder that this memory uses. An
     entry is skipped if an equal entry with this id exists already. If a different entry with this id exists, nothing is
     imported. After an interruption, the same command continues the import.
@@ -203,8 +206,8 @@ def import_(
     """
     if not (kind := kind_of(folder, "PATH")):
         raise InvalidInput("PATH", f"{folder} does not exist; check the path")
-    is_export = kind == "folder" and kind_of(folder / MANIFEST, "PATH")
-    if kind == "file" or (not is_export and _has_conversations(folder)):
+    is_export = kind_of(folder / MANIFEST, "PATH") if kind == "folder" else is_zipped(folder)
+    if not is_export and (kind == "file" or _has_conversations(folder)):
         import_conversations(folder, {**place, "speaker": speaker or ""}, options, as_json=as_json, watch=watch)
         return
     if watch:
