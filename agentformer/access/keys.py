@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -110,6 +110,7 @@ class KeyStore:
         self._place = KeyFile(place) if isinstance(place, Path) else place
         self.questions = DayCounts(self._place.beside("questions.json"))
         self._cache: _Stored | None = None
+        self._if_damaged: Callable[[], _Stored | None] = lambda: None
         self._rates = Rates()
         self._lock = threading.Lock()
         self._noted: set[tuple[str, date]] = set()  # uses of today that this process has stored or tried to store
@@ -288,10 +289,11 @@ class KeyStore:
 
     def remembering(self) -> KeyStore:
         """Return a view of the keys for requests that must be answered while the place of the keys does not answer, as
-        when its database hangs: it then has the keys that it has read last. Both count requests and wrong keys
-        together."""
+        when its database hangs, or while the stored keys are damaged: it then has the keys that were read last. Both
+        count requests and wrong keys together."""
         view = KeyStore(Remembered(self._place, lambda: self._cache.data if self._cache else None))
         view._rates = self._rates
+        view._if_damaged = lambda: self._cache
         return view
 
     def _note_use(self, key: Key, today: date) -> None:
@@ -322,7 +324,12 @@ class KeyStore:
         if data is None:
             return _Stored(b"", None if cache is None or cache.keys is None else (), {}, {})
         if cache is None or data != cache.data:
-            keys = _parse(str(self._place), data)
+            try:
+                keys = _parse(str(self._place), data)
+            except StoreDamaged:
+                if (last := self._if_damaged()) is None:
+                    raise
+                return last
             by_digest, by_id = ({getattr(key, name): key for key in keys or ()} for name in ("digest", "id"))
             self._cache = cache = _Stored(data, keys, by_digest, by_id)
         elif data is not cache.data:  # bytes that are the same object are compared faster

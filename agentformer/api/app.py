@@ -155,7 +155,7 @@ def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guar
             reason=f"the bodies of {MAX_BODIES} requests are still arriving",
         ),
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
-        readiness=server.ReadinessChecks(af).parts,
+        readiness=server.ReadinessChecks(af, guard.keys).parts,
         document=partial(openapi.openapi_document, _OPERATIONS),
         chat=once(lambda: build_chat(settings, af.model)),
         prefix=prefix,

@@ -26,7 +26,7 @@ from agentformer.actor import ACTOR, Actor
 from agentformer.api.request import BoundedBody
 from agentformer.api.requests_seen import RequestsSeen
 from agentformer.api.response import problem, speaks_openai
-from agentformer.errors import Forbidden, StoreError, TooLarge
+from agentformer.errors import Forbidden, StoreDamaged, StoreError, TooLarge
 from agentformer.factory import AgentFormer
 from agentformer.servers.logs import FIELDS
 from agentformer.servers.problems import PROBLEM
@@ -72,7 +72,7 @@ class Guard:
         self._settings = af.settings
         self._keys = af.keys
         self._scraped_keys = self._keys
-        if af.distributed is not None and authorize is None:  # the keys are in a database, which may hang
+        if authorize is None:  # a database of the keys may hang, and a file may be damaged
             self._scraped_keys = self._keys.remembering()
             with suppress(StoreError):  # a later request reads them
                 _ = self._keys.ever_made
@@ -126,7 +126,7 @@ class Guard:
             detail = "this host name is not allowed; add the name to the setting allowed_hosts"
             return problem(421, "misdirected-request", detail, title="Misdirected Request")
         # A browser never adds a key by itself, but it adds the cookies that a host application may use.
-        if self._is_from_other_origin() and (self._authorize or not self._known_keys().ever_made):
+        if self._is_from_other_origin() and (self._authorize or not self._needs_key()):
             raise Forbidden(
                 "requests from web pages of this origin are not allowed; add the origin to the setting cors_origins"
             )
@@ -138,7 +138,15 @@ class Guard:
         the server requires keys. This prevents DNS rebinding: a foreign host name that points to this server."""
         if is_local(host.name) or host.name in self._hosts:
             return True
-        return host.literal and self._known_keys().ever_made
+        return host.literal and self._needs_key()
+
+    def _needs_key(self) -> bool:
+        """Return True if requests need a key. While the stored keys are damaged, they need one, and none is accepted:
+        only the endpoints that are open to all answer."""
+        try:
+            return self._known_keys().ever_made
+        except StoreDamaged:
+            return True
 
     def _is_from_other_origin(self) -> bool:
         """Return True if a web page of another origin sent the request, and the setting `cors_origins` does not contain

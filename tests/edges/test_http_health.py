@@ -17,11 +17,13 @@ from filelock import FileLock
 Flask = pytest.importorskip("flask", reason="the extra `server` is not installed").Flask
 
 import agentformer  # noqa: E402
+from agentformer.access.keys import KeyStore  # noqa: E402
 from agentformer.access.permissions import Grant  # noqa: E402
-from agentformer.api.app import close_app, init_app  # noqa: E402
+from agentformer.api.app import close_app, create_app, init_app  # noqa: E402
 from agentformer.api.endpoints import server as models  # noqa: E402
 from agentformer.errors import Unauthenticated  # noqa: E402
 from agentformer.http import patient as patience  # noqa: E402
+from agentformer.settings import Settings  # noqa: E402
 from tests.edges.mounted import Mounted, grant, mounted, shaped  # noqa: E402
 
 FIGURES = ("/metrics", "/api/status")
@@ -60,6 +62,32 @@ def test_life_and_readiness_are_told_to_everybody_and_figures_are_not(tmp_path: 
     assert statuses == {"/healthz": 200, "/readyz": 200, "/metrics": 401, "/api/status": 401}
 
 
+@pytest.mark.parametrize("damaged", ["", '{"version": ', '{"version": 9, "keys": []}', "\x00" * 100], ids=range(4))
+def test_a_server_whose_keys_are_damaged_is_not_ready(
+    tmp_path: Path, damaged: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = create_app(Settings(index_dir=tmp_path / "i", upload_dir=tmp_path / "u", embedder="hashing"))
+    try:
+        secret = KeyStore(tmp_path / "i").make("boss", ("admin",))[1]
+        told = {"headers": {"Authorization": f"Bearer {secret}", "Host": "192.0.2.7"}}  # as a load balancer asks
+        ask = app.test_client().get
+        assert {path: ask(path, **told).status_code for path in ("/readyz", *FIGURES)} == {
+            "/readyz": 200
+        } | dict.fromkeys(FIGURES, 200)
+        (tmp_path / "i" / "keys.json").write_text(damaged)
+        answer = ask("/readyz", **told)
+        assert answer.status_code == 503 and "unreadable" in answer.json["parts"]["keys"]
+        assert (answer.json["status"], answer.json["parts"]["store"]) == ("not ready", "ok")
+        assert "the key store is not ready" in caplog.text and "keys.json is damaged" in caplog.text
+        assert ask("/healthz", **told).status_code == 200
+        assert ask("/metrics", **told).status_code == 200, "of the keys that were read last"
+        assert ask("/api/status", **told).status_code == 500
+        wrong = {"Authorization": "Bearer af_0_0", "Host": "192.0.2.7"}
+        assert ask("/metrics", headers=wrong).status_code == 401
+    finally:
+        close_app(app)
+
+
 def test_looking_loads_no_model(tmp_path: Path) -> None:
     with mounted(tmp_path, embedder="hashing:256") as host:
         assert "not used yet" in ready(host)["embedder"]
@@ -72,7 +100,7 @@ def test_looking_loads_no_model(tmp_path: Path) -> None:
 
 def test_a_memory_that_was_used_is_ready_in_all_parts(host: Mounted) -> None:
     host.add("Aino prefers tea.", namespace="n")
-    assert ready(host) == {"store": "ok", "index": "ok", "embedder": "ok"}
+    assert ready(host) == {"store": "ok", "index": "ok", "keys": "ok", "embedder": "ok"}
 
 
 @pytest.mark.usefixtures("faiss_files")

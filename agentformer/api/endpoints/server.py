@@ -12,6 +12,7 @@ from typing import Any, Literal
 from flask import Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.api.models import ResponseModel, fields_of
 from agentformer.api.operations import Router, Service
@@ -25,7 +26,9 @@ log = logging.getLogger("agentformer")
 
 _OK = "ok"
 _BUSY = "busy"  # for example, while an index is updated after an upload; requests wait and are answered
-_CHECK_SECONDS = 0.4  # for one part; the check of two parts must take less than a second, after which monitors give up
+_CHECK_SECONDS = (
+    0.3  # for one part; the check of three parts must take less than a second, after which monitors give up
+)
 _HANG_SECONDS = 3.0  # after this time without an answer, the store is not busy, but cannot be used
 _NO_ENTRY = "-"  # an id that no entry has
 _FAILURE = EmbedderUnavailable.__name__  # a text that is too long is not a failure of the embedder
@@ -48,6 +51,7 @@ class Parts(ResponseModel):
 
     store: str
     index: str
+    keys: str = Field(description="While the API keys cannot be read, every request that needs a key is refused.")
     embedder: str = Field(
         description="While the embedder is unavailable, memories are stored, and searches find them by their words."
     )
@@ -132,14 +136,14 @@ def healthz(service: Service) -> Response:
 
 @router.route("GET", "/readyz", None, {200: Readiness, 503: Readiness})
 def readyz(service: Service) -> Response:
-    """Check that the server can use the store and the index.
+    """Check that the server can use the store, the index and the API keys.
 
-    The response is 503 while the store or the index cannot be read, or if the store has not answered for 3 seconds, as
-    when its database hangs. If the store or the index is only busy, or if the embedder is unavailable, the response is
+    The response is 503 while one of them cannot be read, or if the store has not answered for 3 seconds, as when its
+    database hangs. If the store or the index is only busy, or if the embedder is unavailable, the response is
     200, because the server can still answer requests.
     """
     parts = service.readiness()
-    ready = all(parts[name] in (_OK, _BUSY) for name in ("store", "index"))
+    ready = all(parts[name] in (_OK, _BUSY) for name in ("store", "index", "keys"))
     return reply({"status": "ready" if ready else "not ready", "parts": parts}, 200 if ready else 503)
 
 
@@ -197,8 +201,9 @@ class ReadinessChecks:
     """Checks whether the parts of a memory can be used. No check loads a model or waits long. If a part hangs, only one
     thread is blocked, even if the part is checked many times. Thread-safe."""
 
-    def __init__(self, af: AgentFormer) -> None:
+    def __init__(self, af: AgentFormer, keys: KeyStore | None) -> None:
         self._af = af
+        self._keys = _Check("key store", lambda: keys and keys.all(), hangs_after=_HANG_SECONDS)
         self._store = _Check("store", lambda: af.backend.get([_NO_ENTRY]), hangs_after=_HANG_SECONDS)
         self._index = _Check("index", self._search, hangs_after=math.inf)  # an update after an upload takes long
         self._lock = threading.Lock()
@@ -207,7 +212,8 @@ class ReadinessChecks:
 
     def parts(self) -> dict[str, str]:
         """Return the state of each part, by the name of the part."""
-        return {"store": self._store.state(), "index": self._index.state(), "embedder": self._embedder_state()}
+        checks = {"store": self._store, "index": self._index, "keys": self._keys}
+        return {**{name: check.state() for name, check in checks.items()}, "embedder": self._embedder_state()}
 
     def _search(self) -> None:
         """Search by words, to check the index. The search updates the index, and needs no model."""
