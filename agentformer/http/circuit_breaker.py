@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 from agentformer.errors import AgentFormerError, InvalidInput, MissingExtra
+from agentformer.http.redaction import address_in
 
 CALLS = "agentformer.providers"  # the logger of calls that failed
 log = logging.getLogger(CALLS)
@@ -100,8 +101,11 @@ class Usage:
                 self._slowest = max(self._slowest, seconds)
 
     def failed(self, name: str, error: Exception) -> None:
-        """Count an error under the name of its class, and log this name. Its message may quote a text."""
-        log.warning("a call of %s failed: %s", name, type(error).__name__)
+        """Count an error under the name of its class, and log this name, and the address of a server that cannot be
+        used. The message of an error may quote a text."""
+        log.warning(
+            "a call of %s failed: %s", name, " at ".join(filter(None, (type(error).__name__, address_in(error))))
+        )
         with self._lock:
             self._errors[type(error).__name__] += 1
             self._last_error = str(error)

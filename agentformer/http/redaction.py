@@ -12,12 +12,51 @@ from itertools import groupby
 from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from agentformer.errors import InvalidInput
+from agentformer.actor import ACTOR
+from agentformer.errors import (
+    AgentFormerError,
+    EmbedderUnavailable,
+    InvalidInput,
+    LanguageModelError,
+    LanguageModelUnavailable,
+    PromptTooLong,
+)
 
 QUOTED = 200  # characters of a server's message in an error
 _READ = 20_000  # characters of a server's message that are searched for secrets
 _RUN = 6  # parts of a secret from this length are hidden, because servers quote parts of keys
 _SECRET = re.compile(r"\b(sk-|Bearer\s+)[\w.*~+/=-]{6,}", re.IGNORECASE)
+
+
+_ADDRESS = re.compile(r"https?://[^\s()\"',;<>]+")
+_FAILURES: tuple[tuple[type[AgentFormerError], str], ...] = (
+    (LanguageModelUnavailable, "it cannot be used now"),
+    (PromptTooLong, "the prompt is too long for it"),
+    (LanguageModelError, "its reply cannot be used"),
+    (EmbedderUnavailable, "the embedder cannot be used now"),
+)
+
+
+def told(error: BaseException | None) -> str:
+    """Return the message of an error for the caller. A caller over a network gets only the kind of the failure, because
+    the message may have addresses and paths of the server."""
+    if not ACTOR.get().client:
+        return str(error)
+    kinds = (text for kind, text in _FAILURES if isinstance(error, kind))
+    return next(kinds, "an internal error; see the log of the server")
+
+
+def without_addresses(text: str) -> str:
+    """Return a message with "[address]" in place of each HTTP address."""
+    return _ADDRESS.sub("[address]", text)
+
+
+def address_in(error: BaseException) -> str:
+    """Return the address of the server that could not be used, or "". Messages of other errors may quote a text."""
+    address = (
+        _ADDRESS.search(str(error)) if isinstance(error, (LanguageModelUnavailable, EmbedderUnavailable)) else None
+    )
+    return address[0] if address else ""
 
 
 def check_url(setting: str, url: str) -> str:

@@ -34,6 +34,7 @@ import numpy as np
 
 from agentformer.errors import EmbedderError, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.http import tracing
+from agentformer.http.redaction import told
 from agentformer.index.entry_properties import Derived
 from agentformer.index.property_threads import DerivedRenewal
 from agentformer.index.scope_masks import ScopeMask
@@ -227,7 +228,7 @@ class Pipeline:
                 span.set({"agentformer.search.candidates": len(vectors.entries) if vectors else 0})
             complete = query.mode != "lexical" and not warnings
             if words_error is not None:
-                warnings = (_VECTORS_ALONE.format(words_error), *warnings)
+                warnings = (_VECTORS_ALONE.format(told(words_error)), *warnings)
             one_sided = query.mode == "hybrid" and (words_error is not None or vectors is None)
             if vectors is None:
                 reads.close()
@@ -241,7 +242,7 @@ class Pipeline:
             except StoreDamaged as error:
                 if vectors is None or query.mode == "dense" or words_error is not None:
                     raise
-                warnings = (*warnings, _WORDS_ALONE.format(error))
+                warnings = (*warnings, _WORDS_ALONE.format(told(error)))
             reads.close()
             return self._ranked(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
 
@@ -312,7 +313,7 @@ class Pipeline:
                 raise words_error from error
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
                 raise
-            return None, (_WORDS_ALONE.format(error),)
+            return None, (_WORDS_ALONE.format(told(error)),)
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
         """Rank the candidates of both searches, and return the hits of the best ones. A list with the weight 0 is left

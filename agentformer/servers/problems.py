@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from agentformer import errors
+from agentformer.http.redaction import without_addresses
 
 PROBLEM = "application/problem+json"
 
@@ -98,7 +99,8 @@ def problem_of(error: errors.AgentFormerError) -> Problem:
     if isinstance(error, errors.Unauthenticated):
         headers["WWW-Authenticate"] = 'Bearer realm="agentformer"'
     shown = status in _SHOWS_MESSAGE and not isinstance(error, errors.StoreError)
-    detail = str(error) if shown else ""
+    detail = without_addresses(str(error)) if shown and isinstance(error, errors.EmbedderError) else str(error)
+    detail = detail if shown else ""
     return Problem(status, problem_json(status, kind, detail, **members), headers)
 
 

@@ -23,6 +23,7 @@ from agentformer.api.response import EVENT_STREAM, SILENCE_SECONDS, STREAM_HEADE
 from agentformer.builders import model_spec
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
+from agentformer.http.redaction import without_addresses
 from agentformer.llms.forwarding import Forwarded, Refusal
 from agentformer.llms.in_process import ModelAnswer
 from agentformer.records import fields
@@ -96,7 +97,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
         give_back()
         raise InvalidInput("body", "contains NaN or Infinity, which JSON does not have; send another number") from None
     except LanguageModelUnavailable as error:
-        response = Refusal(502, str(error), code="upstream_unavailable")
+        response = Refusal(502, without_addresses(str(error)), code="upstream_unavailable")
     if isinstance(response, Refusal):
         give_back()
         return _error(response)

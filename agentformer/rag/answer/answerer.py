@@ -9,6 +9,7 @@ from contextlib import closing
 
 from agentformer.embedders.recent import RecentVectors
 from agentformer.errors import LanguageModelError, PromptTooLong
+from agentformer.http.redaction import told
 from agentformer.rag.answer import citations, model_output, prompts, support
 from agentformer.rag.answer.confidence import QuoteFeatures
 from agentformer.rag.answer.evidence import Evidence
@@ -223,7 +224,7 @@ class Answerer:
         return self._extractive(evidence)
 
     def _after_failure(self, evidence: Evidence, reason: LanguageModelError | None) -> Answer:
-        warning = f"{MODEL_FAILED} the answer quotes the best sentences: {reason}"
+        warning = f"{MODEL_FAILED} the answer quotes the best sentences: {told(reason)}"
         return self._extractive(evidence, (warning,))
 
     def _nothing(self, evidence: Evidence, warnings: Sequence[str] = ()) -> Answer:
