@@ -260,9 +260,9 @@ _POSITIVE = (
         "llm_timeout",
         "answer_tokens",
     ),
-    *("answer_context_tokens", "threads", "max_question_chars", "core_block_tokens", "working_messages"),
+    *("answer_context_tokens", "max_question_chars", "core_block_tokens", "working_messages"),
     *("context_tokens", "clean_batch", "summary_tokens", "lease_seconds", "embed_timeout", "embed_batch"),
-    *("breaker_seconds", "llm_stream_seconds", "workers", "max_upload_files", "max_uploads", "node_lease_seconds"),
+    *("breaker_seconds", "llm_stream_seconds", "max_upload_files", "max_uploads", "node_lease_seconds"),
     *("max_jobs", "agent_steps", "agent_seconds", "agent_tokens"),
 )
 _NOT_NEGATIVE = (
@@ -286,6 +286,8 @@ _RANGES = {
     "port": (0, 65535),
     "target_recall": (0.5, 1),
     "temperature": (0, 2),
+    "threads": (1, 1024),  # a larger number is an error of typing, which would exhaust the machine
+    "workers": (1, 256),
 }
 _ADDRESSES = (
     *("llm_base_url", "embed_base_url", "openai_base_url", "lmstudio_base_url", "ollama_base_url"),
