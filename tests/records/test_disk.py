@@ -25,7 +25,9 @@ def test_a_forgotten_text_is_in_no_file(tmp_path: Path) -> None:
         af.memory.search("heron")
     told = run(main, ["doctor", "--erased", *options], input=f"nothing of the kind\n{TEXT}\n")
     assert told.exit_code == 1 and "still in" in told.output and "memory.sqlite3" in told.output
-    assert TEXT not in told.output
+    hidden = run(main, ["doctor", "--erased", *options], input="heron\n").output
+    assert f", of the document [name] ({document.id}" in hidden and "heron.txt" not in hidden
+    assert TEXT not in told.output and f", of the document heron.txt ({document.id}, namespace default)" in told.output
     with agentformer.connect(embedder="hashing", **folders) as af:
         af.memory.remove(entry.id)
         af.rag.remove(document.id)

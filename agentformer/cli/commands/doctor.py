@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from agentformer.cli.group import common, examples, main
 from agentformer.cli.inputs import kinds_of, open_existing, require_memory
-from agentformer.cli.output import plural, print_json, print_result, print_warnings, say, watching
+from agentformer.cli.output import one_line, plural, print_json, print_result, print_warnings, say, watching
 from agentformer.errors import AgentFormerError, InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
@@ -27,7 +29,8 @@ from agentformer.types import Check, Scope
 if TYPE_CHECKING:
     from agentformer.memory.distributed import NodeState
 
-_NAMED = 10  # at most this many namespaces are named
+_NAMED = 10  # at most this many namespaces, or documents with the same file, are named
+_SHA256 = re.compile(r"[0-9a-f]{64}")  # the name of an original file
 _BY_A_MODEL = ("model", "model_retried")
 _OPENED = "the memory opens"
 _FOUND, _UNUSABLE = 1, 3  # exit codes
@@ -143,8 +146,9 @@ def doctor(namespace: str, as_json: bool, repair: bool, erased: bool, **options:
     readable, a new file with the readable records replaces the database file, and the damaged file is kept as
     `memory.sqlite3.damaged-DATE`. Before the database file is replaced, all other processes must close the memory.
 
-    --erased is for proof after `forget` or `remove`: it reads all files of the index folder and the upload folder. It
-    cannot read backups, copies of the disk, or the files of a database server.
+    --erased is for proof after `forget` or `remove`: it reads all files of the index folder and the upload folder, and
+    names the documents whose original file it is. It cannot read backups, copies of the disk, or the files of a
+    database server.
 
     The exit code is 0 if no problem is left. It is 1 if problems are left, if the repair lost data, or if a file still
     contains a text. It is 2 if there is no memory, and 3 if the memory cannot be opened.
@@ -180,12 +184,40 @@ def _report_holders(settings: Settings, *, as_json: bool) -> None:
         raise InvalidInput("--erased", "needs texts on standard input, one in a line")
     folders = (settings.index_dir, settings.upload_dir)
     found = sorted({str(path) for text in texts for path in holders(folders, text)})
+    documents = _documents_of(settings, found, texts)
     elsewhere = [_BACKUPS, *([_SERVER] if settings.backend in SERVERS else [])]
-    lines = [*(f"still in {path}" for path in found), *([] if found else ["no file of this memory contains a text"])]
+    named = {path: f", of the document {'; '.join(names)}" for path, names in documents.items()}
+    lines = [
+        *(f"still in {path}{named.get(path, '')}" for path in found),
+        *([] if found else ["no file of this memory contains a text"]),
+    ]
     lines += [f"not read: {place}" for place in elsewhere]
-    print_result({"files": found, "not_read": elsewhere}, "\n".join(lines), as_json=as_json)
+    values = {"files": found, "documents": documents, "not_read": elsewhere}
+    print_result(values, "\n".join(lines), as_json=as_json)
     if found:
         sys.exit(_FOUND)
+
+
+def _documents_of(settings: Settings, paths: Sequence[str], texts: Sequence[str]) -> dict[str, list[str]]:
+    """Return the names and ids of the stored documents whose original files are at these paths, by the path. A name
+    that contains one of the texts is left out. A memory that cannot be opened has no documents."""
+    digests = {path: Path(path).stem for path in paths if _SHA256.fullmatch(Path(path).stem)}
+    found: dict[str, list[str]] = {}
+    if not digests:
+        return found
+    try:
+        with AgentFormer(replace(settings, embed_retry_seconds=0, cleanup_interval=0)) as af:
+            for path, digest in digests.items():
+                for name in af.backend.namespaces():
+                    scope = Scope(name, kinds=("document",), metadata={"sha256": digest}, include_archived=True)
+                    for entry in af.backend.list(scope, limit=_NAMED):
+                        secret = any(text in entry.content for text in texts)
+                        shown = "[name]" if secret else one_line(entry.content)
+                        place = f"{shown} ({entry.id}, namespace {name})"
+                        found.setdefault(path, []).append(place)
+    except AgentFormerError as error:
+        print_warnings([f"the documents of these files are not named: {error}"])
+    return found
 
 
 def _run_checks(options: dict[str, Any], *, repair: bool) -> tuple[Sequence[Check], Sequence[NodeState] | None, int]:
