@@ -22,7 +22,7 @@ from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_l
 from agentformer.access.keys import KEY, KeyStore
 from agentformer.access.permissions import Grant
 from agentformer.access.rates import quota_headers
-from agentformer.actor import ACTOR, Actor
+from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api.request import BoundedBody
 from agentformer.api.requests_seen import RequestsSeen
 from agentformer.api.response import problem, speaks_openai
@@ -112,6 +112,7 @@ class Guard:
         paths are checked too if `target` is an application, but not if it is a blueprint."""
         target.before_request(self._before)
         target.after_request(self._after)
+        target.teardown_request(_forget_actor)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
         target.register_error_handler(ClientDisconnected, _incomplete)
 
@@ -188,6 +189,11 @@ class Guard:
             limit, part, max_bytes = "max_json_bytes", "the body of a request that is not an upload", JSON_BYTES
         detail = str(TooLarge(limit, f"{part} may have at most {max_bytes} bytes; send less data in one request"))
         return problem(413, "too-large", detail, limit=limit)
+
+
+def _forget_actor(error: BaseException | None) -> None:
+    """Let no later work of this thread, such as that of a host application, count as work of the client."""
+    ACTOR.set(NOBODY)
 
 
 def _is_upload() -> bool:

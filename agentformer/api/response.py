@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from contextvars import copy_context
 from functools import partial
 from queue import Empty, Queue
 from typing import Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
+from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.errors import AgentFormerError, is_passing, store_failure
 from agentformer.http import tracing
 from agentformer.servers.problems import PROBLEM, Problem, openai_error, problem_json, problem_of
@@ -115,7 +117,7 @@ def stream(events: Generator[Event | None, None, None], interrupted: str) -> Res
     still connected. If a server error interrupts the stream, the last event is `error` with the text `interrupted`. If
     the client disconnects, `events` is closed as soon as it yields its next event."""
     return Response(
-        _encoded(events, interrupted, tracing.carrier()),
+        _encoded(events, interrupted, tracing.carrier(), ACTOR.get()),
         content_type=f"{EVENT_STREAM}; charset=utf-8",
         headers=STREAM_HEADERS,
     )
@@ -135,7 +137,8 @@ def in_thread(
     queue: Queue[T | _End] = Queue(1)  # one item, so that the generator waits for a slow reader
     cancelled = threading.Event()
     produce = partial(_produce, items, queue, cancelled)
-    threading.Thread(target=carry(produce), name="agentformer-stream", daemon=True).start()
+    work = partial(copy_context().run, carry(produce))
+    threading.Thread(target=work, name="agentformer-stream", daemon=True).start()
     try:
         while True:
             try:
@@ -185,7 +188,11 @@ def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None,
             yield event_json(event)
 
 
-def _encoded(events: Generator[Event | None, None, None], interrupted: str, carry: Callable[..., Any]) -> Iterator[str]:
+def _encoded(
+    events: Generator[Event | None, None, None], interrupted: str, carry: Callable[..., Any], actor: Actor
+) -> Iterator[str]:
+    """Yield the events as they are sent. A server reads them after the end of the request, so `actor` is its actor."""
+    ACTOR.set(actor)
     try:
         with closing(in_thread(events, SILENCE_SECONDS, carry)) as items:
             for event in items:
@@ -194,6 +201,8 @@ def _encoded(events: Generator[Event | None, None, None], interrupted: str, carr
         log.exception("an error interrupted a stream of events")
         problem = problem_json(500, "internal")
         yield _event("error", {"type": problem["type"], "title": problem["title"], "detail": interrupted})
+    finally:
+        ACTOR.set(NOBODY)
 
 
 def _event(name: str, data: Mapping[str, Any], event_id: str = "") -> str:

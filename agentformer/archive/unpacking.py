@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentformer.archive.format import ENTRIES, MANIFEST, ORIGINAL, VECTORS
 from agentformer.errors import InvalidInput, store_failure
+from agentformer.settings.access import make_folder, opener
 
 _SMALL = 200 << 20  # bytes that any archive may have when unpacked
 _MAX_RATIO = 100  # of the unpacked size of a larger archive to its own size; texts have about 10
@@ -55,8 +56,8 @@ def _unpack(path: Path, folder: Path) -> None:
             raise InvalidInput("folder", f"{path} has {size} bytes when unpacked, more than {most}; unpack it yourself")
         for member in members:
             target = folder / member.filename
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with archive.open(member) as source, target.open("xb") as file:
+            make_folder(target.parent)
+            with archive.open(member) as source, open(target, "xb", opener=opener) as file:
                 shutil.copyfileobj(source, file)
 
 

@@ -120,7 +120,7 @@ def test_a_store_of_the_schema_before_validity_is_migrated(postgres_url: str, tm
         connection.execute(f"SET search_path = {schema_of(tmp_path)}, public")
         for column in ("valid_from", "valid_to", "expires_at"):
             connection.execute(f"ALTER TABLE entries DROP COLUMN {column}")
-        connection.execute("DROP TABLE events; DROP TABLE trail")
+        connection.execute("DROP TABLE events; DROP TABLE trail; ALTER TABLE jobs DROP COLUMN user_id")
         connection.execute("UPDATE schema_version SET version = 1")
     PostgresDatabase(postgres_url, schema_of(tmp_path), migrates=True).close()
     memory = open_store(tmp_path, HashingEmbedder())

@@ -105,8 +105,8 @@ def answer(middleware: AccessMiddleware, pieces: list[bytes], declared: str = ""
         return events.pop(0)
 
     async def send(message: Any) -> None:
-        if isinstance(message, int):
-            sent.append(message)
+        if message["type"] == "size":
+            sent.append(message["size"])
         elif message["type"] == "http.response.start":
             sent.extend((message["status"], dict(message["headers"])))
 
@@ -118,7 +118,7 @@ def answer(middleware: AccessMiddleware, pieces: list[bytes], declared: str = ""
 
 def test_bodies_are_accepted_up_to_each_limit(tmp_path: Path) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send(len((await receive())["body"]))
+        await send({"type": "size", "size": len((await receive())["body"])})
 
     most, small = 100_000, 64 * 1024
     middleware = AccessMiddleware(app, KeyStore(tmp_path), max_bytes=most, origins=())

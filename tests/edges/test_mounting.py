@@ -20,6 +20,7 @@ from agentformer.access.keys import KeyStore  # noqa: E402
 from agentformer.access.permissions import EVERYTHING, Grant  # noqa: E402
 from agentformer.api import close_app, create_app, init_app  # noqa: E402
 from agentformer.errors import InvalidInput, Unauthenticated  # noqa: E402
+from agentformer.records.trail import Wanted  # noqa: E402
 from agentformer.settings import load_settings  # noqa: E402
 
 KEYS = b"The caretaker keeps the keys in the blue cupboard."
@@ -240,3 +241,13 @@ def test_closing_closes_every_memory_that_is_mounted(two: Any) -> None:
     answer = client.post("/one/memory/api/rag/upload", data=parts, headers={"Prefer": "respond-async"})
     assert answer.status_code >= 500  # nobody would work on it
     close_app(two)  # again, which does nothing
+
+
+def test_work_of_the_host_after_a_request_is_not_work_of_the_client(tmp_path: Path) -> None:
+    with opened(tmp_path) as af:
+        app = host()
+        init_app(app, af)
+        assert app.test_client().post("/api/memory", json={"content": "Tea is at four."}).status_code == 201
+        af.memory.store("The lighthouse is red.")
+        assert [act.via for act in af.trail.page(Wanted()) if act.action == "stored"] == ["http", "program"]
+        close_app(app)
