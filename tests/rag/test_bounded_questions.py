@@ -21,6 +21,7 @@ from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import find_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Hit, Query, Span
+from tests.faults.long_form import LONG
 from tests.rag.models import hit
 
 QUESTION = "Where do I live, what does the list say about a., and how many were there on 3 May 2024?"
@@ -56,7 +57,7 @@ def found(text: str, rank: int = 1, best: int | None = None) -> Hit:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", PIECES)
+@pytest.mark.parametrize("piece", PIECES if LONG else PIECES[::3])
 def test_the_work_is_linear_in_the_text_and_bounded(piece: str) -> None:
     calls([found(piece)])  # the caches that all questions share
     texts = [piece * (length // len(piece) + 1) for length in (SHORT, 4 * SHORT, 16 * SHORT, 50 * SHORT)]
