@@ -11,7 +11,7 @@ import pytest
 
 import agentformer
 from agentformer.factory import connect
-from agentformer.settings.access import readable_by_others
+from agentformer.settings.access import make_folder, readable_by_others
 from tests import forked
 from tests.edges.running import Running, form_of, wait_until
 
@@ -157,3 +157,19 @@ _OF_BACKENDS = {
     "self._entries.touch",
     "records.touch",
 }  # use counts of entries
+
+
+def test_a_folder_is_created_whose_parent_another_thread_creates_at_that_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = Path.mkdir
+
+    def mkdir(folder: Path, mode: int = 0o777) -> None:
+        if not folder.parent.exists():
+            create(folder.parent)  # as another thread does, after this one has found that it is missing
+            raise FileNotFoundError(folder)
+        create(folder, mode)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    make_folder(tmp_path / "above" / "folder")
+    assert (tmp_path / "above" / "folder").is_dir()

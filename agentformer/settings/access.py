@@ -40,17 +40,18 @@ def file_mode() -> int:
     return 0o660 if _shared else 0o600
 
 
-def make_folder(folder: Path, *, new: bool = False) -> None:
-    """Create a folder, and the missing folders above it. Raises `FileExistsError` if `new` is true and the folder
-    exists, and `OSError` if it cannot be created."""
+def make_folder(folder: Path, *, new: bool = False, tries: int = 5) -> None:
+    """Create a folder, and the missing folders above it. If other processes remove these meanwhile, create them again,
+    at most `tries` times. Raises `FileExistsError` if `new` is true and the folder exists, and `OSError` if it cannot
+    be created, such as in a system folder."""
     mode = 0o770 if _shared else 0o700
     try:
         folder.mkdir(mode)
     except FileNotFoundError:
-        if folder.parent.exists():  # a system folder such as /proc, in which nothing can be created
+        if folder.parent == folder or not tries:
             raise
         make_folder(folder.parent)
-        make_folder(folder, new=new)
+        make_folder(folder, new=new, tries=tries - 1)
         return
     except FileExistsError:
         if new or not folder.is_dir():
