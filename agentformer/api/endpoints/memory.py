@@ -118,7 +118,7 @@ def remove(service: Service, grant: Grant, body: requests.EntrySelection) -> Res
 def export(service: Service, grant: Grant, query: requests.ExportQuery) -> Response:
     """Export all memories and documents of a user in a namespace, as a ZIP archive with the original files.
 
-    The archive is an export of docs/ARCHIVE.md: unpack it, and `agentformer import` stores its contents again."""
+    The archive is an export of docs/ARCHIVE.md. `agentformer import` stores its contents again."""
     with tempfile.TemporaryDirectory(prefix="agentformer-export-", ignore_cleanup_errors=True) as name:
         folder = Path(name) / "export"
         service.af.export_to(folder, namespaces=[grant.namespace(query.namespace)], user_id=query.user_id)

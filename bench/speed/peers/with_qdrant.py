@@ -6,26 +6,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from qdrant_client import QdrantClient
 from qdrant_client.models import Distance, VectorParams
-from sentence_transformers import SentenceTransformer
 
 from bench.speed.driving import drive
+from bench.speed.peers.encoder import Encoder
 from bench.speed.timing import LIMIT, Ask
 
 _NAME = "passages"
 _DIMENSION = 384
 
 
-class Qdrant:
-    def __init__(self, model: str) -> None:
-        self._model = SentenceTransformer(model, device="cpu")
-
-    def warm(self, text: str) -> None:
-        self.embed(text)
-
+class Qdrant(Encoder):
     def ingest(self, folder: Path, passages: Sequence[str]) -> None:
         with closing(QdrantClient(path=str(folder))) as client:
             client.create_collection(_NAME, vectors_config=VectorParams(size=_DIMENSION, distance=Distance.COSINE))
@@ -35,12 +28,6 @@ class Qdrant:
     def open(self, folder: Path) -> Ask:
         client = QdrantClient(path=str(folder))
         return lambda text: client.query_points(_NAME, query=self.embed(text), limit=LIMIT).points
-
-    def encode(self, passages: Sequence[str]) -> Any:
-        return self._model.encode(list(passages), normalize_embeddings=True)
-
-    def embed(self, text: str) -> Any:
-        return self._model.encode(text, normalize_embeddings=True)
 
 
 if __name__ == "__main__":
