@@ -6,6 +6,7 @@ import ast
 import functools
 import gc
 import importlib.metadata
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,6 +171,11 @@ def test_parts_named_in_the_registry_exist() -> None:
         imported = {alias.name for node in tree.body if isinstance(node, ast.ImportFrom) for alias in node.names}
         defined = {node.name for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         assert attribute.partition(".")[0] in defined | imported, target
+
+
+def test_a_folder_has_at_most_fifteen_modules() -> None:
+    sizes = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert not [f"{folder}: {count} modules" for folder, count in sizes.items() if count > 15]
 
 
 def test_files_classes_and_functions_are_short() -> None:

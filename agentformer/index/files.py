@@ -16,8 +16,8 @@ from typing import Any
 
 from agentformer.errors import AgentFormerError, StoreDamaged, store_failure
 from agentformer.records import meta
-from agentformer.records.database import Database
 from agentformer.records.integrity.files import read_file
+from agentformer.records.sqlite.database import Database
 from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import Connection
 

@@ -32,11 +32,11 @@ from agentformer.index.words.writer import UncommittedManifest, is_index_failure
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.settings.access import file_lock
 from agentformer.types import Matrix
 

@@ -12,6 +12,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from agentformer.records.entry_json import entry_to_json
 from agentformer.records.integrity import checksums
 from agentformer.records.scopes import is_selective
 from agentformer.records.vectors import delete_windows
-from agentformer.types import Connection, MemoryEntry, Scope, Statement, StoreSize, Use, common
+from agentformer.types import Connection, MemoryEntry, RecordStore, Scope, Statement, StoreSize, Use, common
 
 Histories = Mapping[str, Sequence[MemoryEntry]]  # former versions by the id of their entry, oldest first
 
@@ -65,6 +66,24 @@ _NAMESPACES = common("""
     )
     SELECT name FROM found WHERE name IS NOT NULL
 """)
+# Versions that were replaced before a time. A version was replaced when the next one was written: the next row of the
+# history, or else the entry.
+_TRIM = Statement(
+    sqlite="""
+    DELETE FROM history WHERE (entry, version) IN (
+        SELECT h.entry, h.version FROM history AS h JOIN entries AS e ON e.num = h.entry
+        LEFT JOIN history AS n ON n.entry = h.entry AND n.version = h.version + 1
+        WHERE CASE WHEN n.entry IS NOT NULL THEN json_extract(n.state, '$.updated_at') < ? ELSE e.updated_at < ? END
+    )
+    """,
+    postgres="""
+    DELETE FROM history AS h USING entries AS e
+    WHERE e.namespace = h.entry_namespace AND e.num = h.entry AND coalesce(
+        (SELECT json_extract(n.state, '$.updated_at') < %s FROM history AS n
+            WHERE n.entry_namespace = h.entry_namespace AND n.entry = h.entry AND n.version = h.version + 1),
+        e.updated_at < %s)
+    """,
+)
 
 
 def _among(columns: str, column: str, condition: str = "") -> Statement:
@@ -376,6 +395,13 @@ def count_by_kind(connection: Connection) -> dict[str, int]:
     for namespace in namespaces(connection):
         counts.update(dict(connection.run(_COUNT_BY_KIND, [namespace] * 3).fetchall()))
     return dict(sorted(counts.items()))
+
+
+def trim_history(database: RecordStore, before: datetime) -> int:
+    """Delete the former versions of entries that were replaced before a time, and return their number. The entries
+    themselves stay."""
+    with database.writing() as connection:
+        return connection.run(_TRIM, [before.astimezone(UTC).isoformat(), to_micros(before)]).rowcount
 
 
 def _unique(values: Sequence[Any]) -> list[Any]:

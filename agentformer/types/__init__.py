@@ -101,5 +101,6 @@ from agentformer.types.stores import OriginalsStore as OriginalsStore
 from agentformer.types.stores import SizedStore as SizedStore
 from agentformer.types.stores import SnapshotStore as SnapshotStore
 from agentformer.types.stores import StatusStore as StatusStore
+from agentformer.types.stores import Vacuumed as Vacuumed
 from agentformer.types.stores import VectorStore as VectorStore
 from agentformer.types.stores import VerifiedStore as VerifiedStore

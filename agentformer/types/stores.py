@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from agentformer.types.backend import AbsentDocument, Check, MemoryBackend, MemorySnapshot, StoredVector, StoreSize
 from agentformer.types.memory import MemoryEntry, Scope
@@ -133,6 +133,16 @@ class SizedStore(Protocol):
         """Return the size of these namespaces, or of all if there are none. If `since` is an earlier result for the
         same namespaces, the result is `since` and the entries that were stored after it, without what was changed and
         removed; this takes as long as there are such entries."""
+
+
+class Vacuumed(NamedTuple):
+    """The size of a store in bytes before and after, the number of former versions that were deleted, and the bytes
+    of the size that are a log, which is emptied when no reader needs it any more."""
+
+    before: int
+    after: int
+    versions: int
+    log: int = 0
 
 
 class CompleteStore(

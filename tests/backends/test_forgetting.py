@@ -20,7 +20,7 @@ from agentformer.index.vectors import training as growth
 from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import schema
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
 from tests import forked

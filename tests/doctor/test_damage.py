@@ -16,9 +16,9 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.records import meta
-from agentformer.records.database import Database
 from agentformer.records.integrity import repair, verify
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Check, MemoryEntry, Query, Scope, Source
 

@@ -21,9 +21,9 @@ from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 from tests import forked
@@ -52,7 +52,7 @@ print(recover_file(path, Quarantine(path.parent)).entries, flush=True)
 OPENER = """
 import sys; from pathlib import Path
 from agentformer.records import entries; from agentformer.records.codec import now
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 print("opening", flush=True)
 database = Database(Path(sys.argv[1]))

@@ -21,7 +21,7 @@ from agentformer.cli import main
 from agentformer.jobs.store import JobStore
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 from tests.edges.conftest import UNCLEANED, Invoke, Shown, copy_memory, folders_of

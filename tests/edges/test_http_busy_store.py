@@ -15,7 +15,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 from agentformer.jobs import store as jobs_store
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.local_json import folder
-from agentformer.records import database
+from agentformer.records.sqlite import database
 from tests.edges.mounted import Mounted, mounted
 
 

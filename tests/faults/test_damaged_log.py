@@ -19,8 +19,8 @@ from click.testing import CliRunner
 from agentformer.cli import main
 from agentformer.errors import StoreDamaged
 from agentformer.records import entries as records
-from agentformer.records.database import Database
 from agentformer.records.integrity.frames import read_log
+from agentformer.records.sqlite.database import Database
 from agentformer.types import Scope
 from tests import forked
 

@@ -21,7 +21,7 @@ from test_vanished import LANTERNS, facts, never, opened
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.jobs import Jobs
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from tests import forked
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no pipes with a name")

@@ -28,8 +28,8 @@ from writers import Work
 
 from agentformer.jobs.store import JobStore
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
-from agentformer.records.database import Database
 from agentformer.records.integrity.files import write_atomically
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 
 KILLS = os.environ.get("FAULTS_KILLS", "")

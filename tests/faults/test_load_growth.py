@@ -19,8 +19,8 @@ pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
 from mixed_load import KINDS, NEEDY, Held, MixedLoad, Watch
 from serve_load import Server
 
-from agentformer.records import database as database_module
-from agentformer.records.database import Database
+from agentformer.records.sqlite import database as database_module
+from agentformer.records.sqlite.database import Database
 
 CLIENTS = int(os.environ.get("FAULTS_CLIENTS", "8"))
 SECONDS = float(os.environ.get("FAULTS_SECONDS", "2"))

@@ -19,8 +19,8 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.records.database import Database
 from agentformer.records.fields import MAX_LIMIT
+from agentformer.records.sqlite.database import Database
 from agentformer.settings.access import file_lock
 from agentformer.testing import make_entry
 from agentformer.text.analysis import analyze_query, query_terms

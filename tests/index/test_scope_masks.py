@@ -17,8 +17,8 @@ from agentformer.index.scope_masks import ScopeCache, ScopeMask
 from agentformer.records import change_feed, codec
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
 from agentformer.records.sqlite import scopes
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Scope
 from tests.faults.long_form import LONG

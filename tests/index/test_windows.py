@@ -18,7 +18,7 @@ from agentformer.index.embedding.windows import GROUP, Refused, WindowCutter, Wi
 from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.codec import now
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.records.vectors import Rows, Window, text_hash
 from agentformer.testing import make_entry
 from agentformer.types import EmbeddingSpace, Matrix, MemoryEntry, Span, Vector

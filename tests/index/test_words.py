@@ -16,8 +16,8 @@ from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import ANALYSIS, schema
 from agentformer.index.words.writer import read_manifest, store_error, write_manifest
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.records.database import Database
 from agentformer.records.sqlite import scopes
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import Query, Scope
 from tests.faults.long_form import LONG

@@ -15,7 +15,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Query
 

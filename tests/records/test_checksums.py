@@ -19,10 +19,10 @@ from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemory
 from agentformer.records import change_feed, meta
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, COLUMNS, COUNTED, now, to_row
-from agentformer.records.database import Database
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity import checksums as crc
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
+from agentformer.records.sqlite.database import Database
 from agentformer.search.row_cache import RankedRows
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Query, Scope, Source, Use

@@ -30,7 +30,6 @@ from agentformer.memory.backends.local_json.file_format import file_text, parse_
 from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records
 from agentformer.records.codec import from_micros, from_row, to_micros, to_row
-from agentformer.records.database import Database
 from agentformer.records.entry_json import (
     ENTRY_FIELDS,
     TIMES,
@@ -39,6 +38,7 @@ from agentformer.records.entry_json import (
     entry_to_short_json,
     parse_entry,
 )
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.tools.result_json import memory_hit_json
 from agentformer.types import Hit, Link, MemoryEntry, Source

@@ -15,8 +15,8 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import _MAX_IDLE, Database
 from agentformer.records.integrity.file_guard import GuardedConnection
+from agentformer.records.sqlite.database import _MAX_IDLE, Database
 from agentformer.records.sqlite.schema import MIGRATIONS
 from agentformer.testing import make_entry
 from agentformer.testing.case import run_in_threads

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from agentformer.errors import InvalidInput
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
 from agentformer.records.filters import COMPARISONS, GROUPS, both, parse, to_json
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.testing.case import admitted_by, filtered_values, is_true
 from agentformer.testing.filtering import random_entries, random_filter

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records import duplicates
 from agentformer.records import entries as records
-from agentformer.records.database import Database
 from agentformer.records.duplicates import KnownEntries
 from agentformer.records.fields import AFTER_RETRIEVED_TEXT, STORED_BY_KEY
+from agentformer.records.sqlite.database import Database
 from agentformer.types import MemoryEntry
 
 DAY = datetime(2026, 11, 20, tzinfo=UTC)

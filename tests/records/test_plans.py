@@ -13,9 +13,9 @@ from agentformer.records import entries as records
 from agentformer.records import vectors as store
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.codec import now
-from agentformer.records.database import Database
 from agentformer.records.scopes import changed_between, expired, next_change
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.testing import make_entry
 from agentformer.types import MemoryEntry, Scope

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from agentformer.records import entries as records
 from agentformer.records.codec import now
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry
 from agentformer.testing.case import json_equal
 from agentformer.types import Scope

@@ -14,7 +14,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.jobs.store import JobStore
 from agentformer.memory.backends.postgres.scopes import where as postgres_condition
-from agentformer.records.database import Database
+from agentformer.records.sqlite.database import Database
 from agentformer.records.sqlite.scopes import where as sqlite_condition
 from agentformer.types import Decay, Scope, Statement
 from tests.backends.postgres_server import open_store, schema_of

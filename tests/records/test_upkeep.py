@@ -14,10 +14,10 @@ from click.testing import CliRunner
 import agentformer
 from agentformer.cli import main
 from agentformer.errors import StoreDamaged, StoreFull
-from agentformer.records import upgrade as upgrade_module
-from agentformer.records.database import Database
+from agentformer.records.entries import trim_history
 from agentformer.records.sqlite import schema
-from agentformer.records.vacuum import trim_history
+from agentformer.records.sqlite import upgrade as upgrade_module
+from agentformer.records.sqlite.database import Database
 from agentformer.testing.case import run_in_threads
 from tests.records.test_migrations import _FIRST
 

@@ -43,12 +43,10 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.sync
     elif name in ("search", "recall", "context"):
         import agentformer.cli.commands.search
-    elif name in ("remember", "memories", "update", "supersede", "history", "forget"):
+    elif name in ("remember", "memories", "update", "supersede", "history", "forget", "core"):
         import agentformer.cli.commands.memory
     elif name in ("learn", "profile"):
         import agentformer.cli.commands.learning
-    elif name == "core":
-        import agentformer.cli.commands.core
     elif name in ("status", "doctor"):
         import agentformer.cli.commands.doctor
     elif name in ("clean", "restore", "audit", "reindex", "reembed", "vacuum", "upgrade", "trail", "spaces"):
@@ -65,9 +63,7 @@ def _define(name: str) -> None:  # noqa: C901 - one branch per module
         import agentformer.cli.commands.chat
     elif name == "keys":
         import agentformer.cli.commands.keys
-    elif name == "webhooks":
-        import agentformer.cli.commands.webhooks
-    elif name in ("worker", "nodes"):
+    elif name in ("worker", "nodes", "webhooks"):
         import agentformer.cli.commands.nodes
     elif name in ("serve", "mcp", "completion"):
         import agentformer.cli.commands.serve  # noqa: F401  (the imports have an effect, and no name is used)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, store_failure
-from agentformer.records.database import Database
 from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.cells import Pages
 from agentformer.records.integrity.file_guard import exclusive, wal_path
@@ -26,6 +25,7 @@ from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
 from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.settings.access import opener, replace_file, sync_file
 
 

@@ -30,10 +30,10 @@ from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
 from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, search_options
 from agentformer.records import entries as records
-from agentformer.records.database import Database
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.records.sqlite.scopes import searchable_numbers, where
 from agentformer.settings import Settings
 from agentformer.types import (

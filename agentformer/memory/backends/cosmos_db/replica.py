@@ -29,10 +29,10 @@ from agentformer.memory.backends.cosmos_db.items import (
     read_item,
 )
 from agentformer.records import change_feed
-from agentformer.records.database import Database
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import GuardedConnection
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.records.vectors import delete_unused_vectors
 from agentformer.types import Check
 

@@ -14,11 +14,11 @@ from agentformer.index.files import ScratchFolder
 from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.indexed import SearchOptions
 from agentformer.records import spaces
-from agentformer.records.database import Database
+from agentformer.records.entries import trim_history
 from agentformer.records.integrity.file_guard import file_size, wal_path
-from agentformer.records.vacuum import Vacuumed, trim_history
+from agentformer.records.sqlite.database import Database
 from agentformer.settings import Settings
-from agentformer.types import Connection, EmbeddingSpace
+from agentformer.types import Connection, EmbeddingSpace, Vacuumed
 
 if TYPE_CHECKING:
     from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport

@@ -25,8 +25,8 @@ from agentformer.index.vectors import IndexOptions
 from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions, OpenIndexes
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.records import change_feed, spaces
-from agentformer.records.database import Database
 from agentformer.records.integrity.disk import sizes
+from agentformer.records.sqlite.database import Database
 from agentformer.settings import Settings
 from agentformer.types import Check, Connection, Embedder, Hits, Query, Reembedding, StoredVector
 

@@ -13,13 +13,13 @@ from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.memory.backends.faiss import DATABASE_FILE, OpenIndexes
-from agentformer.records.database import Database
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.types import Check, Embedder
 
 _UNTOUCHED = "nothing more is repaired, because a part of the database file cannot be read"

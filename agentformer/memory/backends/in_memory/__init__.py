@@ -18,11 +18,11 @@ from agentformer.memory.backends.in_memory.words import Words
 from agentformer.memory.backends.indexed import RecordsBackend
 from agentformer.records import entries as records
 from agentformer.records import fields
-from agentformer.records.database import RecordsSnapshot, prepare
 from agentformer.records.entries import history_problem
 from agentformer.records.entry_json import entry_to_short_json, parse_entry
 from agentformer.records.offers import WithoutVectors
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import RecordsSnapshot, prepare
 from agentformer.records.sqlite.schema import migrate
 from agentformer.records.sqlite.scopes import searchable_numbers
 from agentformer.search.fusion import merge

@@ -29,10 +29,10 @@ from agentformer.memory.backends.postgres.server import (
     translated_errors,
 )
 from agentformer.records import change_feed, spaces
-from agentformer.records.database import RecordsSnapshot
-from agentformer.records.vacuum import Vacuumed, trim_history
+from agentformer.records.entries import trim_history
+from agentformer.records.sqlite.database import RecordsSnapshot
 from agentformer.settings import Settings
-from agentformer.types import EmbeddingSpace, new_id
+from agentformer.types import EmbeddingSpace, Vacuumed, new_id
 
 if TYPE_CHECKING:
     import psycopg
@@ -81,7 +81,7 @@ _Hook = Callable[[PostgresConnection, int], object]
 
 class PostgresDatabase:
     """A store in one schema of a database. Any number of threads, processes and machines may open it. The methods
-    `reading`, `writing` and `snapshot` do the same as those of `records.database.Database`.
+    `reading`, `writing` and `snapshot` do the same as those of `records.sqlite.database.Database`.
     `before_commit(connection, since)` is called at the end of each transaction that writes; `since` is the number of
     the last change before this transaction."""
 

@@ -29,8 +29,8 @@ from agentformer.memory.backends.postgres.verifier import verify_store
 from agentformer.memory.backends.postgres.words import ServerWords, prepare, update_words
 from agentformer.records import change_feed, spaces
 from agentformer.records.codec import check_texts
-from agentformer.records.database import Database
 from agentformer.records.sqlite.connection import SqliteConnection
+from agentformer.records.sqlite.database import Database
 from agentformer.search.pipeline import Pipeline
 from agentformer.settings import Settings
 from agentformer.types import Check, Embedder, Hits, MemoryEntry, Query, Reembedding, StoredVector

@@ -20,9 +20,9 @@ from agentformer.memory.backends.postgres.connection import PostgresConnection, 
 from agentformer.memory.backends.postgres.scopes import where
 from agentformer.records.change_feed import LAST_SEQ
 from agentformer.records.codec import now_micros
-from agentformer.records.database import RecordsSnapshot
 from agentformer.records.scopes import NEXT_CHANGE, SEARCHED
 from agentformer.records.spaces import ACTIVE_SPACE
+from agentformer.records.sqlite.database import RecordsSnapshot
 from agentformer.records.vectors import HAS_PENDING
 from agentformer.types import Connection, RecordStore, Scope
 

@@ -32,7 +32,7 @@ from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version
 from agentformer.records.sqlite.scopes import metadata_equals
-from agentformer.records.upgrade import upgrade, write_copy
+from agentformer.records.sqlite.upgrade import upgrade, write_copy
 from agentformer.records.vectors import decode_vectors
 from agentformer.settings.access import make_folder
 from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector
@@ -149,7 +149,7 @@ class Database:
     other problems of the file."""
 
     def __init__(self, path: Path, *, keeps_copy: bool = True) -> None:
-        """If `keeps_copy` is False, a store of an older schema is migrated without a copy (see `records.upgrade`)."""
+        """If `keeps_copy` is False, a store of an older schema is migrated without a copy (see `upgrade`)."""
         self._keeps_copy = keeps_copy
         self.path = Path(os.path.realpath(path))  # absolute, because the process may change its folder
         self._idle: list[GuardedConnection] = []
