@@ -195,6 +195,7 @@ class Number(click.FloatRange):
     """A number of an option within a range. NaN, which every range accepts, and infinity are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number. Fail if it is out of range or not finite."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)

@@ -38,8 +38,6 @@ class OllamaEmbedder(RemoteEmbedder):
     """The embedder with the name `ollama:MODEL` in the settings. Raises `EmbedderUnavailable` if the server is not
     reachable or does not have the model."""
 
-    provider = "ollama"
-
     def __init__(
         self, model: str, base_url: str, options: RemoteOptions | None = None, *, key: str = "", keep_alive: str = "5m"
     ) -> None:
@@ -48,8 +46,8 @@ class OllamaEmbedder(RemoteEmbedder):
         self._client = JsonClient(base_url, options.policy, key=key)
         self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive
         self._has_embed: bool | None = None  # None until the first response
-        super().__init__(model, self._client.address, options)
-        self._space = self._describe(model, self._context(), model_card(model), revision=self._digest())
+        super().__init__("ollama", model, self._client.address, options)
+        self._describe(model, self._context(), model_card(model), revision=self._digest())
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OllamaEmbedder:

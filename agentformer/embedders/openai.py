@@ -24,17 +24,15 @@ class OpenAIEmbedder(RemoteEmbedder):
     `EmbedderUnavailable` if the server is not reachable or does not have the model. Raises `MissingExtra` if the
     package `openai` is not installed."""
 
-    provider = "openai"
-
     def __init__(self, model: str, server: Server, options: RemoteOptions | None = None) -> None:
         options = options or RemoteOptions()
         self._model, self._dimensions = parse_model(model)
         self._spec = f"openai:{model}"
         self._server = server
         self._client = open_client(server, options.policy)
-        super().__init__(model, server.address, options, batch_tokens=_REQUEST_TOKENS)
+        super().__init__("openai", model, server.address, options, batch_tokens=_REQUEST_TOKENS)
         context = _OPENAI_CONTEXT if _OPENAI_MODEL.match(self._model) else UNKNOWN_CONTEXT
-        self._space = self._describe(model, context, model_card(self._model), dimension=self._dimensions)
+        self._describe(model, context, model_card(self._model), dimension=self._dimensions)
 
     @classmethod
     def from_settings(cls, model: str, settings: Settings) -> OpenAIEmbedder:

@@ -89,14 +89,14 @@ class TimedOut(Exception):
 
 class RemoteEmbedder(ABC):
     """The base class of an embedder over HTTP. `tokens_read` is the number of tokens that the server has reported in
-    all calls; the tokens of the probe text are included. The last statement in the constructor of a subclass must be
-    `self._space = self._describe(...)`, because `_describe` already sends requests."""
+    all calls; the tokens of the probe text are included. The last statement in the constructor of a subclass must be a
+    call of `_describe`, which already sends requests."""
 
-    provider: str
-    _space: EmbeddingSpace
-
-    def __init__(self, model: str, address: str, options: RemoteOptions, *, batch_tokens: float = float("inf")) -> None:
-        self._title = f"{self.provider}:{model} at {address}"
+    def __init__(
+        self, provider: str, model: str, address: str, options: RemoteOptions, *, batch_tokens: float = float("inf")
+    ) -> None:
+        self._provider = provider
+        self._title = f"{provider}:{model} at {address}"
         self._request_size = _RequestSize(options.batch, options.timeout)
         self._languages_given = options.languages
         self._batch_tokens = batch_tokens - len(self.token_spans(PROBE))
@@ -165,17 +165,15 @@ class RemoteEmbedder(ABC):
         groups = [spans[i : i + limit] for i in range(0, len(spans), limit)]
         return [text[group[0].start : group[-1].end] for group in groups] or [text]
 
-    def _describe(
-        self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0
-    ) -> EmbeddingSpace:
-        """Return the `EmbeddingSpace` of the model on the server. `card` has the published facts about the model, and
+    def _describe(self, model: str, limit: int, card: ModelCard, *, revision: str = "", dimension: int = 0) -> None:
+        """Set the `EmbeddingSpace` of the model on the server. `card` has the published facts about the model, and
         `revision` identifies its files. `limit` is the number of tokens that the model can read, special tokens
         included. `dimension` is the dimension that was requested, or 0 for the default dimension of the model."""
         probe = self._checked(self._send([card.document_prefix + PROBE], 1), 1, dimension)[0]
         self._checked_at = time.monotonic()
         prefix = max(len(self.token_spans(p)) for p in (card.query_prefix, card.document_prefix))
-        return EmbeddingSpace(
-            provider=self.provider,
+        self._space = EmbeddingSpace(
+            provider=self._provider,
             model=model,
             dimension=len(probe),
             max_tokens=max(_SMALLEST_PART, limit - _SPECIAL - prefix),

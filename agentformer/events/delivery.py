@@ -113,6 +113,7 @@ class _Sender:
         self._saved_at = self._extended_at = time.monotonic()
 
     def run(self) -> None:
+        """Send the events that wait, until none is left or a request fails."""
         more = not self._state.gone
         while more:
             wanted, problem = self._allowed()

@@ -139,7 +139,7 @@ class Guarded(Generic[T]):
     reach the provider, until the breaker allows a call again. Errors of the classes in `expected` are raised unchanged.
     All other errors, such as those that a plugin defines, are converted to `unavailable`."""
 
-    unavailable: type[AgentFormerError]  # the class that is raised while the provider cannot be used
+    unavailable: type[AgentFormerError] = AgentFormerError  # the class that is raised while the provider cannot be used
     expected: tuple[type[AgentFormerError], ...] = (AgentFormerError,)  # classes of errors that are raised unchanged
 
     def __init__(self, load: Callable[[], T], breaker: Breaker, usage: Usage | None = None) -> None:

@@ -68,16 +68,19 @@ class _Recording(Span):
         self.end(kind)
 
     def set(self, attributes: Mapping[str, Any]) -> None:
+        """Set the attributes that are not None."""
         for name, value in attributes.items():
             if value is not None:
                 self._span.set_attribute(name, value)
 
     def set_text(self, name: str, text: object) -> None:
+        """Set an attribute to a text, or to the JSON of another value, if texts may be recorded."""
         if self._tracing.texts:
             value = text if isinstance(text, str) else json.dumps(text, ensure_ascii=False, default=str)
             self._span.set_attribute(name, redact(value[:_MAX_TEXT], ()))
 
     def end(self, error: type[BaseException] | None = None) -> None:
+        """End the span. `error` is the class of the error that ended the call, or None."""
         if error is not None and not issubclass(error, GeneratorExit):
             self._span.set_attribute("error.type", error.__qualname__)
             self._span.set_status(self._tracing.api.StatusCode.ERROR)

@@ -23,6 +23,7 @@ try:
     from langchain_core.runnables import run_in_executor
     from langchain_core.vectorstores import VectorStore
     from langchain_core.vectorstores.utils import maximal_marginal_relevance
+    from pydantic import Field
 except ImportError as error:
     raise missing("langchain", error) from error
 
@@ -211,7 +212,7 @@ class AgentFormerRetriever(BaseRetriever):
     `scope` contains filters of `memory.search`, such as `namespace`, `user_id`, `kinds` and `where`. Without a user,
     only entries that belong to no user are found; with `every_user=True`, entries of all users are found."""
 
-    af: Any
+    af: Any = Field(description="the result of `connect`")
     k: int = 4
     mode: str = "hybrid"
     relevant_only: bool = False

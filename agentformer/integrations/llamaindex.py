@@ -13,6 +13,7 @@ try:
     from llama_index.core.base.base_retriever import BaseRetriever
     from llama_index.core.memory import BaseMemoryBlock
     from llama_index.core.schema import NodeWithScore, TextNode
+    from pydantic import Field
 except ImportError as error:
     raise missing("llamaindex", error) from error
 
@@ -52,7 +53,7 @@ class AgentFormerMemoryBlock(BaseMemoryBlock[str]):  # type: ignore[misc]
     memories of all users are recalled."""
 
     name: str = "agentformer"
-    af: Any
+    af: Any = Field(description="the result of `connect`")
     session_id: str = "llamaindex"
     max_tokens: int = 1_000
     place: Mapping[str, Any] = {}

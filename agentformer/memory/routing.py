@@ -119,6 +119,7 @@ class _Routing(_Combined[MemoryBackend]):
         return str(getattr(self._default, "owner", ""))
 
     def absent_documents(self) -> Sequence[AbsentDocument]:
+        """Return the documents of all backends; see `OriginalsStore`."""
         return sorted(
             document for backend in self._all for document in required(backend, OriginalsStore).absent_documents()
         )

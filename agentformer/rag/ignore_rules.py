@@ -94,6 +94,7 @@ class _Automaton:
         self._tables: dict[int, tuple[int, int]] = {}  # byte -> the states that step, and those that stay
 
     def add(self, tokens: Iterable[_Token], rule: _Rule) -> None:
+        """Add the states that recognize a pattern, given by its tokens."""
         first = len(self._steps)
         steps, stays, skips = list[int](), [0], set[int]()
         for token in tokens:

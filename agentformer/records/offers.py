@@ -130,6 +130,7 @@ class WithoutVectors:
     def reembed(
         self, target: Embedder, *, queries: Sequence[str] = (), progress: Callable[[int, int], None] | None = None
     ) -> Reembedding:
+        """Raise `InvalidInput`, because there are no vectors."""
         raise InvalidInput("backend", f"{self.name} stores no vectors, so there is nothing to embed")
 
     def abandon_reembedding(self) -> bool:
@@ -150,6 +151,7 @@ class _OwnLeases:
         self._held: dict[str, tuple[str, float]] = {}  # name -> holder, and the end by `time.monotonic`
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Take or extend a lease; see `LeaseStore`."""
         with self._lock:
             now = time.monotonic()
             other, end = self._held.get(name, (holder, now))
@@ -159,6 +161,7 @@ class _OwnLeases:
             return True
 
     def release(self, name: str, holder: str) -> None:
+        """End a lease; see `LeaseStore`."""
         with self._lock:
             if self._held.get(name, ("", 0.0))[0] == holder:
                 del self._held[name]

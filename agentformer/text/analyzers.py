@@ -29,10 +29,10 @@ class Analyzer(ABC):
     """An optional library that analyzes texts. A `Detector` recognizes languages, and a `Splitter` splits texts of one
     language into words. The library is loaded when it is first used. Thread-safe."""
 
-    name: ClassVar[str]  # stored in the index; it has no white space
-    extra: ClassVar[str]  # the extra that installs the library
-    module: ClassVar[str]  # the package that must be installed
-    lacking: ClassVar[str]  # the effect of a missing library, for a warning
+    name: ClassVar[str] = ""  # stored in the index; it has no white space
+    extra: ClassVar[str] = ""  # the extra that installs the library
+    module: ClassVar[str] = ""  # the package that must be installed
+    lacking: ClassVar[str] = ""  # the effect of a missing library, for a warning
 
     def __init__(self, *, required: bool) -> None:
         self._required = required

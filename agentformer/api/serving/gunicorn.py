@@ -204,6 +204,7 @@ class _Log(Logger):  # type: ignore[misc]
     """The log of gunicorn, as a part of the log of the server."""
 
     def setup(self, cfg: Any) -> None:
+        """Set up the logs of gunicorn, and pass their lines on to the log of the server."""
         super().setup(cfg)
         for logger in (self.error_log, self.access_log):
             logger.handlers.clear()

@@ -189,6 +189,7 @@ class _Composer(Composer):  # type: ignore[misc]  # the package has no types
     nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
+        """Return the next node. Raises `InvalidInput` after `MAX_NODES` nodes."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
             reason = f"has more than {MAX_NODES:,} keys and values; write a large value as a text that contains JSON"

@@ -95,6 +95,7 @@ class _Builder:
         self.hidden = len(encoder.norm.scale)
 
     def model(self) -> Any:
+        """Return the graph as a model of OpenVINO."""
         import openvino as ov
 
         op, encoder = self.op, self.encoder
@@ -155,6 +156,7 @@ class _Builder:
         return op.reshape(op.transpose(found, swap), merge, True)
 
     def normalised(self, states: Node, norm: Norm) -> Node:
+        """Return the states after a layer normalisation."""
         op = self.op
         states = op.mvn(states, _integers(-1), True, self.encoder.epsilon, "INSIDE_SQRT")
         return op.add(op.multiply(states, _constant(norm.scale)), _constant(norm.shift))

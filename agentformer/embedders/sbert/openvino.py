@@ -342,6 +342,7 @@ class _Measured:
         return None
 
     def write(self, cache: Path, model: Model) -> None:
+        """Store the result in the cache folder, if the folder can be written."""
         with suppress(OSError):  # a folder that cannot be written
             file = _measured_file(cache, model)
             make_folder(file.parent)

@@ -131,11 +131,13 @@ class _Fields:
         self._at = 0
 
     def read(self, form: str) -> tuple[Any, ...]:
+        """Return the next values, in a format of `struct`."""
         values = struct.unpack_from(form, self._buffer, self._at)
         self._at += struct.calcsize(form)
         return values
 
     def array(self, dtype: Any, count: int) -> Array:
+        """Return the next `count` numbers as a view of the file, shape (count,)."""
         size = np.dtype(dtype).itemsize * count
         values = np.frombuffer(self._content, dtype, count, self._at)
         self._at += size

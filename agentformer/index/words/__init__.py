@@ -75,6 +75,7 @@ class _Update(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
+        """Apply the update, and keep its error."""
         try:
             self._update()
         except BaseException as error:  # noqa: BLE001 - the search that waits raises it

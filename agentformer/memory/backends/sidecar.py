@@ -110,6 +110,7 @@ class _FileLeases:
         self._file = _JsonFile(path)
 
     def lease(self, name: str, holder: str, seconds: float) -> bool:
+        """Take or extend a lease; see `LeaseStore`."""
         with self._file.changing() as leases:
             moment = now().timestamp()
             other, ends, length = _lease(leases.get(name))
@@ -120,6 +121,7 @@ class _FileLeases:
             return True
 
     def release(self, name: str, holder: str) -> None:
+        """End a lease; see `LeaseStore`."""
         with self._file.changing() as leases:
             if _lease(leases.get(name))[0] == holder:
                 del leases[name]

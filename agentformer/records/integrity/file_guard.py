@@ -67,7 +67,8 @@ class GuardedConnection(SqliteConnection):
         of the file; in this case, the size and the time of the file are recorded too."""
         if (status := _stat(path)) is None:
             raise StoreError(f"{path} {MOVED}")
-        self.path, self.identity = path, (status.st_dev, status.st_ino)
+        self.path = path
+        self.identity = status.st_dev, status.st_ino
         self._state = (status.st_size, status.st_mtime_ns) if immutable else None
 
     def check_file(self) -> None:

@@ -41,6 +41,7 @@ class SqliteConnection(sqlite3.Connection):
     def run(
         self, statement: Statement, values: Sequence[Any] = (), *, scope: Scope | None = None, plain: bool = False
     ) -> sqlite3.Cursor:
+        """Execute a statement; see `Connection`."""
         query = statement.sqlite
         if scope is not None:
             condition, own = where(scope)
@@ -51,6 +52,7 @@ class SqliteConnection(sqlite3.Connection):
     def run_among(
         self, statement: Statement, among: Sequence[Any], values: Sequence[Any] = (), *, plain: bool = False
     ) -> list[Any]:
+        """Return rows about several items; see `Connection`."""
         rows: list[Any] = []
         execute = self.plain_cursor().execute if plain else self.execute
         for marks, group in in_groups(among):
@@ -61,6 +63,7 @@ class SqliteConnection(sqlite3.Connection):
         self.executemany(statement.sqlite, rows)
 
     def insert_entries(self, entries: Sequence[MemoryEntry]) -> list[int]:
+        """Insert entries, and return their row numbers; see `Connection`."""
         if len(entries) == 1:
             inserted = self.execute(_INSERT_ONE, _in_order(to_row(entries[0]))).fetchone()
             if inserted is None:
@@ -93,11 +96,13 @@ class SqliteConnection(sqlite3.Connection):
         self.executemany(f"INSERT INTO windows ({columns}) VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def insert_events(self, events: Sequence[Sequence[object]], acts: Sequence[Sequence[object]]) -> None:
+        """Insert events and their rows of the trail; see `Connection`."""
         self.executemany(_EVENT, events)
         self.executemany(_ACT, acts)
         self.execute(OLD)
 
     def insert_events_of(self, nums: Sequence[int], event: Sequence[object], act: Sequence[object]) -> None:
+        """Insert the events of stored entries; see `Connection`."""
         numbers = json.dumps([*nums])
         self.execute(_EVENTS_OF, [*event, numbers])
         self.execute(_ACTS_OF, [*act, numbers])
@@ -105,6 +110,7 @@ class SqliteConnection(sqlite3.Connection):
 
     @contextmanager
     def lenient_text(self) -> Iterator[None]:
+        """Return bytes for text that is not UTF-8; see `Connection`."""
         former: Any = self.text_factory
         self.text_factory = _decode_or_keep
         try:

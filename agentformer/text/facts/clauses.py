@@ -383,6 +383,7 @@ class _EastReader(_Reader):
     function word."""
 
     def read(self, text: str) -> None:
+        """Read a sentence, and note what its words say."""
         found = self.found
         phrases = {"".join(phrase): kinds for phrase, kinds in self._known.items()}
         pattern = "|".join(map(re.escape, sorted(phrases, key=len, reverse=True)))

@@ -76,6 +76,7 @@ class JsonFileStore(InMemoryStore):
         return contextlib.nullcontext() if self.read_only and not writing else self._folder.locked()
 
     def load(self) -> Iterable[Record] | None:
+        """Return the records of the folder, or None if its files have not changed."""
         if not self.read_only:
             return self._load(self._folder.versions())
         loaded: list[Record] | None = None
@@ -216,6 +217,7 @@ class _Snapshot(RecordsSnapshot):
         self._damaged = damaged
 
     def namespaces(self) -> Sequence[str]:
+        """Return the namespaces. Raises `StoreDamaged` if a file is damaged."""
         for reason in self._damaged.values():
             raise StoreDamaged(reason)
         return super().namespaces()

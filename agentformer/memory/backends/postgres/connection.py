@@ -101,6 +101,7 @@ class PostgresConnection:
     def run(
         self, statement: Statement, values: Sequence[Any] = (), *, scope: Scope | None = None, plain: bool = False
     ) -> Result:
+        """Execute a statement; see `Connection`."""
         query = statement.postgres
         if scope is not None:
             condition, own = where(scope)
@@ -110,6 +111,7 @@ class PostgresConnection:
     def run_among(
         self, statement: Statement, among: Sequence[Any], values: Sequence[Any] = (), *, plain: bool = False
     ) -> list[Any]:
+        """Return rows about several items; see `Connection`."""
         if not among:
             return []
         known = self.known.get(statement)
@@ -122,6 +124,7 @@ class PostgresConnection:
         self._execute_many(statement.postgres, [*rows])
 
     def insert_entries(self, entries: Sequence[MemoryEntry]) -> list[int]:
+        """Insert entries, and return their row numbers; see `Connection`."""
         rows, ids = [to_row(entry) for entry in entries], [entry.id for entry in entries]
         if len(rows) == 1:
             inserted = self.execute(f"{_INSERT} RETURNING num", rows[0]).fetchone()
@@ -139,6 +142,7 @@ class PostgresConnection:
         return [nums[name] for name in ids]
 
     def overwrite_entry(self, entry: MemoryEntry) -> None:
+        """Overwrite an entry; see `Connection`."""
         row = to_row(entry)
         if not self.execute(_OVERWRITE, row).rowcount:
             self.execute("SELECT move_entry(%s, %s)", [entry.id, entry.namespace])
@@ -168,6 +172,7 @@ class PostgresConnection:
             self.execute(_ADD_WINDOWS, columns)
 
     def insert_events(self, events: Sequence[Sequence[object]], acts: Sequence[Sequence[object]]) -> None:
+        """Insert events and their rows of the trail; see `Connection`."""
         rows = [[*act, *event] for act, event in zip(acts, events, strict=True)]
         if len(rows) == 1:
             self.execute(_EVENT, rows[0])

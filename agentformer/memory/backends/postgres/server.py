@@ -42,7 +42,7 @@ class TransactionLost(StoreError):
 class Row(tuple[Any, ...]):
     """A row whose values can be read by position and by column name, like `sqlite3.Row`."""
 
-    names: tuple[str, ...]
+    names: tuple[str, ...] = ()
 
     def __getitem__(self, key: Any) -> Any:
         return tuple.__getitem__(self, self.names.index(key) if isinstance(key, str) else key)
