@@ -1,39 +1,37 @@
-"""Functions that build the parts of an `AgentFormer` (backend, embedder, language model, document tool) from
-`Settings`. Each function imports the classes that it needs when it is called, so that a command imports only the parts
-that it uses."""
+"""Functions that build the parts of an `AgentFormer` from `Settings`. Each function imports the classes that it needs
+when it is called, so that a command imports only the parts that it uses. A part that takes time to import or to load,
+such as a model, is passed to the parts that need it as a `Lazy` object."""
 
 from __future__ import annotations
 
 import logging
 import os
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, cast
 
 from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, install_command
 from agentformer.http.circuit_breaker import Usage
-from agentformer.http.fetch_rules import Download, Fetcher, FetchRules, parse_hosts
+from agentformer.http.fetch_rules import FetchRules, parse_hosts
 from agentformer.index.embedding.active import ActiveEmbedder
+from agentformer.lazy import Lazy
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records.offers import offered
-from agentformer.registry import SERVERS, built_in_names, known, lookup, names
+from agentformer.registry import SERVERS, backend_names, built_in_names, known, lookup, names, of_backends
 from agentformer.settings import Settings
 from agentformer.settings.access import share_with_group
-from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, MemoryEntry, OriginalsStore
+from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, OriginalsStore
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
-    from agentformer.llms.forwarding import ChatForwarder
-    from agentformer.llms.in_process import ModelChat
-    from agentformer.memory.audit import AuditReport
+    from agentformer.http.fetch import Fetcher
+    from agentformer.memory.audit import Auditor
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.learning.learner import Learner
-    from agentformer.memory.learning.profile import Profile
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.memory.recall import Recall
@@ -41,36 +39,17 @@ if TYPE_CHECKING:
     from agentformer.rag.answer.answerer import Answerer
     from agentformer.rag.answer.context import PassageBuilder
     from agentformer.rag.ingest import IngestPipeline
-    from agentformer.tools.questions import Questions
     from agentformer.tools.rag_tool import RAGTool
 
 log = logging.getLogger("agentformer")
-T = TypeVar("T")
 _KEY_CONNECTIONS = 4  # number of connections to the database that stores the API keys
-
-
-def once(build: Callable[[], T]) -> Callable[[], T]:
-    """Return a function that calls `build` once, at its first call, and returns this result at every call. Thread-safe.
-
-    If `build` raises an error, the next call calls `build` again.
-    """
-    lock = threading.RLock()
-    results: list[T] = []
-
-    def get() -> T:
-        with lock:
-            if not results:
-                results.append(build())
-            return results[0]
-
-    return get
 
 
 def build_backend(settings: Settings, embedder: Embedder) -> MemoryBackend:
     """Return the storage backend of the settings. If the settings name several backends, the result stores each entry
     in the backend that the setting `routes` selects. Raises `InvalidInput` for an unknown name of a backend."""
     share_with_group(settings.file_access == "group")
-    builders = {name: lookup("backends", name) for name in _backend_names(settings)}
+    builders = {name: lookup("backends", name) for name in backend_names(settings)}
     exists = any(of_backends("present", settings))
     built = {name: _with_sidecar(build(settings, embedder), settings, name) for name, build in builders.items()}
     # Warn if an existing store would be overlooked.
@@ -118,17 +97,30 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
         database.close()
 
 
-def build_rag(
-    settings: Settings,
-    backend: MemoryBackend,
-    originals: Originals,
-    embedder: Embedder,
-    model: Callable[[], LanguageModel | None],
-    usage: UsageCounter,
-) -> RAGTool:
-    """Return the tool that ingests documents and answers questions. Its parts are built at their first use."""
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The objects from which the parts of a memory are built."""
+
+    settings: Settings
+    backend: MemoryBackend
+    embedder: Embedder
+    model: Lazy[LanguageModel | None]
+    usage: UsageCounter
+
+    def recall(self) -> Recall:
+        """Return the object that searches and ranks."""
+        from agentformer.memory.recall import Recall
+
+        return Recall(self.backend, self.embedder, noise_floor=self.settings.noise_floor)
+
+
+def build_rag(base: Base, originals: Originals) -> RAGTool:
+    """Return the tool that ingests documents and answers questions."""
     from agentformer.rag.folder_files import Folders, SizeLimits
+    from agentformer.tools.questions import QuestionLimits, Questions
     from agentformer.tools.rag_tool import RAGTool, UploadSources
+
+    settings, backend, embedder = base.settings, base.backend, base.embedder
 
     def ingest() -> IngestPipeline:
         from agentformer.rag.ingest import IngestPipeline
@@ -137,79 +129,48 @@ def build_rag(
         sizes = {"chunk_tokens": settings.chunk_tokens, "chunk_overlap": settings.chunk_overlap}
         return IngestPipeline(embedder, **sizes, limits=ReadLimits.from_settings(settings))
 
-    questions = _build_questions(settings, backend, embedder, model, usage)
-    limits = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
-    roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
-    folders = Folders(roots, (settings.index_dir, settings.upload_dir))
-    sources = UploadSources(limits, folders, _build_fetcher(settings))
-    return RAGTool(backend, once(ingest), questions, originals, usage, sources)
-
-
-def _build_questions(
-    settings: Settings,
-    backend: MemoryBackend,
-    embedder: Embedder,
-    model: Callable[[], LanguageModel | None],
-    usage: UsageCounter,
-) -> Questions:
-    from agentformer.tools.questions import QuestionLimits, Questions
-
     def answerer() -> Answerer:
         from agentformer.rag.answer.answerer import Answerer
 
         limit, abstain, check = settings.answer_tokens, settings.abstain, settings.answer_check
-        temperature = settings.temperature
-        return Answerer(model(), embedder, temperature=temperature, max_tokens=limit, abstain=abstain, check=check)
+        temperature, model = settings.temperature, base.model.get()
+        return Answerer(model, embedder, temperature=temperature, max_tokens=limit, abstain=abstain, check=check)
 
     def contexts() -> PassageBuilder:
         from agentformer.rag.answer.context import PassageBuilder
 
         return PassageBuilder(backend, token_spans(embedder))
 
+    hosts = parse_hosts("url_hosts", settings.url_hosts) or None
+    private = parse_hosts("url_private_hosts", settings.url_private_hosts)
+    rules = FetchRules(hosts, private, seconds=settings.url_seconds, max_bytes=settings.max_file_bytes)
+
+    def fetcher() -> Fetcher:
+        from agentformer.http.fetch import Fetcher  # TLS takes time to import
+
+        return Fetcher(rules)
+
     limits = QuestionLimits(settings.top_k, settings.answer_context_tokens, settings.max_question_chars)
-    return Questions(backend, once(answerer), once(contexts), usage, limits)
+    questions = Questions(backend, Lazy(answerer), Lazy(contexts), base.usage, limits)
+    roots = [Path(root) for root in settings.sync_roots.split(os.pathsep) if root]
+    folders = Folders(roots, (settings.index_dir, settings.upload_dir))
+    sizes = SizeLimits(settings.max_file_bytes, settings.sync_text_bytes)
+    sources = UploadSources(sizes, folders, Lazy(fetcher))
+    return RAGTool(backend, Lazy(ingest), questions, originals, base.usage, sources)
 
 
-def _build_fetcher(settings: Settings) -> Fetcher:
-    def load() -> Callable[[str, FetchRules], Download]:
-        from agentformer.http.fetch import fetch  # TLS takes time to import
-
-        return fetch
-
-    rules = FetchRules(
-        parse_hosts("url_hosts", settings.url_hosts) or None,
-        parse_hosts("url_private_hosts", settings.url_private_hosts),
-        seconds=settings.url_seconds,
-        max_bytes=settings.max_file_bytes,
-    )
-    return Fetcher(rules, once(load))
-
-
-def build_post(settings: Settings) -> Callable[[str, bytes, Mapping[str, str]], tuple[int, str]]:
-    """Return the function that sends a request to a webhook. It returns the status and the header `Retry-After`."""
-    hosts = parse_hosts("webhook_private_hosts", settings.webhook_private_hosts)
-    rules = FetchRules(private_hosts=hosts, seconds=settings.webhook_seconds, max_bytes=0, prefix="webhook")
-
-    def send(url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str]:
-        from agentformer.http.fetch import post  # TLS takes time to import
-
-        return post(url, body, headers, rules)
-
-    return send
-
-
-def build_cleaner(
-    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
-) -> MemoryCleaner:
+def build_cleaner(base: Base) -> MemoryCleaner:
     """Return the cleaner, which replaces old messages by summaries. Without a language model, the summaries consist of
     sentences of the messages."""
     from agentformer.memory.memory_cleaner import CleaningOptions, MemoryCleaner, OnDemandSummarizer
+
+    settings = base.settings
 
     def summarizer(model: LanguageModel | None) -> Summarizer:
         from agentformer.memory.summaries.summarizer import Summarizer
 
         limit, temperature = settings.summary_tokens, settings.temperature
-        return Summarizer(model, token_counter(embedder), max_tokens=limit, temperature=temperature)
+        return Summarizer(model, token_counter(base.embedder), max_tokens=limit, temperature=temperature)
 
     options = CleaningOptions(
         every=settings.clean_every,
@@ -218,72 +179,44 @@ def build_cleaner(
         interval=settings.cleanup_interval,
         lease_seconds=settings.lease_seconds,
     )
-    on_demand = OnDemandSummarizer(summarizer, model, instant=not settings.llm_model)
-    return MemoryCleaner(backend, on_demand, options, ready=model)
+    on_demand = OnDemandSummarizer(summarizer, base.model, instant=not settings.llm_model)
+    return MemoryCleaner(base.backend, on_demand, options)
 
 
-def build_learner(
-    settings: Settings, backend: MemoryBackend, embedder: Embedder, model: Callable[[], LanguageModel | None]
-) -> Learner:
+def build_learner(base: Base) -> Learner:
     """Return the learner, which takes facts from messages. Without a language model, it reads the form of sentences."""
     from agentformer.memory.learning.learner import Learner, LearningOptions
-    from agentformer.memory.recall import Recall
 
-    recall = Recall(backend, embedder, noise_floor=settings.noise_floor)
+    settings = base.settings
     every, interval = settings.learn_every, settings.cleanup_interval if settings.learn_every else 0.0
     options = LearningOptions(every, interval, settings.lease_seconds)
-    return Learner(backend, model, token_counter(embedder), recall.is_replaced, options)
+    return Learner(base.backend, base.model, token_counter(base.embedder), base.recall(), options)
 
 
 def build_memory(
-    settings: Settings,
-    backend: MemoryBackend,
-    embedder: Embedder,
-    cleaner: MemoryCleaner,
-    learner: Callable[[], Learner],
-    usage: UsageCounter,
-    delete_originals: Callable[[], None],
+    base: Base, cleaner: MemoryCleaner, learner: Lazy[Learner], originals: Originals | None = None
 ) -> MemoryManager:
-    """Return the memory manager, which stores and searches entries in `backend`. `learner` returns the learner, which
-    is built at its first use. `delete_originals` deletes the original files of removed documents."""
+    """Return the memory manager, which stores and searches entries. `originals` are the files of its documents."""
     from agentformer.memory.hierarchical import CoreMemory, HierarchicalMemory
-    from agentformer.memory.memory_manager import MemoryManager, PartBuilders
+    from agentformer.memory.memory_manager import LazyParts, MemoryManager
 
-    count_tokens = token_counter(embedder)
+    settings, backend, count_tokens = base.settings, base.backend, token_counter(base.embedder)
 
-    def context_builder() -> ContextBuilder:
+    def contexts() -> ContextBuilder:
         from agentformer.memory.context.builder import ContextBuilder
 
-        return ContextBuilder(backend, count_tokens, embedder, max_tokens=settings.context_tokens)
+        return ContextBuilder(backend, count_tokens, base.embedder, max_tokens=settings.context_tokens)
 
-    def recall() -> Recall:
-        from agentformer.memory.recall import Recall
+    def auditor() -> Auditor:
+        from agentformer.memory.audit import Auditor
 
-        return Recall(backend, embedder, noise_floor=settings.noise_floor)
-
-    def audit_report(**scope: Any) -> AuditReport:
-        from agentformer.memory.audit import audit
-
-        return audit(backend, count_tokens=count_tokens, block_tokens=settings.core_block_tokens, **scope)
-
-    def instructions(messages: Iterable[MemoryEntry]) -> Iterable[MemoryEntry]:
-        from agentformer.memory.instructions import instructions_of
-
-        return instructions_of(messages)
-
-    def profile(*blocks: Any, **given: Any) -> Profile:
-        from agentformer.memory.learning.profile import build_profile
-
-        return build_profile(backend, count_tokens, *blocks, **given)
+        return Auditor(backend, count_tokens, settings.core_block_tokens)
 
     core = CoreMemory(backend, count_tokens, block_tokens=settings.core_block_tokens)
     hierarchical = HierarchicalMemory(backend, core, working_messages=settings.working_messages)
-    learns = settings.learn_every > 0
-    parts = PartBuilders(context_builder, recall, audit_report, instructions, learner, profile, learns)
-    rates = settings.decay_rates
-    return MemoryManager(
-        backend, hierarchical, cleaner, parts, usage, decay_rates=rates, delete_originals=delete_originals
-    )
+    parts = LazyParts(Lazy(base.recall), Lazy(contexts), Lazy(auditor), learner, settings.learn_every > 0)
+    rates, delete = settings.decay_rates, originals.sweep if originals else lambda: None
+    return MemoryManager(backend, hierarchical, cleaner, parts, base.usage, decay_rates=rates, delete_originals=delete)
 
 
 def build_embedder(settings: Settings) -> ActiveEmbedder:
@@ -324,41 +257,11 @@ def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel
     return GuardedModel(llm, breaker=breaker, usage=usage or Usage(), spec=(provider, model))
 
 
-def build_chat(settings: Settings, language_model: LanguageModel | None) -> ChatForwarder | ModelChat | None:
-    """Return the object to which the HTTP API sends chat requests: the server of the configured language model or, if
-    its provider has no server with the protocol of OpenAI, `language_model` itself. Return None if no model is
-    configured."""
-    from agentformer.llms.forwarding import ChatForwarder
-    from agentformer.llms.in_process import ModelChat
-    from agentformer.llms.openai import chat_servers
-
-    provider, model = model_spec(settings)
-    servers = chat_servers(provider, model, settings) if settings.llm_model else ()
-    if servers:
-        return ChatForwarder(servers, model, settings)
-    return ModelChat(language_model, settings.llm_model) if language_model else None
-
-
 def model_spec(settings: Settings) -> tuple[str, str]:
     """Return the provider and the model name of the setting `llm_model`. If the setting does not begin with the name of
     a registered provider, return `openai` (any OpenAI-compatible server) and the whole setting as the model name."""
     provider, _, model = settings.llm_model.partition(":")
     return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
-
-
-def _backend_names(settings: Settings) -> list[str]:
-    """Return the names of all backends in the settings, without repetition. The default backend is first."""
-    hierarchical = settings.hierarchical_backend or settings.backend
-    routed = [hierarchical if route.target == "hierarchical" else route.target for route in settings.routes]
-    return list(dict.fromkeys([settings.backend, *routed]))
-
-
-def of_backends(group: str, settings: Settings) -> Iterator[Any]:
-    """Call the function of each configured backend in the registry's group `group`, and yield the results, such as the
-    embedding spaces of the stored vectors. The argument of a function is the index folder, or the settings if the store
-    is on a server. A backend without a function in the group is skipped."""
-    used = (name for name in _backend_names(settings) if known(group, name))
-    return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 
 
 def in_folder(settings: Settings, index_dir: Path) -> Settings:
@@ -368,11 +271,6 @@ def in_folder(settings: Settings, index_dir: Path) -> Settings:
     routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
     backend, hierarchical = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
     return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
-
-
-def any_without(group: str, settings: Settings) -> bool:
-    """Return True if a configured backend has no function in `group`, so that `of_backends` yields no value for it."""
-    return any(known("backends", name) and not known(group, name) for name in _backend_names(settings))
 
 
 def _stored_space(settings: Settings) -> EmbeddingSpace | None:

@@ -19,30 +19,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 from agentformer.builders import (
-    any_without,
+    Base,
     build_backend,
     build_cleaner,
     build_embedder,
     build_learner,
     build_memory,
     build_model,
-    build_post,
     build_rag,
     check_space,
     in_folder,
     model_spec,
     named_embedder,
-    of_backends,
 )
 from agentformer.errors import EmbedderUnavailable, StoreError
 from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Usage
+from agentformer.http.fetch_rules import FetchRules, parse_hosts
+from agentformer.lazy import Lazy
 from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records import fields
 from agentformer.records.offers import leases_of, vectors_of
-from agentformer.registry import SERVERS, load
+from agentformer.registry import SERVERS, any_without, load, of_backends
 from agentformer.settings import Settings, load_settings
 from agentformer.types import (
     DEFAULT_NAMESPACE,
@@ -117,6 +117,10 @@ class _Part(functools.cached_property[T]):
             with instance._lock:
                 return super().__get__(instance, owner)
 
+    def build(self, memory: AgentFormer) -> None:
+        """Build the part of a memory, unless it is built."""
+        self.__get__(memory)
+
 
 class AgentFormer:
     """An open memory. `.memory` stores and searches entries, `.rag` ingests documents and answers questions from them,
@@ -139,6 +143,8 @@ class AgentFormer:
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
+        self._model = Lazy(lambda: build_model(settings, self._model_usage))
+        self._base = Base(settings, self.backend, self.embedder, self._model, self._usage)
         self._embed_retry = EmbedRetry(self.backend, settings.embed_retry_seconds)
         if settings.cleanup_interval > 0:
             self.cleaner.start()
@@ -146,11 +152,15 @@ class AgentFormer:
                 self.learner.start()
         self._embed_retry.start()
 
-    @_Part
+    @property
     def model(self) -> LanguageModel | None:
         """The configured language model, or None if no model is configured. Raises `InvalidInput` for an unknown
-        provider, and `MissingExtra` if a required package is not installed."""
-        return build_model(self.settings, self._model_usage)
+        provider, and `MissingExtra` if a required package is not installed. A program can assign another model."""
+        return self._model.get()
+
+    @model.setter
+    def model(self, model: LanguageModel | None) -> None:
+        self._model.set(model)
 
     @_Part
     def originals(self) -> Originals:
@@ -170,34 +180,31 @@ class AgentFormer:
         """The limits of the keys, which servers and tools check."""
         from agentformer.access.limits import KeyLimits
 
-        return KeyLimits(self.backend, self.keys.questions, lambda: self.model is not None)
+        return KeyLimits(self.backend, self.keys.questions, self._model)
 
     @_Part
     def rag(self) -> RAGTool:
         """The document tool, which ingests documents and answers questions from them."""
-        rag = build_rag(self.settings, self.backend, self.originals, self.embedder, lambda: self.model, self._usage)
-        return tracing.traced(rag, "rag")
+        return tracing.traced(build_rag(self._base, self.originals), "rag")
 
     @_Part
     def cleaner(self) -> MemoryCleaner:
         """The cleaner, which replaces old messages by summaries."""
-        cleaner = build_cleaner(self.settings, self.backend, self.embedder, lambda: self.model)
+        cleaner = build_cleaner(self._base)
         self._closing.callback(cleaner.close)
         return cleaner
 
     @_Part
     def learner(self) -> Learner:
         """The learner, which takes facts from messages."""
-        learner = build_learner(self.settings, self.backend, self.embedder, lambda: self.model)
+        learner = build_learner(self._base)
         self._closing.callback(learner.close)
         return learner
 
     @_Part
     def memory(self) -> MemoryManager:
         """The memory manager, which stores and searches entries."""
-        sweep = self.originals.sweep
-        parts = self.cleaner, lambda: self.learner
-        memory = build_memory(self.settings, self.backend, self.embedder, *parts, self._usage, sweep)
+        memory = build_memory(self._base, self.cleaner, Lazy(lambda: self.learner), self.originals)
         tracing.traced(memory.core, "core")
         return tracing.traced(memory, "memory")
 
@@ -206,7 +213,7 @@ class AgentFormer:
         """The tools that an agent can call to use this memory."""
         from agentformer.tools.toolbox import Toolbox
 
-        return Toolbox(self.memory, self.rag, self.backend, self.status, lambda: self.limits)
+        return Toolbox(self.memory, self.rag, self.backend, self.status, self.limits)
 
     @_Part
     def events(self) -> EventLog:
@@ -245,10 +252,13 @@ class AgentFormer:
     @_Part
     def _delivery(self) -> Delivery:
         from agentformer.events.delivery import Delivery
+        from agentformer.http.fetch import post
 
-        seconds = 3 * self.settings.webhook_seconds
-        post = build_post(self.settings)
-        delivery = Delivery(self.events, self.webhooks, self.keys, leases_of(self.backend), post, seconds)
+        hosts = parse_hosts("webhook_private_hosts", self.settings.webhook_private_hosts)
+        seconds = self.settings.webhook_seconds
+        rules = FetchRules(private_hosts=hosts, seconds=seconds, max_bytes=0, prefix="webhook")
+        send, leases = functools.partial(post, rules=rules), leases_of(self.backend)
+        delivery = Delivery(self.events, self.webhooks, self.keys, leases, send, 3 * seconds)
         self._closing.callback(delivery.close)
         return delivery
 
@@ -275,10 +285,11 @@ class AgentFormer:
         process becomes a node with this role. From then on, this process sends events to webhooks."""
         if self.distributed is not None:
             self.distributed.join(role)
-        _ = self.model, self.toolbox
+        self._model.get()
+        AgentFormer.toolbox.build(self)
         self.rag.ready()
         if self.settings.markdown_home:
-            _ = self._home_keeper
+            AgentFormer._home_keeper.build(self)
         if getattr(self.backend, "feed", None) is not None:
             self._delivery.start()
             self._upkeep.start()
@@ -530,9 +541,8 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
             closing.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
         backend = build_backend(settings, embedder)
         closing.callback(backend.close)
-        cleaner = build_cleaner(settings, backend, embedder, lambda: None)
-        learner = functools.partial(build_learner, settings, backend, embedder, lambda: None)
-        memory = build_memory(settings, backend, embedder, cleaner, learner, UsageCounter(backend), lambda: None)
+        base = Base(settings, backend, embedder, Lazy(lambda: None), UsageCounter(backend))
+        memory = build_memory(base, build_cleaner(base), Lazy(functools.partial(build_learner, base)))
         yield Trial(backend, memory, embedder, settings)
 
 

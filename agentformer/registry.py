@@ -17,7 +17,7 @@ opened.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,8 @@ from agentformer.errors import InvalidInput
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from agentformer.settings import Settings
 
 # Backends whose store is not in the index folder. Their functions take the settings instead of the folder.
 SERVERS = frozenset({"postgres"})
@@ -110,6 +112,26 @@ def lookup(group: str, name: str) -> Callable[..., Any]:
         if point.name == name:
             return _load_plugin(group, point)
     raise InvalidInput(group, f"there is no {name!r}; the known names are {', '.join(names(group))}")
+
+
+def backend_names(settings: Settings) -> list[str]:
+    """Return the names of all backends in the settings, without repetition. The default backend is first."""
+    hierarchical = settings.hierarchical_backend or settings.backend
+    routed = [hierarchical if route.target == "hierarchical" else route.target for route in settings.routes]
+    return list(dict.fromkeys([settings.backend, *routed]))
+
+
+def of_backends(group: str, settings: Settings) -> Iterator[Any]:
+    """Call the function of each configured backend in the registry's group `group`, and yield the results, such as the
+    embedding spaces of the stored vectors. The argument of a function is the index folder, or the settings if the store
+    is on a server. A backend without a function in the group is skipped."""
+    used = (name for name in backend_names(settings) if known(group, name))
+    return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
+
+
+def any_without(group: str, settings: Settings) -> bool:
+    """Return True if a configured backend has no function in `group`, so that `of_backends` yields no value for it."""
+    return any(known("backends", name) and not known(group, name) for name in backend_names(settings))
 
 
 def load(target: str) -> Any:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(agentformer.__file__).parent
 # Lowest first. A folder imports lower layers only; inside a folder files may import each other, without a cycle.
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("types", "actor", "errors", "_version"),
+    ("types", "actor", "errors", "lazy", "_version"),
     ("http",),
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "rerankers", "readers", "access", "jobs"),

@@ -27,8 +27,9 @@ from agentformer.access.allowance import Allowance, Limits
 from agentformer.access.places import KeyPlace
 from agentformer.access.rates import DAY, Quota
 from agentformer.errors import Busy, KeyFull, StoreDamaged, StoreError
+from agentformer.lazy import Lazy
 from agentformer.records.offers import size_of
-from agentformer.types import MemoryBackend, StoreSize
+from agentformer.types import LanguageModel, MemoryBackend, StoreSize
 
 T = TypeVar("T")
 _NOTHING = StoreSize()
@@ -116,13 +117,13 @@ def _day_quota(limit: int, used: int, now: datetime) -> Quota:
 
 
 class KeyLimits:
-    """Checks the limits of keys against a memory. `questions` counts the questions, and `uses_model` returns whether a
-    language model answers questions. Thread-safe."""
+    """Checks the limits of keys against a memory. `questions` counts the questions that `model` answers. If it is
+    None, no question is counted. Thread-safe."""
 
-    def __init__(self, store: MemoryBackend, questions: DayCounts, uses_model: Callable[[], bool]) -> None:
+    def __init__(self, store: MemoryBackend, questions: DayCounts, model: Lazy[LanguageModel | None]) -> None:
         self._store = store
         self._questions = questions
-        self._uses_model = uses_model
+        self._model = model
         self._counted: dict[tuple[str, ...], _Counted] = {}
         self._lock = threading.Lock()
         self._reserved: list[_Reservation] = []  # of the requests in progress, in their order
@@ -145,7 +146,7 @@ class KeyLimits:
         """Count a question that a language model is going to answer. Return a function to call if the model fails: it
         gives the question back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today
         as it may; see also `DayCounts`."""
-        if allowance is None or not (limit := allowance.limits.questions_per_day) or not self._uses_model():
+        if allowance is None or not (limit := allowance.limits.questions_per_day) or self._model.get() is None:
             return lambda: None
         day = self._questions.today()
         quota, allowed = self._questions.take(allowance.key_id, limit)

@@ -32,12 +32,12 @@ from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.proxies import BehindProxy
 from agentformer.api.response import handle_errors
 from agentformer.api.store_counts import StoreCounts
-from agentformer.builders import build_chat, once
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.jobs import Jobs
+from agentformer.lazy import Lazy
 from agentformer.rag.removals import Removals
 from agentformer.settings import Settings
 
@@ -157,7 +157,7 @@ def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guar
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
         readiness=server.ReadinessChecks(af, guard.keys).parts,
         document=partial(openapi.openapi_document, _OPERATIONS),
-        chat=once(lambda: build_chat(settings, af.model)),
+        chat=Lazy(lambda: chat.build_chat(settings, af.model)),
         prefix=prefix,
         keys=guard.keys,
         requests=guard.requests,

@@ -26,6 +26,7 @@ from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.http import tracing
 from agentformer.jobs import Jobs
+from agentformer.lazy import Lazy
 from agentformer.llms.forwarding import ChatForwarder
 from agentformer.llms.in_process import ModelChat
 from agentformer.rag.removals import Removals
@@ -49,7 +50,7 @@ class Service:
     followers: threading.BoundedSemaphore  # limits the clients that follow jobs and events
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
     document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
-    chat: Callable[[], ChatForwarder | ModelChat | None]  # returns what answers chat requests, if a model is configured
+    chat: Lazy[ChatForwarder | ModelChat | None]  # answers chat requests; None if no model is configured
     prefix: str  # the prefix of all paths in a host application
     keys: KeyStore | None  # None: the host application authenticates the requests
     requests: RequestsSeen

@@ -16,13 +16,14 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urljoin
 
 from agentformer._version import __version__
 from agentformer.errors import FetchFailed, FetchRefused, InvalidInput
 from agentformer.http.client import bounded_socket
-from agentformer.http.fetch_rules import Download, FetchRules, Target, parse_url
+from agentformer.http.fetch_rules import Download, FetchRules, HostPattern, Target, parse_url
 from agentformer.http.retry_policy import CONNECT_SECONDS, OverLimit, ResponseLimit
 
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,6 +47,23 @@ class _Response(NamedTuple):
     location: str  # the target of a redirect, or ""
     data: bytes
     media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """Fetches documents as `rules` allow."""
+
+    rules: FetchRules
+
+    def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
+        """Return the document at a URL. With `allow_private`, the host of this URL may have a private address, but the
+        hosts of redirects may not. With `listed`, only hosts that the rules name are allowed. Raises the errors of
+        `fetch`."""
+        rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
+        if allow_private:
+            target = parse_url(url)
+            rules = replace(rules, private_hosts=(*rules.private_hosts, HostPattern(target.host, target.port)))
+        return fetch(url, rules)
 
 
 def fetch(url: str, rules: FetchRules) -> Download:

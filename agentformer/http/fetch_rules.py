@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
@@ -160,25 +159,6 @@ class Download:
     url: str
     name: str
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Fetcher:
-    """Fetches documents as `rules` allow. `load` imports and returns the function `http.fetch.fetch`, so that its
-    libraries are imported only when they are needed."""
-
-    rules: FetchRules
-    load: Callable[[], Callable[[str, FetchRules], Download]]
-
-    def get(self, url: str, *, allow_private: bool = False, listed: bool = False) -> Download:
-        """Return the document at a URL. With `allow_private`, the host of this URL may have a private address, but the
-        hosts of redirects may not. With `listed`, only hosts that the rules name are allowed. Raises the errors of
-        `http.fetch.fetch`."""
-        rules = replace(self.rules, hosts=self.rules.hosts or ()) if listed else self.rules
-        if allow_private:
-            target = parse_url(url)
-            rules = replace(rules, private_hosts=(*rules.private_hosts, HostPattern(target.host, target.port)))
-        return self.load()(url, rules)
 
 
 def is_public(address: str) -> bool:

@@ -1,5 +1,5 @@
-"""Audits of a memory. `audit` reports duplicates, entries that are never read, contradictions, and core blocks that are
-too large. It uses no language model and changes nothing. `merge_duplicates` marks duplicates as superseded."""
+"""Audits of a memory. `Auditor` reports duplicates, entries that are never read, contradictions, and core blocks that
+are too large. It uses no language model and changes nothing. `merge_duplicates` marks duplicates as superseded."""
 
 from __future__ import annotations
 
@@ -95,46 +95,48 @@ class AuditReport:
     notes: Annotated[tuple[str, ...], Shown("Descriptions of the checks that were not done, with the reasons.")] = ()
 
 
-def audit(
-    backend: MemoryBackend,
-    *,
-    namespace: str,
-    user_id: str | None = None,
-    project: str | None = None,
-    count_tokens: Callable[[str], int],
-    block_tokens: int,
-    at: datetime | None = None,
-) -> AuditReport:
-    """Examine the live entries of a namespace and return a report. With `user_id` or `project`, only the entries of
-    this user or project are examined. `block_tokens` is the largest allowed number of tokens of a core block. An entry
-    that was never used is reported as unread after `UNREAD_DAYS`. The age of an entry is computed at the moment `at`
-    (default: now). Nothing is changed."""
-    read_before = (at or datetime.now(UTC)) - timedelta(days=UNREAD_DAYS)
-    candidates, blocks = list[_Candidate](), list[MemoryEntry]()
-    unread, unread_ids = Counter[str](), list[str]()
-    facts, entries = FactContradictions(), 0
-    for entry in all_entries(backend, Scope(namespace, user_id=user_id)):
-        if not _belongs_to(entry, user_id, project):
-            continue
-        entries += 1
-        if entry.tier == "core":
-            blocks.append(entry)
-        if entry.kind not in _NO_DUPLICATES and entry.tier != "working" and entry.source is None:
-            candidates.append(_Candidate.of(entry))
-        facts.add(entry)
-        if _is_unread(entry, read_before):
-            unread[entry.kind] += 1
-            unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
-    exact = tuple(_exact_duplicates(backend, candidates))
-    near = tuple(_near_duplicates(candidates, exact))
-    unread_report = Unread(UNREAD_DAYS, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
-    vectors = _vectors_of(backend, namespace, facts.ids)
-    (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find(vectors)
-    contradictions, notes = (*of_blocks, *of_facts), (*block_notes, *fact_notes)
-    compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
-    sizes = [Oversized(block.id, block.title, count_tokens(block.content), block_tokens) for block in blocks]
-    oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * block_tokens)
-    return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
+@dataclass(frozen=True, slots=True)
+class Auditor:
+    """Audits a backend. `block_tokens` is the largest allowed number of tokens of a core block."""
+
+    backend: MemoryBackend
+    count_tokens: Callable[[str], int]
+    block_tokens: int
+
+    def run(
+        self, *, namespace: str, user_id: str | None = None, project: str | None = None, at: datetime | None = None
+    ) -> AuditReport:
+        """Examine the live entries of a namespace and return a report. With `user_id` or `project`, only the entries of
+        this user or project are examined. An entry that was never used is reported as unread after `UNREAD_DAYS`. The
+        age of an entry is computed at the moment `at` (default: now). Nothing is changed."""
+        read_before = (at or datetime.now(UTC)) - timedelta(days=UNREAD_DAYS)
+        candidates, blocks = list[_Candidate](), list[MemoryEntry]()
+        unread, unread_ids = Counter[str](), list[str]()
+        facts, entries = FactContradictions(), 0
+        for entry in all_entries(self.backend, Scope(namespace, user_id=user_id)):
+            if not _belongs_to(entry, user_id, project):
+                continue
+            entries += 1
+            if entry.tier == "core":
+                blocks.append(entry)
+            if entry.kind not in _NO_DUPLICATES and entry.tier != "working" and entry.source is None:
+                candidates.append(_Candidate.of(entry))
+            facts.add(entry)
+            if _is_unread(entry, read_before):
+                unread[entry.kind] += 1
+                unread_ids += [entry.id] if len(unread_ids) < _LISTED_UNREAD else []
+        exact = tuple(_exact_duplicates(self.backend, candidates))
+        near = tuple(_near_duplicates(candidates, exact))
+        unread_report = Unread(UNREAD_DAYS, unread.total(), dict(sorted(unread.items())), tuple(unread_ids))
+        vectors = _vectors_of(self.backend, namespace, facts.ids)
+        (of_blocks, block_notes), (of_facts, fact_notes) = block_contradictions(blocks), facts.find(vectors)
+        contradictions, notes = (*of_blocks, *of_facts), (*block_notes, *fact_notes)
+        compared = {"texts": len(candidates), "facts": facts.examined, "core_blocks": len(blocks)}
+        sizes = [
+            Oversized(block.id, block.title, self.count_tokens(block.content), self.block_tokens) for block in blocks
+        ]
+        oversized = tuple(size for size in sizes if size.tokens > _NEARLY_FULL * self.block_tokens)
+        return AuditReport(namespace, entries, compared, exact, near, unread_report, contradictions, oversized, notes)
 
 
 def _vectors_of(backend: MemoryBackend, namespace: str, ids: Set[str]) -> HitVectors | None:

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, StoreError
+from agentformer.lazy import Lazy
 from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.summaries import OUTCOMES, SUMMARY_KIND, sort_by_time
@@ -132,7 +133,7 @@ class OnDemandSummarizer:
     def __init__(
         self,
         build: Callable[[LanguageModel | None], Summarizer],
-        model: Callable[[], LanguageModel | None],
+        model: Lazy[LanguageModel | None],
         *,
         instant: bool,
     ) -> None:
@@ -141,10 +142,14 @@ class OnDemandSummarizer:
         self._logged = ""
         self.instant = instant
 
+    def ready(self) -> None:
+        """Build the language model. Raises an error if this fails."""
+        self._model.get()
+
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
         """Return a summary of the entries `originals`; see `Summarizer.summarize`."""
         try:
-            model = self._model()
+            model = self._model.get()
         except Exception as error:  # noqa: BLE001 - a plugin's model can raise anything
             problem = str(error) if isinstance(error, AgentFormerError) else f"{type(error).__name__}: {error}"[:200]
             if problem != self._logged:
@@ -165,14 +170,10 @@ class MemoryCleaner:
         backend: MemoryBackend,
         summarizer: Summarizer | OnDemandSummarizer,
         options: CleaningOptions | None = None,
-        *,
-        ready: Callable[[], object] = lambda: None,
     ) -> None:
-        """Prepare the cleaner; `start` starts its thread. `run` calls the function `ready` before it changes anything:
-        `ready` loads the parts of the summarizer, and raises an error if a part cannot be loaded."""
+        """Prepare the cleaner; `start` starts its thread."""
         self._backend = backend
         self._leases = leases_of(backend)
-        self._ready = ready
         self._summarizer = summarizer
         self._options = options = options or CleaningOptions()
         self._counter = MessageCounter(options.every)
@@ -258,7 +259,7 @@ class MemoryCleaner:
         report = CleaningReport()
         try:
             if on_request:
-                self._ready()
+                self._summarizer.ready()
             for name in [scope.namespace] if scope.namespace else self._backend.namespaces():
                 within = dataclasses.replace(scope, namespace=name)
                 report += self._archive_expired(dataclasses.replace(within, tiers=()))

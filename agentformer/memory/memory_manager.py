@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import Conflict, InvalidInput, NotFound
+from agentformer.lazy import Lazy
 from agentformer.memory import validation
 from agentformer.memory.backends import all_entries, is_expired
 from agentformer.memory.batches import BatchOperations, changeable, existing
@@ -36,7 +37,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.audit import AuditReport
+    from agentformer.memory.audit import Auditor, AuditReport
     from agentformer.memory.context import Context
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.learning import LearningReport, LearningRun, UndoneLearning
@@ -49,18 +50,14 @@ _IN_FILTER = 490  # values of one filter
 
 
 @dataclass(frozen=True, slots=True)
-class PartBuilders:
-    """Functions that build the parts of a `MemoryManager` that only a few calls need. Other calls do not import these
-    parts. `audit` makes an audit: it takes `namespace`, `user_id` and `project`, and returns the report. `instructions`
-    returns the entries of the standing instructions in messages of users. `profile` makes a profile: it takes the scope
-    of a user, the core blocks and `max_tokens`. `learns` is True if facts are learnt when messages are added."""
+class LazyParts:
+    """The parts of a `MemoryManager` that only a few calls need. Other calls do not wait for their import. `learns` is
+    True if facts are learnt when messages are added."""
 
-    context_builder: Callable[[], ContextBuilder]
-    recall: Callable[[], Recall]
-    audit: Callable[..., AuditReport]
-    instructions: Callable[[Iterable[MemoryEntry]], Iterable[MemoryEntry]]
-    learner: Callable[[], Learner]
-    profile: Callable[..., Profile]
+    recall: Lazy[Recall]
+    contexts: Lazy[ContextBuilder]
+    auditor: Lazy[Auditor]
+    learner: Lazy[Learner]
     learns: bool
 
 
@@ -73,7 +70,7 @@ class MemoryManager(BatchOperations):
         backend: MemoryBackend,
         hierarchical: HierarchicalMemory,
         cleaner: MemoryCleaner,
-        parts: PartBuilders,
+        parts: LazyParts,
         usage: UsageCounter,
         *,
         decay_rates: Mapping[str, float],
@@ -107,13 +104,13 @@ class MemoryManager(BatchOperations):
         """Store entries that `validation` has built, in one transaction, and return them."""
         stored = list(self._backend.store(entries, replacing=validation.replaced(entries))) if entries else []
         asked = [entry for entry in stored if entry.kind == "message" and entry.role == "user"]
-        if asked and (instructions := [*self._parts.instructions(asked)]):
+        if asked and (instructions := [*self._parts.recall.get().instructions(asked)]):
             _store_unique(self._backend, instructions)
         for entry in stored:
             if entry.kind == "message":
                 self._cleaner.message_added(entry)
                 if self._parts.learns:
-                    self._parts.learner().message_added(entry)
+                    self._parts.learner.get().message_added(entry)
         return stored
 
     def store(self, content: str, **values: Unpack[StoredFields]) -> MemoryEntry:
@@ -155,7 +152,7 @@ class MemoryManager(BatchOperations):
         stored = _store_unique(self._backend, entries) if entries else []
         for n, (new, entry) in enumerate(zip(entries, stored, strict=True)):
             # "I live in Turku" is a new fact if "I live in Oslo" was stored since the last time.
-            if entry.id != new.id and entry.kind not in RESERVED_KINDS and self._parts.recall().is_replaced(entry):
+            if entry.id != new.id and entry.kind not in RESERVED_KINDS and self._parts.recall.get().is_replaced(entry):
                 stored[n] = self._backend.store([new])[0]
         return stored
 
@@ -197,7 +194,7 @@ class MemoryManager(BatchOperations):
         query = validation.query_from(text, scope, self._decay, limit=limit, min_score=min_score, mode=mode, at=at)
         if noise_floor is not None:
             noise_floor = fields.number("noise_floor", noise_floor)
-        hits = self._parts.recall().search(query, relevant_only=relevant_only, noise_floor=noise_floor)
+        hits = self._parts.recall.get().search(query, relevant_only=relevant_only, noise_floor=noise_floor)
         if not hits and query.scope.document_id is not None:
             existing_document(self._backend, query.scope.document_id, query.scope.namespace)
         self._usage.count((hit.entry.id for hit in hits), matches=1)
@@ -274,8 +271,7 @@ class MemoryManager(BatchOperations):
         >>> [each.content for each in context.messages]
         ['I moved to Turku.', 'Where do I live?']
         """
-        builder = self._parts.context_builder()
-        context = builder.build(task, conversation, max_tokens, where=where, as_of=as_of, **place)
+        context = self._parts.contexts.get().build(task, conversation, max_tokens, where=where, as_of=as_of, **place)
         self._usage.count((entry_id for ids in context.report.included.values() for entry_id in ids), reads=1)
         return context
 
@@ -388,17 +384,17 @@ class MemoryManager(BatchOperations):
             project=fields.optional_name("project", project),
         )
         ids = fields.names("messages", messages)
-        return self._parts.learner().learn(scope, ids, dry_run=fields.flag("dry_run", dry_run))
+        return self._parts.learner.get().learn(scope, ids, dry_run=fields.flag("dry_run", dry_run))
 
     def learning_runs(self, *, namespace: str = DEFAULT_NAMESPACE) -> Sequence[LearningRun]:
         """Return the runs of `learn` in a namespace, newest first."""
-        return self._parts.learner().journal.runs(fields.name("namespace", namespace))
+        return self._parts.learner.get().journal.runs(fields.name("namespace", namespace))
 
     def undo_learning(self, run: str) -> UndoneLearning:
         """Undo a run of `learn`: archive the facts that it has stored, so that searches find the facts again that they
         have replaced. Facts that a caller has changed stay. Raises `NotFound` if there is no such run, and `Conflict`
         if it was undone before."""
-        return self._parts.learner().journal.undo(fields.name("run", run))
+        return self._parts.learner.get().journal.undo(fields.name("run", run))
 
     def profile(
         self,
@@ -427,7 +423,7 @@ class MemoryManager(BatchOperations):
             project=fields.optional_name("project", project),
         )
         blocks = self.core.blocks(namespace, agent_id=scope.agent_id, user_id=scope.user_id)
-        return self._parts.profile(blocks, scope=scope, max_tokens=max_tokens)
+        return self._parts.learner.get().profile(blocks, scope=scope, max_tokens=max_tokens)
 
     def audit(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, project: str | None = None
@@ -436,7 +432,8 @@ class MemoryManager(BatchOperations):
         blocks, and core blocks that are too large. The audit uses no language model and changes nothing."""
         self._usage.flush()
         user_id, project = fields.optional_name("user_id", user_id), fields.optional_name("project", project)
-        return self._parts.audit(namespace=fields.name("namespace", namespace), user_id=user_id, project=project)
+        namespace = fields.name("namespace", namespace)
+        return self._parts.auditor.get().run(namespace=namespace, user_id=user_id, project=project)
 
     def effective_salience(self, entry: MemoryEntry) -> float:
         """Return the salience (importance) of an entry after decay until now, 0..1."""
@@ -451,7 +448,7 @@ class MemoryManager(BatchOperations):
         """Return the counts of the backend, the state of the cleaner and, if facts are learnt when messages are added,
         the state of the learner, as JSON values."""
         self._usage.flush()
-        learner = {"learner": self._parts.learner().status()} if self._parts.learns else {}
+        learner = {"learner": self._parts.learner.get().status()} if self._parts.learns else {}
         return {**status_of(self._backend), "cleaner": self._cleaner.status(), **learner}
 
     def close(self) -> None:

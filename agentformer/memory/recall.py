@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 
-from agentformer.memory.instructions import instructions_in_scope
+from agentformer.memory.instructions import instructions_in_scope, instructions_of
 from agentformer.records import fields
 from agentformer.search import pipeline
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
@@ -43,6 +44,10 @@ class Recall:
         if best:
             return best.with_hits(name_originals(best, query.text, self._backend.get))
         return best.with_hits((), *self._why_nothing(wider))
+
+    def instructions(self, messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:
+        """Yield an entry for each standing instruction in these messages of users."""
+        return instructions_of(messages)
 
     def is_replaced(self, entry: MemoryEntry) -> bool:
         """Return whether another fact of the same owner now holds instead of the fact of this entry."""

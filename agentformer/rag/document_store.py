@@ -16,6 +16,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
 from agentformer.errors import Conflict, retried
+from agentformer.lazy import Lazy
 from agentformer.rag.documents import (
     FORMER_KEPT,
     METADATA_REPLACED,
@@ -69,14 +70,13 @@ class UploadOptions(TypedDict, total=False):
 
 
 class DocumentStore:
-    """The documents of a memory. Thread-safe if the backend is thread-safe. `ingest` returns the pipeline that reads
-    files, and builds it at the first call. `used` is called with the id of a stored document that an upload has found
-    unchanged. An uploaded file may have at most `max_bytes` bytes."""
+    """The documents of a memory. Thread-safe if the backend is thread-safe. `used` is called with the id of a stored
+    document that an upload has found unchanged. An uploaded file may have at most `max_bytes` bytes."""
 
     def __init__(
         self,
         backend: MemoryBackend,
-        ingest: Callable[[], IngestPipeline],
+        ingest: Lazy[IngestPipeline],
         originals: Originals,
         used: Callable[[str], None],
         max_bytes: int,
@@ -155,7 +155,7 @@ class DocumentStore:
         """Store a file, whose bytes are `data`, as this document, unless its bytes are stored already. Return the
         stored document. `given_metadata` is True if the metadata of `document` come from the caller. The other
         parameters are those of `upload`. Raises `Conflict` if other callers change the document again and again."""
-        read = functools.cache(lambda: self._ingest().read(data, document.name, password))
+        read = functools.cache(lambda: self._ingest.get().read(data, document.name, password))
 
         def attempt() -> Document:
             placement = place(self._backend, document, on_conflict, given_metadata=given_metadata)
@@ -215,7 +215,7 @@ class DocumentStore:
         origin, and replaces the stored document, unless its text is unusable now. Raises `NotFound` if the original
         file is missing, and `Conflict` if another caller replaces or removes the document at the same time."""
         known = document_of(entry)
-        data, pipeline = self._originals.get(known.sha256), self._ingest()
+        data, pipeline = self._originals.get(known.sha256), self._ingest.get()
         with self._uploads.hold((known.namespace, known.sha256)):
             placement = place_again(self._backend, entry)
             return self._store(data, pipeline.read(data, known.name), placement)
@@ -226,14 +226,14 @@ class DocumentStore:
         `unchanged`: it takes as long as a new upload. Raises `NotFound` if the original file is missing."""
         embed = bool(self._vectors.spaces())  # else the backend stores no vectors
         data = self._originals.get(document.sha256)
-        result = self._ingest().rehearse(data, document, password, embed=embed)
+        result = self._ingest.get().rehearse(data, document, password, embed=embed)
         if result.status != "pending":
             return result
         return dataclasses.replace(result, reason=PENDING, reason_code="pending")
 
     def is_text(self, head: bytes) -> bool:
         """Return whether a file that begins with these bytes is text."""
-        return self._ingest().is_text(head)
+        return self._ingest.get().is_text(head)
 
     def documents(
         self, *, namespace: str = DEFAULT_NAMESPACE, user_id: str | None = None, or_nobody: bool = False
@@ -304,7 +304,7 @@ class DocumentStore:
             reason, code = text.reason + FORMER_KEPT, text.reason_code
             failed = dataclasses.replace(document, status=text.status, reason=reason, reason_code=code)
             return dataclasses.replace(failed, former_kept=True)
-        entries = self._ingest().entries(document, text, progress)
+        entries = self._ingest.get().entries(document, text, progress)
         return self._commit(data, entries, placement, progress if is_usable else None)
 
     def _commit(

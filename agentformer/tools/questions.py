@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agentformer.errors import InvalidInput
+from agentformer.lazy import Lazy
 from agentformer.memory import validation
 from agentformer.memory.usage import UsageCounter
 from agentformer.memory.validation import Filters
@@ -96,14 +97,14 @@ class _Searched(NamedTuple):
 
 
 class Questions:
-    """Answers questions. Thread-safe if the backend is thread-safe. `answerer` and `contexts` return the objects that
-    write answers and build contexts. Each function builds its object at the first call."""
+    """Answers questions. Thread-safe if the backend is thread-safe. `answerer` writes answers, and `contexts` finds the
+    passages for them."""
 
     def __init__(
         self,
         backend: MemoryBackend,
-        answerer: Callable[[], Answerer],
-        contexts: Callable[[], PassageBuilder],
+        answerer: Lazy[Answerer],
+        contexts: Lazy[PassageBuilder],
         usage: UsageCounter,
         limits: QuestionLimits,
     ) -> None:
@@ -115,8 +116,8 @@ class Questions:
 
     def ready(self) -> None:
         """Build the objects that answer questions before the first question. Raises an error if this fails."""
-        self._answerer()
-        self._contexts()
+        self._answerer.get()
+        self._contexts.get()
 
     def answer(
         self, question: str, filters: ChunkFilters, *, top_k: int | None, max_tokens: int | None, extractive: bool
@@ -124,7 +125,7 @@ class Questions:
         """Return an answer. `RAGTool.query` describes the parameters and errors."""
         max_tokens = _checked_tokens(max_tokens, MAX_TOKENS)
         searched = self._find(question, filters, top_k, extractive=extractive)
-        answer = self._answerer().answer(searched.found, max_tokens=max_tokens, extractive=extractive)
+        answer = self._answerer.get().answer(searched.found, max_tokens=max_tokens, extractive=extractive)
         return self._completed(answer, searched)
 
     def stream(
@@ -137,8 +138,8 @@ class Questions:
     def context(self, question: str, filters: ChunkFilters, *, max_tokens: int | None) -> PassageContext:
         """Return the passages for a question. `RAGTool.context` describes the parameters and errors."""
         budget = _checked_tokens(max_tokens, MAX_CONTEXT_TOKENS) or self._limits.context_tokens
-        hits = self._search(question, filters, self._contexts().candidates)
-        context = self._contexts().build(question, self._with_items(question, filters, hits), budget)
+        hits = self._search(question, filters, self._contexts.get().candidates)
+        context = self._contexts.get().build(question, self._with_items(question, filters, hits), budget)
         self._usage.count(dict.fromkeys(id_ for passage in context.passages for id_ in passage.entry_ids), reads=1)
         return context
 
@@ -147,8 +148,8 @@ class Questions:
         of the first `top_k` hits. If `extractive` is true, no passages are prepared for a language model."""
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
-        uses_model = not extractive and self._answerer().model is not None
-        candidates = self._contexts().candidates if uses_model and top_k is None else 0
+        uses_model = not extractive and self._answerer.get().model is not None
+        candidates = self._contexts.get().candidates if uses_model and top_k is None else 0
         quotable = limit if top_k is not None else max(limit, _QUOTABLE)
         ranked = self._search(question, filters, max(quotable, candidates))
         hits = ranked.with_hits(ranked[:limit])
@@ -156,7 +157,7 @@ class Questions:
         context = None
         if uses_model:
             wider = ranked if top_k is not None else self._with_items(question, filters, ranked)
-            context = self._contexts().build(question, wider, self._limits.context_tokens)
+            context = self._contexts.get().build(question, wider, self._limits.context_tokens)
         stopwatch.searched = time.perf_counter()
         named = filters.get("document_id") is not None
         sources = ("documents",) if named else checked_sources(filters.get("sources"))
@@ -183,22 +184,22 @@ class Questions:
                 existing_document(self._backend, scope.document_id, scope.namespace, scope.user_id)
             return hits
         query, session = Query(question, scope, limit), fields.optional_name("session_id", filters.get("session_id"))
-        return self._contexts().search(query, session)
+        return self._contexts.get().search(query, session)
 
     def _with_items(self, question: str, filters: ChunkFilters, hits: Hits) -> Hits:
         """Return the hits for a question. If the question names a ratio, such as "gross margin", also search for the
         figures from which the ratio is computed, because a report often states only these figures. The second search is
         limited to the document that has the best hits."""
-        items = self._contexts().items(question)
+        items = self._contexts.get().items(question)
         document = main_document(hits) if items else None
         if document is None:
             return hits
         narrowed: ChunkFilters = {**filters, "document_id": document, "sources": SOURCES[:1]}
-        return with_items(hits, self._search(" ".join(items), narrowed, self._contexts().candidates))
+        return with_items(hits, self._search(" ".join(items), narrowed, self._contexts.get().candidates))
 
     def _events(self, searched: _Searched, max_tokens: int | None) -> Generator[AnswerEvent, None, None]:
         stopwatch = searched.stopwatch
-        with closing(self._answerer().stream(searched.found, max_tokens=max_tokens)) as events:
+        with closing(self._answerer.get().stream(searched.found, max_tokens=max_tokens)) as events:
             for event in events:
                 stopwatch.first_token = stopwatch.first_token or time.perf_counter()
                 yield self._completed(event, searched) if isinstance(event, Answer) else event

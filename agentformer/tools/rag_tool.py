@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from agentformer.errors import InvalidInput
-from agentformer.http.fetch_rules import Fetcher
+from agentformer.lazy import Lazy
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.document_store import DocumentStore, UploadOptions
 from agentformer.rag.documents import Document
@@ -23,6 +23,7 @@ from agentformer.tools.questions import ChunkFilters, Questions
 from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, MemoryBackend
 
 if TYPE_CHECKING:
+    from agentformer.http.fetch import Fetcher
     from agentformer.rag.answer.context import PassageContext
     from agentformer.rag.ingest import IngestPipeline
 
@@ -36,12 +37,13 @@ class UploadSources:
 
     limits: SizeLimits
     folders: Folders
-    fetcher: Fetcher
+    fetcher: Lazy[Fetcher]
 
 
 class RAGTool(DocumentStore):
-    """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe. `ingest` returns
-    the pipeline that reads documents, and builds it at the first call.
+    """Uploads documents and answers questions about them. Thread-safe if the backend is thread-safe.
+
+    For example:
 
         af.rag.upload("handbook.pdf").status  # "ready"
         af.rag.query("Who holds the keys?").citations[0].page  # 12
@@ -50,7 +52,7 @@ class RAGTool(DocumentStore):
     def __init__(
         self,
         backend: MemoryBackend,
-        ingest: Callable[[], IngestPipeline],
+        ingest: Lazy[IngestPipeline],
         questions: Questions,
         originals: Originals,
         usage: UsageCounter,
@@ -65,7 +67,7 @@ class RAGTool(DocumentStore):
 
     def ready(self) -> None:
         """Build the objects for uploads and questions before the first call. Raises an error if this fails."""
-        self._ingest()
+        self._ingest.get()
         self._questions.ready()
 
     def upload_url(
@@ -85,7 +87,7 @@ class RAGTool(DocumentStore):
         empty, every host with a public address is allowed. If `allow_private` is true, the host may have a private
         address. Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed,
         and `FetchFailed` if the document cannot be loaded."""
-        download = self._sources.fetcher.get(url, allow_private=allow_private, listed=listed)
+        download = self._sources.fetcher.get().get(url, allow_private=allow_private, listed=listed)
         return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
 
     def sync(

@@ -53,7 +53,7 @@ class Toolbox:
         rag: RAGTool,
         backend: MemoryBackend,
         status: Callable[[], Mapping[str, Any]],
-        limits: Callable[[], KeyLimits],
+        limits: KeyLimits,
     ) -> None:
         self._limits = limits
         memories, documents = MemoryTools(memory, backend, status), DocumentTools(rag)
@@ -98,11 +98,11 @@ class Toolbox:
         if allowance is None:
             return run()
         if tool.name == "rag_query" and not caller.extractive:
-            return self._limits().ask(allowance, run, _model_failed)
+            return self._limits.ask(allowance, run, _model_failed)
         if not adds:
             return run()
         size = len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "replace"))
-        with self._limits().reserve(allowance, size, int(adds == "entries")):
+        with self._limits.reserve(allowance, size, int(adds == "entries")):
             return run()
 
     def run(self, call: ToolCall, caller: Caller = OWNER) -> ToolResult:

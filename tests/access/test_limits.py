@@ -24,6 +24,7 @@ from agentformer.access.limits import DayCounts, KeyLimits
 from agentformer.access.places import KeyFile
 from agentformer.access.rates import DAY, Quota, quota_headers
 from agentformer.errors import Busy, InvalidInput, KeyFull, StoreBusy, StoreDamaged, Unauthenticated
+from agentformer.lazy import Lazy
 from agentformer.types import Scope
 from tests import forked
 from tests.edges.running import wait_until
@@ -369,7 +370,7 @@ def test_bytes_are_those_of_texts_and_files(af: agentformer.AgentFormer, monkeyp
 def test_a_store_without_sizes_is_counted_by_its_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits_module, "_FRESH", math.inf)
     store = narrow(tmp_path)
-    limits = KeyLimits(store, DayCounts(KeyFile(tmp_path, "questions.json")), lambda: False)
+    limits = KeyLimits(store, DayCounts(KeyFile(tmp_path, "questions.json")), Lazy(lambda: None))
     key = allowed("team", max_entries=1)
     assert limits.has_room(key)
     store.store([agentformer.MemoryEntry(id="1", content="Tea.", namespace="team")])

@@ -23,9 +23,8 @@ from cryptography.x509.oid import NameOID
 
 from agentformer.errors import FetchFailed, FetchRefused, InvalidInput
 from agentformer.http import fetch as fetching
-from agentformer.http.fetch import fetch
+from agentformer.http.fetch import Fetcher, fetch
 from agentformer.http.fetch_rules import (
-    Fetcher,
     FetchRules,
     HostPattern,
     Target,
@@ -70,7 +69,7 @@ def test_a_private_address_is_refused_unless_its_host_is_allowed() -> None:
         with pytest.raises(FetchRefused):
             fetch(server.url(), FetchRules(private_hosts=(HostPattern("127.0.0.1", server.port + 1),)))
         assert server.requests == []
-        allowed = Fetcher(FetchRules(), lambda: fetch)
+        allowed = Fetcher(FetchRules())
         assert allowed.get(server.url(), allow_private=True).data
         with pytest.raises(FetchRefused, match="is not in the setting url_hosts"):
             allowed.get(server.url(host="example.org"), listed=True)
@@ -91,7 +90,7 @@ def test_a_redirect_is_followed_to_an_allowed_host_and_never_to_another_private_
             with pytest.raises(FetchRefused, match=f"127.0.0.1:{last.port} has a private"):
                 fetch(first.url("/a.txt"), rules(first))
             with pytest.raises(FetchRefused):
-                Fetcher(FetchRules(), lambda: fetch).get(first.url("/a.txt"), allow_private=True)
+                Fetcher(FetchRules()).get(first.url("/a.txt"), allow_private=True)
             with pytest.raises(FetchFailed, match="more than 5 redirects"):
                 fetch(first.url("/loop"), rules(first))
             for path in ("/file", "/secret", "/bad"):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
+from agentformer.lazy import Lazy
 from agentformer.memory.learning.learner import Learner, LearningOptions
 from agentformer.memory.recall import Recall
 from agentformer.testing import make_entry
@@ -68,7 +69,7 @@ def learner_of(backend: MemoryBackend, model: LanguageModel | None = None, **opt
     def count(text: str) -> int:
         return len(EMBEDDER.token_spans(text))
 
-    return Learner(backend, lambda: model, count, recall.is_replaced, LearningOptions(**options))
+    return Learner(backend, Lazy(lambda: model), count, recall, LearningOptions(**options))
 
 
 def facts(backend: MemoryBackend, **scope: Any) -> list[str]:

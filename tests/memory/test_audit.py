@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.audit import AuditReport, audit, merge_duplicates
+from agentformer.memory.audit import Auditor, AuditReport, merge_duplicates
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.contradictions import block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates
@@ -33,11 +33,8 @@ def backend(tmp_path: Path) -> Iterator[FaissMemoryBackend]:
 
 
 def look(backend: FaissMemoryBackend, **options: Any) -> AuditReport:
-    return audit(
-        backend,
-        **{"namespace": "default", "count_tokens": lambda text: len(text.split()), "block_tokens": BLOCK_TOKENS}
-        | {"at": NOW, **options},
-    )
+    auditor = Auditor(backend, lambda text: len(text.split()), BLOCK_TOKENS)
+    return auditor.run(**{"namespace": "default", "at": NOW, **options})
 
 
 def groups(*texts: str) -> list[tuple[int, ...]]:

@@ -24,10 +24,12 @@ from agentformer.builders import model_spec
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.http.redaction import without_addresses
-from agentformer.llms.forwarding import Forwarded, Refusal
-from agentformer.llms.in_process import ModelAnswer
+from agentformer.llms.forwarding import ChatForwarder, Forwarded, Refusal
+from agentformer.llms.in_process import ModelAnswer, ModelChat
+from agentformer.llms.openai import chat_servers
 from agentformer.records import fields
-from agentformer.types import Filter
+from agentformer.settings import Settings
+from agentformer.types import Filter, LanguageModel
 
 SESSION = "X-AgentFormer-Session"
 USER = "X-AgentFormer-User"
@@ -79,7 +81,7 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     af = service.af
     place = chat_place(request.headers, grant, request_namespace(grant), af.settings.context_tokens)
     place = replace(place, remember=place.remember and af.limits.has_room(grant.allowance))
-    forwarder = service.chat()
+    forwarder = service.chat.get()
     if forwarder is None:
         raise NotFound(
             "no language model is configured; the administrator must set AGENTFORMER_LLM_MODEL, such as "
@@ -107,6 +109,17 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
         pieces = turn.stream(response)
         return Response(pieces, headers={**headers, **STREAM_HEADERS}, content_type=response.content_type)
     return turn.whole(response, headers)
+
+
+def build_chat(settings: Settings, language_model: LanguageModel | None) -> ChatForwarder | ModelChat | None:
+    """Return the object to which the HTTP API sends chat requests: the server of the configured language model or, if
+    its provider has no server with the protocol of OpenAI, `language_model` itself. Return None if no model is
+    configured."""
+    provider, model = model_spec(settings)
+    servers = chat_servers(provider, model, settings) if settings.llm_model else ()
+    if servers:
+        return ChatForwarder(servers, model, settings)
+    return ModelChat(language_model, settings.llm_model) if language_model else None
 
 
 class _Turn:

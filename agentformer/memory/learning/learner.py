@@ -11,14 +11,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, InvalidReply, NotFound, PromptTooLong
+from agentformer.lazy import Lazy
 from agentformer.memory.backends import all_entries, is_live
 from agentformer.memory.background import JobQueue, PeriodicThread
 from agentformer.memory.learning import FACT, LearningReport, LearntFact, Proposal
 from agentformer.memory.learning.asking import ask
 from agentformer.memory.learning.checking import entry_of, problem
 from agentformer.memory.learning.journal import Journal, session_messages
+from agentformer.memory.learning.profile import Profile, build_profile
 from agentformer.memory.learning.told import proposals
 from agentformer.memory.memory_cleaner import MessageCounter
+from agentformer.memory.recall import Recall
 from agentformer.memory.summaries import sort_by_time
 from agentformer.records import fields
 from agentformer.records.offers import leases_of
@@ -48,15 +51,14 @@ class LearningOptions:
 
 
 class Learner:
-    """Learns facts from messages. Thread-safe. `model` returns the language model, or None: then facts are learnt by
-    the form of the sentences. `is_replaced` returns whether another fact now holds instead of a stored one."""
+    """Learns facts from messages. Thread-safe. If `model` is None, facts are learnt by the form of the sentences."""
 
     def __init__(
         self,
         backend: MemoryBackend,
-        model: Callable[[], LanguageModel | None],
+        model: Lazy[LanguageModel | None],
         count_tokens: Callable[[str], int],
-        is_replaced: Callable[[MemoryEntry], bool],
+        recall: Recall,
         options: LearningOptions | None = None,
     ) -> None:
         self.journal = Journal(backend)
@@ -64,7 +66,7 @@ class Learner:
         self._leases = leases_of(backend)
         self._model = model
         self._count_tokens = count_tokens
-        self._is_replaced = is_replaced
+        self._recall = recall
         self._options = options = options or LearningOptions()
         self._last_error: str | None = None
         self._counter = MessageCounter(options.every)
@@ -83,6 +85,10 @@ class Learner:
             of_session = replace(scope, session_id=session)
             report += self._learn_session(of_session, named.get(session or ""), run, report.run, dry_run=dry_run)
         return report
+
+    def profile(self, blocks: Sequence[MemoryEntry], *, scope: Scope, max_tokens: int) -> Profile:
+        """Return what holds now about the user of `scope`; see `build_profile`."""
+        return build_profile(self._backend, self._count_tokens, blocks, scope=scope, max_tokens=max_tokens)
 
     def message_added(self, entry: MemoryEntry) -> None:
         """Queue the session of a new message if its number of messages has reached a multiple of
@@ -195,7 +201,7 @@ class Learner:
         for message in messages:
             mark = message.metadata.get(fields.STORED_BY_KEY)
             owned[message.agent_id, message.user_id, message.project, mark].append(message)
-        has_model = bool(owned) and self._model() is not None
+        has_model = bool(owned) and self._model.get() is not None
         for group in owned.values():
             batch, tokens = list[MemoryEntry](), 0
             for message in group:
@@ -240,7 +246,7 @@ class Learner:
     def _proposed(self, batch: Sequence[MemoryEntry]) -> tuple[list[Proposal], LearningReport]:
         """Return the proposals for a batch, and a report with their cost. If the reply of the model cannot be used,
         facts are learnt by the form of the sentences."""
-        model = self._model()
+        model = self._model.get()
         if model is None:
             return [*proposals(batch)], LearningReport()
         try:
@@ -309,7 +315,7 @@ class Learner:
 
     def _no_longer_holds(self, known: MemoryEntry, newer: Sequence[MemoryEntry], languages: EntryLanguages) -> bool:
         pairs = [(known, entry) for entry in newer if owner(entry) == owner(known)]
-        return any(FactComparison(languages).replaced(pairs)) or self._is_replaced(known)
+        return any(FactComparison(languages).replaced(pairs)) or self._recall.is_replaced(known)
 
     def _with_texts(self, entries: Sequence[MemoryEntry]) -> Iterator[MemoryEntry]:
         texts = sorted({entry.content for entry in entries})

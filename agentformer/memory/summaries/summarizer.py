@@ -226,6 +226,9 @@ class Summarizer:
         """True if no model is used, so that a summary takes only milliseconds."""
         return self._model is None
 
+    def ready(self) -> None:
+        """Do nothing: the model is built already."""
+
     def summarize(self, originals: Sequence[MemoryEntry]) -> Summary:
         """Return a summary of the originals, which may be in any order.
 
