@@ -50,7 +50,6 @@ from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
 from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401
 from tests.backends.postgres_server import postgres_url  # noqa: E402, F401
-from tests.forked_readers import forked_readers  # noqa: E402
 
 agentformer.settings.ENV_FILE = os.devnull  # nor must the `.env` of the folder that the tests run in
 
@@ -215,12 +214,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("-m") == "unit":
         sys.addaudithook(_note_start)
         config.pluginmanager.register(UnitTests())
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _readers_are_forked() -> Iterator[None]:
-    with forked_readers():
-        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

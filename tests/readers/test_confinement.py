@@ -328,16 +328,19 @@ read(b"%PDF-1.4 1 0 obj", "a.pdf")
         while not (number.exists() and number.read_text()):
             assert asking.poll() is None
             time.sleep(0.02)
-        while "S" not in Path(f"/proc/{number.read_text()}/stat").read_text().rpartition(")")[2][:3]:
+        server = int(number.read_text())
+        while not (readers := Path(f"/proc/{server}/task/{server}/children").read_text().split()):
+            time.sleep(0.02)
+        while "S" not in Path(f"/proc/{readers[0]}/stat").read_text().rpartition(")")[2][:3]:
             time.sleep(0.02)
         time.sleep(0.5)  # it has read its input and sleeps; sooner, the broken pipe would end it
     finally:
         asking.kill()
         asking.wait()
-    pid = int(number.read_text())
-    if not _ends(pid):
-        os.kill(pid, signal.SIGKILL)
-        pytest.fail("the reader outlived the process that asked")
+    for pid in (int(readers[0]), server):
+        if not _ends(pid):
+            os.kill(pid, signal.SIGKILL)
+            pytest.fail("the reader or its server outlived the process that asked")
 
 
 @POSIX

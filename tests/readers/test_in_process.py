@@ -183,7 +183,8 @@ def test_a_process_that_ran_out_of_processor_time_has_timed_out(monkeypatch: pyt
         assert options["start_new_session"] and options["cwd"] is None
         return SimpleNamespace(returncode=next(codes))
 
-    monkeypatch.setattr(process.subprocess, "Popen", popen)
+    monkeypatch.setattr(process, "_FORKS", False)
+    monkeypatch.setattr(process, "_Process", popen)
     monkeypatch.setattr(process, "exchange", lambda *arguments, **options: False)
     outcomes = [process._run(b"", ReadOptions("a", PLAIN)) for _ in range(3)]
     assert [outcome.timed_out for outcome in outcomes] == [True, False, False]

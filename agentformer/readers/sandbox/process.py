@@ -7,6 +7,7 @@ import os
 import selectors
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.formats import MIB, PDF, RECOGNISED, ReadLimits, ReadOptions
 from agentformer.readers.sandbox import protocol
+from agentformer.readers.sandbox.protocol import FORKED, ORDER_BYTES, STATUS
 from agentformer.types import DocumentText
 
 _PIECE = 1 << 16
@@ -28,7 +30,7 @@ _LAST_SECONDS = 2.0  # seconds in which a child must end after it has closed its
 
 
 def exchange(
-    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
+    process: _Process | _Fork, given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
 ) -> bool:
     """Send the bytes in `given` to the process, and pass its output to `frames`. At the end, kill the process with its
     process group. Return whether the process ran out of time: it has `start` seconds until it is ready, and then
@@ -40,16 +42,16 @@ def exchange(
         timed_out = _transfer(process, given, frames, start, seconds)
         if not frames.done and not timed_out:  # the process is about to end, and its exit status shows the reason
             last = time.monotonic() + _LAST_SECONDS
-            while not (exited := _has_exited(process)) and time.monotonic() < last:
+            while not (exited := process.has_exited()) and time.monotonic() < last:
                 time.sleep(0.005)
             timed_out = not exited
         return timed_out
     finally:
-        end_process(process)
+        process.end()
 
 
 def _transfer(
-    process: subprocess.Popen[bytes],
+    process: _Process | _Fork,
     given: Sequence[bytes],
     frames: protocol.Frames,
     start: float,
@@ -73,7 +75,7 @@ def _transfer(
             left = deadline - time.monotonic()
             if left <= 0:
                 return True
-            exited = _has_exited(process)
+            exited = process.has_exited()
             ready = [key.fileobj for key, _ in selector.select(0 if exited else min(left, _POLL_SECONDS))]
             if process.stdin in ready and not _write_some(process.stdin.fileno(), todo):
                 selector.unregister(process.stdin)
@@ -103,35 +105,90 @@ def _write_some(pipe: int, todo: list[memoryview]) -> bool:
     return False
 
 
-def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Return whether the process has ended. On POSIX systems, an ended process stays a zombie until `end_process`, so
-    that no new process gets the id of its group."""
-    if sys.platform != "win32" and hasattr(os, "waitid"):
+class _Process(subprocess.Popen[bytes]):
+    """A child process that is a new process."""
+
+    def has_exited(self) -> bool:
+        """Return whether the process has ended. On POSIX systems, an ended process stays a zombie until `end`, so that
+        no new process gets the id of its group."""
+        if sys.platform != "win32" and hasattr(os, "waitid"):
+            try:
+                return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+            except ChildProcessError:  # this process ignores SIGCHLD: the system has reaped the child
+                return True
+        return self.poll() is not None
+
+    def end(self) -> None:
+        """End the process and its process group, and close the pipes of the process."""
         try:
-            return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # this process ignores SIGCHLD: the system has reaped the child
-            return True
-    return process.poll() is not None
+            if sys.platform == "win32":
+                self.kill()
+            else:
+                os.killpg(self.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            self.kill()
+        self.wait()
+        for pipe in (self.stdin, self.stdout):
+            if pipe and not pipe.closed:
+                pipe.close()
 
 
-def end_process(process: subprocess.Popen[bytes]) -> None:
-    """End the process and its process group, and close the pipes of the process."""
-    try:
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
-        process.kill()
-    process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe and not pipe.closed:
-            pipe.close()
+class _Fork:
+    """A child process that the fork server starts when it gets the order."""
+
+    def __init__(self) -> None:
+        self._given, to_child = os.pipe()
+        from_child, self._output = os.pipe()
+        self.stdin = os.fdopen(to_child, "wb", buffering=0)
+        self.stdout = os.fdopen(from_child, "rb", buffering=0)
+        self.returncode = 0
+        self._connection, self._its_connection = socket.socketpair()
+        self._exited = False
+
+    def order(self, orders: socket.socket, order: bytes) -> None:
+        """Send the order to the server, with the other ends of the pipes. Raises `OSError` if the server has ended."""
+        with self._its_connection as connection:
+            try:
+                socket.send_fds(orders, [order], [self._given, self._output, connection.fileno()])
+            finally:
+                os.close(self._given)
+                os.close(self._output)
+
+    def has_started(self) -> bool:
+        """Wait until the server has answered, and return whether the process was started."""
+        self._connection.settimeout(_STARTUP_SECONDS)
+        started = self._connection.recv(len(FORKED)) == FORKED
+        self._connection.settimeout(None)
+        return started
+
+    def has_exited(self) -> bool:
+        """Return whether the process has ended."""
+        return self._exited or self._read_status(socket.MSG_DONTWAIT)
+
+    def end(self) -> None:
+        """End the process and its process group, and close the pipes of the process."""
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_WR)  # the server kills the process
+        if not self._exited:
+            self._read_status()
+        for file in (self._connection, self.stdin, self.stdout):
+            file.close()
+
+    def _read_status(self, flags: int = 0) -> bool:
+        status = b""
+        try:
+            status = self._connection.recv(STATUS.size, flags)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass
+        # If the server was killed, the process has ended with it.
+        self.returncode = STATUS.unpack(status)[0] if status else -getattr(signal, "SIGKILL", 9)
+        self._exited = True
+        return True
 
 
-def _communicate(
-    process: subprocess.Popen[bytes], given: Sequence[bytes], frames: protocol.Frames, seconds: float
-) -> bool:
+def _communicate(process: _Process, given: Sequence[bytes], frames: protocol.Frames, seconds: float) -> bool:
     """Exchange data with the process on Windows, where a program cannot wait for several pipes. The size of the output
     is checked only after the process has ended. Return whether the process ran out of time."""
     try:
@@ -154,6 +211,8 @@ sys.modules["agentformer"] = root
 from agentformer.readers.sandbox.worker import main
 main()
 """
+_WORKER = "sandbox.worker"  # the module that the program runs
+_FORKS = sys.platform == "linux"
 _PACKAGE = Path(__file__).resolve().parents[2]
 _STARTUP_SECONDS = 20.0  # imports from a cold disk
 # Threads of numeric libraries reserve address space, which counts against the child's limit.
@@ -237,7 +296,7 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
     timed_out = False
     fault: DocumentError | None = None
     with _READERS, _folder(options) as folder:
-        process = _start(_BOOT, folder)
+        process = (_server.fork(options, folder) if _FORKS else None) or _start(_BOOT, folder)
         given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
         try:
             timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
@@ -251,12 +310,74 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
     return _Outcome(frames, timed_out, process.returncode, fault)
 
 
+class _ForkServer:
+    """The connection to the fork server (`sandbox.fork_server`). The server is started when the first file is read, and
+    again if it has ended because it was idle. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._started_as: tuple[object, ...] = ()
+        self._orders: socket.socket | None = None
+
+    def fork(self, options: ReadOptions, folder: str) -> _Fork | None:
+        """Return a new child process for a file. `folder` is its working folder, or "". Return None if the server
+        cannot be started."""
+        about = {"media_type": options.media_type, "attached": options.attached, "page": options.page}
+        order = protocol.to_line({**about, "folder": folder, "environment": _environment(folder)})
+        if _WORKER not in _BOOT or len(order) > ORDER_BYTES:
+            return None
+        for _ in range(2):  # the server may just have ended
+            child = _Fork()
+            with suppress(OSError):
+                with self._lock:
+                    child.order(self._running(), order)
+                if child.has_started():
+                    return child
+            child.end()
+            with self._lock:
+                self.forget()
+        return None
+
+    def forget(self) -> None:
+        """Close the connection. The server ends when its readers have ended."""
+        if self._orders:
+            self._orders.close()
+        self._orders = None
+
+    def forget_in_child(self) -> None:
+        """Close the copy of the connection in a fork of this process, so that the server ends with this process."""
+        self.forget()
+        self._lock = threading.Lock()
+
+    def _running(self) -> socket.socket:
+        """Return the connection to the server. A server that was started with another program, module path or
+        environment is replaced."""
+        started_as = (_BOOT, _module_path(), _environment(""))
+        if self._orders is None or self._started_as != started_as:
+            self.forget()
+            self._orders, its_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._started_as = started_as
+            with its_end:
+                boot = _BOOT.replace(_WORKER, "sandbox.fork_server")
+                server = _start(boot, "/", str(its_end.fileno()), pass_fds=[its_end.fileno()])
+            for pipe in (server.stdin, server.stdout):
+                assert pipe
+                pipe.close()
+            threading.Thread(target=server.wait, name="agentformer-readers", daemon=True).start()  # leaves no zombie
+        return self._orders
+
+
+_server = _ForkServer()
+if _FORKS:
+    os.register_at_fork(after_in_child=_server.forget_in_child)
+
+
 class LastingWorker:
     """A child process that answers one request after another. `module` is its module in `agentformer.readers`. Not
     thread-safe, and not for Windows, where a program cannot wait for pipes."""
 
     def __init__(self, module: str) -> None:
-        self._process = _start(_BOOT.replace("sandbox.worker", module))
+        self._process = _start(_BOOT.replace(_WORKER, module))
         self._ready = False
 
     @property
@@ -271,21 +392,22 @@ class LastingWorker:
 
     def end(self) -> None:
         """End the child process."""
-        end_process(self._process)
+        self._process.end()
 
 
-def _start(boot: str, folder: str = "") -> subprocess.Popen[bytes]:
+def _start(boot: str, folder: str = "", *arguments: str, pass_fds: Sequence[int] = ()) -> _Process:
     """Start a child process, and return it. `boot` is its Python program. `folder` is its working folder; if `folder`
     is "", the child process has the working folder of this process. The caller must write the file to the standard
     input of the child process."""
-    return subprocess.Popen(  # noqa: S603 (our own interpreter and code)
-        [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)])],
+    return _Process(
+        [sys.executable, "-I", "-c", boot, json.dumps([_module_path(), str(_PACKAGE)]), *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         bufsize=0,
         cwd=folder or None,
         env=_environment(folder),
+        pass_fds=pass_fds,
         start_new_session=True,  # tesseract, its child, ends with the group
     )
 

@@ -29,6 +29,11 @@ NOT_ALLOWED = (
 )
 NOT_STARTED = "the reader process cannot be started; install agentformer again"
 READY, DONE = _FRAME.pack(_READY, 0), _FRAME.pack(_DONE, 0)
+FORKED = b"+"  # from the fork server: the child process exists
+STATUS = struct.Struct(
+    "=i"
+)  # from the fork server: the exit status of the child process, or minus the number of a signal
+ORDER_BYTES = 1 << 16  # maximum size of an order to the fork server
 _LINE_BYTES = 4 << 20  # so many brackets take 90 MB of memory when parsed; 10,000 headings of a page have 1 MB
 _LONGEST_NAME = 2_000  # code points of a title, label or heading
 _LONGEST_REASON = 1_000

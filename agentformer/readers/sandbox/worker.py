@@ -186,7 +186,7 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     """Read the file, and write each complete draft. Half of the allowed output is kept for the last draft."""
     written, pending, end = 0, b"", DONE
     try:
-        parse = _parser(options)
+        parse = parser_of(options)
         refuse_events(programs()[0], options.folder)
         out.write(READY)
         out.flush()
@@ -209,7 +209,7 @@ def run(stdin: IO[bytes], options: ReadOptions, out: IO[bytes]) -> None:
     out.flush()
 
 
-def _parser(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[bytes]]:
+def parser_of(options: ReadOptions) -> Callable[[bytes, ReadOptions], Iterator[bytes]]:
     """Import the parser of a file. Return the function that yields the frames of the file: a frame with the image of a
     page if `options` requests one, otherwise frames with drafts of the document. The parser is imported before the file
     is read, so that a failed import is not reported as an error of the file."""
@@ -235,7 +235,7 @@ def restrict(options: ReadOptions) -> None:
         return
     _limit_resources(options)
     if sys.platform == "linux":
-        # The signal is sent when the thread of the parent ends. This thread waits for the child until the parent ends.
+        # The signal is sent when the thread of the parent ends. It waits for the child, or is the fork server.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         folder = (Path(options.folder),) if options.folder else ()
         readable, listed = programs()

@@ -1,0 +1,122 @@
+"""The process that forks the readers of files, on Linux."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agentformer.readers import read
+from agentformer.readers.sandbox import process as sandbox
+
+from .takeover import LINUX, PDF, taken_over, told
+
+pytestmark = [pytest.mark.process, LINUX]
+PARENT = "yield attempt(os.getppid)"
+TEXT = "A page of text about ships."
+
+
+def _children(pid: int) -> list[int]:
+    return [int(n) for task in Path(f"/proc/{pid}/task").iterdir() for n in (task / "children").read_text().split()]
+
+
+@pytest.fixture(autouse=True)
+def _own_server() -> Iterator[None]:
+    """Let no server of another test be used, and end that of this test."""
+    sandbox._server.forget()
+    yield
+    sandbox._server.forget()
+
+
+def _wait_until_gone(pid: int) -> None:
+    while Path(f"/proc/{pid}").exists():
+        time.sleep(0.01)
+
+
+def test_one_server_forks_the_readers_of_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over(monkeypatch, PARENT)
+    server = int(told())
+    assert server in _children(os.getpid())
+    assert [told() for _ in range(3)] == [str(server)] * 3
+    while _children(server):  # none stays as a zombie
+        time.sleep(0.01)
+
+
+def test_a_fork_has_no_file_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file 3 is the copy of the output that a worker makes."""
+    taken_over(monkeypatch, "yield attempt(lambda: [n for n in range(64) if os.path.exists(n)])")
+    assert told() == "[0, 1, 2, 3]"
+
+
+def test_a_fork_has_its_own_group_and_keeps_no_handler_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = (
+        "import signal\nyield attempt(lambda: os.getpgid(0) == os.getpid(), lambda: signal.getsignal(signal.SIGCHLD))"
+    )
+    taken_over(monkeypatch, body)
+    assert told() == f"True {signal.SIG_DFL!s}"
+
+
+def test_after_the_server_was_killed_another_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over(monkeypatch, PARENT)
+    server = int(told())
+    os.kill(server, signal.SIGKILL)
+    _wait_until_gone(server)  # nothing of it stays, not even a zombie
+    assert int(told()) != server
+
+
+def test_an_idle_server_ends_and_the_next_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over(
+        monkeypatch, PARENT, "from agentformer.readers.sandbox import fork_server\nfork_server._IDLE_SECONDS = 0.05"
+    )
+    server = int(told())
+    _wait_until_gone(server)
+    assert int(told()) != server
+
+
+def test_a_file_is_read_where_no_server_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot = sandbox._BOOT.replace("main()\n", "'fork_server' in main.__module__ and sys.exit(1)\nmain()\n")
+    monkeypatch.setattr(sandbox, "_BOOT", boot)
+    assert read(PDF, "a.pdf").pages[0].text == TEXT
+
+
+def test_where_no_process_can_be_forked_a_new_one_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = "def full():\n    raise BlockingIOError\nimport os\nos.fork = full\n"
+    monkeypatch.setattr(sandbox, "_BOOT", sandbox._BOOT.replace("main()\n", f"{full}main()\n"))
+    assert read(PDF, "a.pdf").pages[0].text == TEXT
+
+
+def test_a_fork_of_the_asking_process_has_a_server_of_its_own() -> None:
+    """The server ends with the process that asked, although the fork lives on."""
+    script = f"""
+import os, time
+from agentformer.readers import read
+read({PDF!r}, "a.pdf")
+if not os.fork():
+    assert read({PDF!r}, "a.pdf").pages[0].text == {TEXT!r}
+    print("read", flush=True)
+    time.sleep(600)
+time.sleep(600)
+"""
+    asking = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert asking.stdout
+        assert asking.stdout.readline() == "read\n"
+        children = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in _children(asking.pid)}
+        (server,) = (pid for pid, command in children.items() if b"fork_server" in command)
+        (fork,) = (pid for pid in children if pid != server)
+        (its_server,) = _children(fork)
+        asking.kill()
+        asking.wait()
+        _wait_until_gone(server)
+        assert Path(f"/proc/{its_server}").exists()
+        os.kill(fork, signal.SIGKILL)
+        _wait_until_gone(its_server)
+    finally:
+        asking.kill()
+        asking.stdout.close()  # type: ignore[union-attr]
