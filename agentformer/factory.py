@@ -435,7 +435,7 @@ class AgentFormer:
 
         self._usage.flush()
         places = (self.settings.index_dir, self.settings.upload_dir)
-        return back_up(Path(folder), Origin(self.backend, self.originals, places, self.keys.stored, open_copy))
+        return back_up(Path(folder), Origin(self.backend, self.originals, places, self.keys, open_copy))
 
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any

@@ -16,7 +16,7 @@ import secrets
 import threading
 import time
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
@@ -35,6 +35,7 @@ from agentformer.errors import (
     Conflict,
     InvalidInput,
     NotFound,
+    StoreBusy,
     StoreDamaged,
     StoreError,
     Unauthenticated,
@@ -110,7 +111,7 @@ class KeyStore:
         self._place = KeyFile(place) if isinstance(place, Path) else place
         self.questions = DayCounts(self._place.beside("questions.json"))
         self._cache: _Stored | None = None
-        self._if_damaged: Callable[[], _Stored | None] = lambda: None
+        self._original: KeyStore | None = None  # the keys of which this is a view; see `remembering`
         self._rates = Rates()
         self._lock = threading.Lock()
         self._noted: set[tuple[str, date]] = set()  # uses of today that this process has stored or tried to store
@@ -291,9 +292,9 @@ class KeyStore:
         """Return a view of the keys for requests that must be answered while the place of the keys does not answer, as
         when its database hangs, or while the stored keys are damaged: it then has the keys that were read last. Both
         count requests and wrong keys together."""
-        view = KeyStore(Remembered(self._place, lambda: self._cache.data if self._cache else None))
+        view = KeyStore(Remembered(self._place))
         view._rates = self._rates
-        view._if_damaged = lambda: self._cache
+        view._original = self
         return view
 
     def _note_use(self, key: Key, today: date) -> None:
@@ -320,16 +321,18 @@ class KeyStore:
 
     def _read(self) -> _Stored:
         """Return the stored keys. Their place is asked at each call, so a change of another process is seen at once."""
-        data, cache = self._place.read(), self._cache
-        if data is None:
-            return _Stored(b"", None if cache is None or cache.keys is None else (), {}, {})
-        if cache is None or data != cache.data:
-            try:
+        cache = self._cache
+        try:
+            data = self._place.read()
+            if data is None:
+                return _Stored(b"", None if cache is None or cache.keys is None else (), {}, {})
+            if cache is None or data != cache.data:
                 keys = _parse(str(self._place), data)
-            except StoreDamaged:
-                if (last := self._if_damaged()) is None:
-                    raise
-                return last
+        except (StoreBusy, StoreDamaged):
+            if self._original is None or (last := self._original._cache) is None:
+                raise
+            return last
+        if cache is None or data != cache.data:
             by_digest, by_id = ({getattr(key, name): key for key in keys or ()} for name in ("digest", "id"))
             self._cache = cache = _Stored(data, keys, by_digest, by_id)
         elif data is not cache.data:  # bytes that are the same object are compared faster

@@ -116,6 +116,20 @@ def _day_quota(limit: int, used: int, now: datetime) -> Quota:
     return Quota(limit, max(0, limit - used), math.ceil((midnight - now).total_seconds()), DAY)
 
 
+class TakenQuestion:
+    """A question that `counts` has counted today for the key of `allowance`, or None if it was not counted."""
+
+    def __init__(self, counts: DayCounts, allowance: Allowance | None) -> None:
+        self._counts, self._allowance, self._day = counts, allowance, counts.today()
+
+    def give_back(self) -> None:
+        """Subtract the question, because no model has answered it."""
+        if allowance := self._allowance:
+            limit = allowance.limits.questions_per_day
+            with suppress(StoreError, Busy):  # then the question stays counted
+                allowance.quotas["questions"] = self._counts.give_back(allowance.key_id, limit, self._day)
+
+
 class KeyLimits:
     """Checks the limits of keys against a memory. `questions` counts the questions that `model` answers. If it is
     None, no question is counted. Thread-safe."""
@@ -132,34 +146,29 @@ class KeyLimits:
     def ask(self, allowance: Allowance | None, ask: Callable[[], T], failed: Callable[[T], bool]) -> T:
         """Count a question, call `ask`, and return its result. If `ask` raises an error or `failed` returns true for
         the result, no model has answered, and the question is not counted. Raises the errors of `take_question`."""
-        give_back = self.take_question(allowance)
+        question = self.take_question(allowance)
         try:
             result = ask()
         except BaseException:
-            give_back()
+            question.give_back()
             raise
         if failed(result):
-            give_back()
+            question.give_back()
         return result
 
-    def take_question(self, allowance: Allowance | None) -> Callable[[], None]:
-        """Count a question that a language model is going to answer. Return a function to call if the model fails: it
-        gives the question back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today
+    def take_question(self, allowance: Allowance | None) -> TakenQuestion:
+        """Count a question that a language model is going to answer. If the model fails, the caller gives the question
+        back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today
         as it may; see also `DayCounts`."""
         if allowance is None or not (limit := allowance.limits.questions_per_day) or self._model.get() is None:
-            return lambda: None
-        day = self._questions.today()
+            return TakenQuestion(self._questions, None)
+        question = TakenQuestion(self._questions, allowance)
         quota, allowed = self._questions.take(allowance.key_id, limit)
         allowance.quotas["questions"] = quota
         if not allowed:
             message = f"this key may ask a language model {limit} questions a day; wait until midnight UTC"
             raise Busy("questions_per_day", message, quota.seconds)
-
-        def give_back() -> None:
-            with suppress(StoreError, Busy):  # then the question stays counted
-                allowance.quotas["questions"] = self._questions.give_back(allowance.key_id, limit, day)
-
-        return give_back
+        return question
 
     @contextmanager
     def reserve(self, allowance: Allowance | None, incoming: int = 0, entries: int = 1) -> Iterator[None]:

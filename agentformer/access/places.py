@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -103,12 +103,10 @@ class KeyFile:
 
 class Remembered:
     """The keys at another place, as they were read last, if this place does not answer in time. They cannot be changed
-    then. `earlier` returns what somebody else has read, for a place that has not answered yet; if it is None, a read
-    raises `StoreBusy`."""
+    then. As long as the place has never answered, a read raises `StoreBusy`."""
 
-    def __init__(self, place: KeyPlace, earlier: Callable[[], bytes | None] = lambda: None) -> None:
+    def __init__(self, place: KeyPlace) -> None:
         self._place = place
-        self._earlier = earlier
         self._reading = Patient(place.read)
         self._last: bytes | None = None
         self._known = self._fresh = False
@@ -122,9 +120,9 @@ class Remembered:
         try:
             self._last, self._known, self._fresh = self._reading.result(_ANSWER_SECONDS), True, True
         except (TimeoutError, StoreBusy):
-            if not self._known and self._earlier() is None:
+            if not self._known:
                 raise StoreBusy(f"{self._place} cannot be read now, and was not read before; try again") from None
-        return self._last if self._known else self._earlier()
+        return self._last
 
     def write(self, data: bytes) -> None:
         self._place.write(data)

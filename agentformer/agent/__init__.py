@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -33,6 +33,7 @@ from agentformer.embedders import token_counter
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.http import tracing
+from agentformer.lazy import Lazy
 from agentformer.rag.answer import model_output
 from agentformer.records import fields
 from agentformer.records.integrity.files import kind_of
@@ -143,7 +144,7 @@ class Agent:
         permission.note_prompt((*briefing.entries, *earlier), complete=briefing.complete)
         caller = replace(self._caller, session_id=session)
         calls = Calls(self._af.toolbox, caller, permission, self._tool_workers, on_event)
-        smaller = partial(self._brief_shorter, message, earlier, permission)
+        smaller = Lazy(partial(self._brief_shorter, message, earlier, permission))
         loop = self._loop(calls, meter, briefing, smaller)
         try:
             outcome = loop.run()
@@ -169,7 +170,7 @@ class Agent:
         have finished. Call this method before closing the memory."""
         return self._tool_workers.close(seconds)
 
-    def _loop(self, calls: Calls, meter: Meter, briefing: Briefing, smaller: Callable[[], Briefing]) -> Loop:
+    def _loop(self, calls: Calls, meter: Meter, briefing: Briefing, smaller: Lazy[Briefing]) -> Loop:
         settings = self._af.settings
         tools = self.tools
         system = system_prompt([tool.name for tool in tools], datetime.now(UTC))

@@ -4,7 +4,7 @@ limit is reached."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +13,7 @@ from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, 
 from agentformer.agent.turn import Finish, Meter
 from agentformer.embedders import estimated_spans
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
+from agentformer.lazy import Lazy
 from agentformer.rag.answer.model_output import visible_text
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
@@ -66,7 +67,7 @@ class ModelOptions:
 @dataclass(slots=True)
 class Loop:
     """One turn. `run` asks the model and runs the tools that it calls. If the prompt is too long for the model,
-    `smaller` is called once, and its shorter first messages replace `briefing`. `results` contains the results of all
+    the shorter first messages `smaller` replace `briefing`, once. `results` contains the results of all
     tool calls."""
 
     model: ModelOptions
@@ -75,7 +76,7 @@ class Loop:
     meter: Meter
     workers: Workers
     briefing: Briefing
-    smaller: Callable[[], Briefing] | None
+    smaller: Lazy[Briefing] | None
     results: list[CallResult] = field(default_factory=list)
 
     def run(self) -> Outcome:
@@ -155,7 +156,7 @@ class Loop:
         except PromptTooLong:
             if self.smaller is None:
                 raise
-            self.briefing, self.smaller = self.smaller(), None
+            self.briefing, self.smaller = self.smaller.get(), None
             self.conversation.shrink(self.briefing.messages)
             return self._request(tools)
 

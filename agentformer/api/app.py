@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from threading import BoundedSemaphore
 
 from flask import Blueprint, Flask
@@ -116,7 +115,7 @@ def _mount(app: Flask, af: AgentFormer, guard: Guard, prefix: str, *, whole: boo
     queue = uploads.upload_jobs(af.ready(), removals)
     try:
         service = _service(af, queue, removals, prefix, guard, whole=whole)
-        add_rules(blueprint, _OPERATIONS, service, guard.authorize)
+        add_rules(blueprint, service)
         console.add_console(blueprint, prefix, at_root=whole or bool(prefix))
         handle_errors(app if whole else blueprint)
         guard.protect(app if whole else blueprint)
@@ -156,11 +155,10 @@ def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guar
         ),
         followers=BoundedSemaphore(max(1, settings.threads // 4)),
         readiness=server.ReadinessChecks(af, guard.keys).parts,
-        document=partial(openapi.openapi_document, _OPERATIONS),
+        operations=_OPERATIONS,
         chat=Lazy(lambda: chat.build_chat(settings, af.model)),
         prefix=prefix,
-        keys=guard.keys,
-        requests=guard.requests,
+        guard=guard,
         store_counts=StoreCounts(af, queue),
         checks=CheckRuns(af.verify),
         maps=Maps(af.backend),

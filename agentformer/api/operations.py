@@ -15,11 +15,10 @@ from pydantic import BaseModel
 from werkzeug.exceptions import ClientDisconnected, MethodNotAllowed
 
 from agentformer.access.allowance import Allowance
-from agentformer.access.keys import KeyStore
-from agentformer.access.permissions import PERMISSIONS, Grant, Permission
+from agentformer.access.permissions import PERMISSIONS, Permission
+from agentformer.api.auth import Guard
 from agentformer.api.limits import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
-from agentformer.api.requests_seen import RequestsSeen
 from agentformer.api.store_counts import StoreCounts
 from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
@@ -49,11 +48,10 @@ class Service:
     bodies: ThreadLimit  # limits the requests whose bodies are still arriving; uploads do not count
     followers: threading.BoundedSemaphore  # limits the clients that follow jobs and events
     readiness: Callable[[], Mapping[str, str]]  # returns the state of each part
-    document: Callable[[], dict[str, Any]]  # returns the OpenAPI document of all endpoints
+    operations: Sequence[Operation]  # all endpoints
     chat: Lazy[ChatForwarder | ModelChat | None]  # answers chat requests; None if no model is configured
     prefix: str  # the prefix of all paths in a host application
-    keys: KeyStore | None  # None: the host application authenticates the requests
-    requests: RequestsSeen
+    guard: Guard  # checks the requests
     store_counts: StoreCounts
     checks: CheckRuns
     maps: Maps
@@ -119,16 +117,13 @@ class Router:
         return register
 
 
-def add_rules(
-    blueprint: Blueprint, operations: Sequence[Operation], service: Service, authorize: Callable[[], Grant]
-) -> None:
-    """Add the endpoints to the blueprint. `authorize` returns the grant of the current request, or raises
-    `Unauthenticated`. Each path handles all methods: for a method that has no endpoint, the response is a problem
-    document that names the allowed methods. Otherwise the request could reach another endpoint: DELETE
-    /api/memory/search would delete the entry `search`."""
+def add_rules(blueprint: Blueprint, service: Service) -> None:
+    """Add the endpoints of the service to the blueprint. Each path handles all methods: for a method that has no
+    endpoint, the response is a problem document that names the allowed methods. Otherwise the request could reach
+    another endpoint: DELETE /api/memory/search would delete the entry `search`."""
     paths: dict[str, dict[str, View]] = {}
-    for operation in operations:
-        view = functools.partial(_handle, operation, service, authorize)
+    for operation in service.operations:
+        view = functools.partial(_handle, operation, service)
         paths.setdefault(operation.path, {})[operation.method] = view
     for path, views in paths.items():
         blueprint.add_url_rule(
@@ -153,22 +148,22 @@ def _dispatch(views: Mapping[str, View], **parameters: str) -> Any:
     return Response(status=204, headers={"Allow": ", ".join(allowed)})
 
 
-def _handle(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
+def _handle(operation: Operation, service: Service, **parameters: Any) -> Any:
     """Handle the current request in a span, which is a child of the span in the header `traceparent`."""
     route = {"http.request.method": operation.method, "http.route": operation.path}
     with tracing.server_span(f"{operation.method} {operation.path}", request.headers.get, route) as span:
-        response = _handled(operation, service, authorize, **parameters)
+        response = _handled(operation, service, **parameters)
         if span.recording:
             span.set({"http.response.status_code": response.status_code})
         return response
 
 
-def _handled(operation: Operation, service: Service, authorize: Callable[[], Grant], **parameters: Any) -> Any:
+def _handled(operation: Operation, service: Service, **parameters: Any) -> Any:
     """Check the current request, call the view and return its response. `parameters` are the values in the path. Raises
     `Unauthenticated`, `Forbidden`, `KeyFull`, `InvalidInput` or `Busy` if a check fails."""
     adds, incoming = operation.permission.adds if operation.permission else "", request.content_length or 0
     if operation.permission is not None:
-        parameters["grant"] = grant = authorize()
+        parameters["grant"] = grant = service.guard.authorize()
         operation.permission.require(grant)
         if adds and grant.allowance is not None:  # refused before the body is read
             service.af.limits.require_room(grant.allowance, incoming, int(adds == "entries"))

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer._version import __version__
+from agentformer.access.keys import KeyStore
 from agentformer.access.places import FILE as KEYS_FILE
 from agentformer.access.places import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
@@ -51,13 +52,12 @@ class BackedUp:
 @dataclass(frozen=True, slots=True)
 class Origin:
     """The memory that is backed up. `places` are the folders in which the memory stores its files; a backup must not be
-    in one of them. `keys` returns the bytes of the file with the hashes of the API keys, or None if there is no file.
-    `open_copy(folder)` opens the copied data of the backend."""
+    in one of them. `open_copy(folder)` opens the copied data of the backend."""
 
     backend: MemoryBackend
     originals: Originals
     places: tuple[Path, ...]
-    keys: Callable[[], bytes | None]
+    keys: KeyStore
     open_copy: Callable[[Path], MemoryBackend]
 
 
@@ -74,7 +74,7 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
         if done.originals:
             settle(owner)
             claim(uploads, owner)
-        if keys := origin.keys():
+        if keys := origin.keys.stored():
             write_atomically(partial / INDEXES / KEYS_FILE, keys, mode=OWNER_ONLY)
         paths = sorted(path.relative_to(partial).as_posix() for path in partial.rglob("*") if path.is_file())
         files = {path: digest_of(partial, path) for path in paths}

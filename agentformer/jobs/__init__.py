@@ -7,7 +7,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -103,7 +103,7 @@ class Jobs:
             known = self._store.ids() if present else set[str]()
             for job_id in present:
                 if job_id in known or not self._files.is_newer(job_id, self._retention):
-                    self._files.remove_unneeded(job_id, self._store.active)
+                    self._files.remove_unneeded(job_id, self._store)
                 else:
                     log.warning("uploaded files without a job are kept for some days: %s/%s", FOLDER, job_id)
             if self._store.shared or self._store.active():
@@ -416,13 +416,13 @@ class _JobFiles:
         except OSError:
             return True
 
-    def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
-        """Delete the files of a job, unless the job is active or a process is still creating it. `active` returns the
-        ids of the active jobs. The function is called while this method holds the lock of the job, because a process
-        that creates a job holds this lock until the job is active."""
+    def remove_unneeded(self, job_id: str, store: JobStore) -> None:
+        """Delete the files of a job, unless the job is active or a process is still creating it. `store` is asked
+        while this method holds the lock of the job, because a process that creates a job holds this lock until the job
+        is active."""
         with self._guard():
             if lock := self.lock(job_id):
-                needed = job_id in active()
+                needed = job_id in store.active()
                 lock.release()
                 if not needed:
                     self.remove(job_id)

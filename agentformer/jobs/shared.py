@@ -4,7 +4,7 @@ are in the database of the memory, so that another node continues the jobs of a 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import BinaryIO
@@ -102,10 +102,10 @@ class SharedJobFiles:
         """Return False: the files and the jobs are in one database, so files without a job are left over."""
         return False
 
-    def remove_unneeded(self, job_id: str, active: Callable[[], Collection[str]]) -> None:
+    def remove_unneeded(self, job_id: str, store: JobStore) -> None:
         """Delete the files of a job, unless the job is active or a process is still creating it."""
         if lock := self.lock(job_id):
-            needed = job_id in active()
+            needed = job_id in store.active()
             lock.release()
             if not needed:
                 self.remove(job_id)

@@ -90,20 +90,22 @@ class MessageCounter:
     other processes can add messages too. A removal of messages is not counted. It can delay a cleaning by fewer than
     `every` new messages."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, backend: MemoryBackend, every: int) -> None:
+        self._backend = backend
         self._every = every
         self._counts: dict[tuple[str, str], int] = {}  # key: namespace and session id
         self._lock = threading.Lock()
 
-    def reached(self, session: tuple[str, str], count_stored: Callable[[], int]) -> bool:
-        """Count a new message of `session`, a pair of a namespace and a session id. Return True if the number of
-        messages has reached a multiple of `every`. `count_stored` returns the number of stored messages."""
+    def reached(self, namespace: str, session_id: str) -> bool:
+        """Count a new message of a session. Return True if the number of messages has reached a multiple of `every`."""
+        session = namespace, session_id
         with self._lock:
             count = self._counts.pop(session, None)
             if count is not None and (count + 1) % self._every:
                 self._counts[session] = count + 1  # moved to the end: the first session is the least recently used
                 return False
-        stored = count_stored()  # if this raises, the next call counts the session in the store again
+        scope = Scope(namespace, kinds=("message",), session_id=session_id, include_archived=True)
+        stored = self._backend.count(scope)  # if this raises, the next call counts the session in the store again
         with self._lock:
             self._counts[session] = stored
             if len(self._counts) > _MAX_SESSIONS:
@@ -176,7 +178,7 @@ class MemoryCleaner:
         self._leases = leases_of(backend)
         self._summarizer = summarizer
         self._options = options = options or CleaningOptions()
-        self._counter = MessageCounter(options.every)
+        self._counter = MessageCounter(backend, options.every)
         self._queue = JobQueue(self._run_job)
         self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
         self._stopped = threading.Event()
@@ -206,9 +208,8 @@ class MemoryCleaner:
         logged and not raised."""
         if self._options.every <= 0 or entry.session_id is None:
             return
-        scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
         with self._logging_errors():
-            if not self._counter.reached((entry.namespace, entry.session_id), lambda: self._backend.count(scope)):
+            if not self._counter.reached(entry.namespace, entry.session_id):
                 return
             if self._summarizer.instant:
                 self._run(_episodes(entry.namespace, entry.session_id), max_groups=_MAX_IMMEDIATE)

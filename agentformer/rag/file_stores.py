@@ -11,11 +11,12 @@ import functools
 import hashlib
 import io
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Protocol
 
 from agentformer.errors import MissingExtra, StoreBusy, StoreError
+from agentformer.lazy import Lazy
 from agentformer.rag.local_files import SHA256, LocalFiles, digest_in, file_name, missing, unwritable
 from agentformer.rag.ownership import PREFIX, Owner
 from agentformer.types import SharedFiles
@@ -60,8 +61,8 @@ class OriginalFiles(Protocol):
     def owns(self, digest: str) -> bool:
         """Return whether the memory has stored a file with this digest. The file may be damaged."""
 
-    def settle(self, needed: Callable[[], Collection[str]]) -> None:
-        """Make sure that the memory owns the files with the digests that `needed` returns: copy those that only other
+    def settle(self, needed: Lazy[set[str]]) -> None:
+        """Make sure that the memory owns the files with the digests `needed`: copy those that only other
         memories own. Do nothing if an earlier call has done this."""
 
     def left(self, digests: Collection[str]) -> list[str]:
@@ -79,7 +80,7 @@ class DatabaseOriginals:
         """Return whether a file with this digest is stored."""
         return bool(self._files.sha256(_ORIGINAL + digest))
 
-    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+    def settle(self, needed: Lazy[set[str]]) -> None:
         """Do nothing: the files are in the store of the memory, and a copy of the store has copies of them."""
 
     def left(self, digests: Collection[str]) -> list[str]:
@@ -139,11 +140,11 @@ class S3Files:
         """Return whether the memory has stored a file with this digest."""
         return self._found("head_object", **self._at(digest)) is not None
 
-    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+    def settle(self, needed: Lazy[set[str]]) -> None:
         """Copy the files of the documents that only other memories own. For a memory on a server, whose nodes have no
         common mark, an object marks that this was done."""
         mark = {"Bucket": self._bucket, "Key": self._own + _SETTLED}
-        if self._owner is None or not (digests := needed()):
+        if self._owner is None or not (digests := needed.get()):
             return
         if self._owner.mark is None and self._found("head_object", **mark) is not None:
             return

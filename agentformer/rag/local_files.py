@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from agentformer.errors import NotFound, StoreError, store_failure
+from agentformer.lazy import Lazy
 from agentformer.rag.ownership import PREFIX, Owner, claim
 from agentformer.records.integrity.files import (
     open_regular_file,
@@ -40,14 +41,14 @@ class LocalFiles:
         """Return whether the memory has stored a file with this digest. The file may be damaged."""
         return self.path(digest).exists()
 
-    def settle(self, needed: Callable[[], Collection[str]]) -> None:
+    def settle(self, needed: Lazy[set[str]]) -> None:
         """Link the files of the documents that this memory does not own yet, or copy them if the file system has no
         links."""
         if self._owner is None or not self._root.is_dir() or (self._owner.mark is None and self._folder.exists()):
             return
         remove_stale_temporaries(self._folder)
         target = self._folder if self._folder.exists() else temporary_path(self._folder)
-        for digest in needed() if any(self._root.iterdir()) else ():
+        for digest in needed.get() if any(self._root.iterdir()) else ():
             if not self.owns(digest) and (source := next(filter(Path.is_file, self._elsewhere(digest)), None)):
                 self._adopt(source, target / file_name(digest))
         if target.exists() and target != self._folder:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from agentformer.errors import InvalidInput, NotFound, StoreBusy, StoreError
+from agentformer.lazy import Lazy
 from agentformer.rag.file_stores import (
     SCHEME,
     SHA256,
@@ -106,7 +107,7 @@ class Originals:
         left behind. Log a warning if this fails; the next opening does the same."""
         if self.owner and not self.owner.settled:
             try:
-                self.files.settle(self._digests)
+                self.files.settle(Lazy(self._digests))
             except (OSError, StoreError) as error:
                 log.warning("the original files in %s cannot be checked now: %s", self.files.place, error)
             else:

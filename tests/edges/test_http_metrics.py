@@ -86,8 +86,9 @@ def page(memory: Memory, jobs: Mapping[str, tuple[int, float]] | None = None) ->
     app = flask.Flask("test")
     blueprint = flask.Blueprint("b", __name__)
     counts = StoreCounts(memory, SimpleNamespace(states=lambda: jobs or {}))  # type: ignore[arg-type]
-    parts = {"requests": RequestsSeen(), "threads": ThreadLimit(1, wait_seconds=0), "store_counts": counts}
-    add_rules(blueprint, router.operations, SimpleNamespace(af=memory, **parts), lambda: EVERYTHING)
+    guard = SimpleNamespace(requests=RequestsSeen(), authorize=lambda: EVERYTHING)
+    parts = {"guard": guard, "threads": ThreadLimit(1, wait_seconds=0), "store_counts": counts}
+    add_rules(blueprint, SimpleNamespace(af=memory, operations=router.operations, **parts))
     handle_errors(blueprint)
     app.register_blueprint(blueprint)
     return app.test_client().get("/metrics")

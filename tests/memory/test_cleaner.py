@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -614,10 +615,11 @@ class TestTriggers:
 
     def test_only_so_many_sessions_are_held(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(memory_cleaner, "_MAX_SESSIONS", 2)
-        counts = memory_cleaner.MessageCounter(10)
-        asked: list[str] = []
+        asked: list[Any] = []
+        backend: Any = SimpleNamespace(count=lambda scope: asked.append(scope.session_id) or 1)
+        counts = memory_cleaner.MessageCounter(backend, 10)
         for session in ("a", "b", "a", "c", "a", "b"):
-            counts.reached(("n", session), lambda session=session: asked.append(session) or 1)
+            counts.reached("n", session)
         assert asked == ["a", "b", "c", "b"]
 
     def test_other_sessions_and_other_kinds_do_not_count(self, backend: FaissMemoryBackend) -> None:

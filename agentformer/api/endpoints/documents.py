@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import unicodedata
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from functools import partial
 from typing import Annotated, Any
@@ -13,6 +13,7 @@ from urllib.parse import quote
 from flask import Response
 from pydantic import Field
 
+from agentformer.access.limits import TakenQuestion
 from agentformer.access.permissions import Grant
 from agentformer.api.models import Name, Namespace, fields_of
 from agentformer.api.models import documents as models
@@ -79,25 +80,25 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     arguments = _question_arguments(service, body, grant)
     rag, limits = service.af.rag, service.af.limits
     if prefers_events() if body.stream is None else body.stream:
-        give_back = limits.take_question(grant.allowance)
+        question = limits.take_question(grant.allowance)
         try:
             events = rag.stream(body.question, **arguments)
         except BaseException:
-            give_back()
+            question.give_back()
             raise
-        return answer_stream(_unless_failed(events, give_back))
+        return answer_stream(_unless_failed(events, question))
     ask = partial(rag.query, body.question, **arguments)
     return reply(answer_json(limits.ask(grant.allowance, ask, lambda answer: answer.model_failed)))
 
 
 def _unless_failed(
-    events: Generator[AnswerEvent, None, None], give_back: Callable[[], None]
+    events: Generator[AnswerEvent, None, None], question: TakenQuestion
 ) -> Generator[AnswerEvent, None, None]:
     """Yield the events of an answer, and give the question back if the model failed."""
     with closing(events):
         for event in events:
             if isinstance(event, Answer) and event.model_failed:
-                give_back()
+                question.give_back()
             yield event
 
 

@@ -251,9 +251,9 @@ def revoke_key(service: Service, grant: Grant, key_id: str) -> Response:
 
 def _store(service: Service, grant: Grant) -> KeyStore:
     grant.require_all_namespaces()
-    if service.keys is None:
+    if service.guard.keys is None:
         raise NotFound(_OTHER_KEYS)
-    return service.keys
+    return service.guard.keys
 
 
 def _check_other(key_id: str, grant: Grant) -> None:

@@ -64,7 +64,7 @@ def _server_metrics(service: Service) -> Iterator[Any]:
     threads = GaugeMetricFamily("agentformer_threads", "Slow requests: running or waiting.", labels=("worker", "state"))
     for state, count in zip(("busy", "waiting"), service.threads.load, strict=True):
         threads.add_metric((str(os.getpid()), state), count)
-    yield from (build, threads, *_request_metrics(service.requests), _step_metrics())
+    yield from (build, threads, *_request_metrics(service.guard.requests), _step_metrics())
 
 
 def _step_metrics() -> Any:

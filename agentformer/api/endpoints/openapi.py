@@ -251,7 +251,10 @@ def docs(service: Service) -> Response:
 def _document(service: Service) -> Schema:
     """Return the OpenAPI document. Its field `servers` contains the path under which the current request reached the
     API, because a proxy or a host application may add a prefix."""
-    return {**service.document(), "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}]}
+    return {
+        **openapi_document(service.operations),
+        "servers": [{"url": request.script_root.rstrip("/") + service.prefix or "/"}],
+    }
 
 
 @functools.cache

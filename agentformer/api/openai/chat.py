@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +14,7 @@ from flask import Response, request
 from werkzeug.datastructures import Headers
 
 from agentformer.access.allowance import Allowance
+from agentformer.access.limits import TakenQuestion
 from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.openai import NAMESPACE_HEADER, header, models, request_namespace
 from agentformer.api.openai.embeddings import DEFAULT
@@ -92,18 +93,18 @@ def complete(service: Service, grant: Grant, body: models.ChatRequest) -> Respon
     if body.model in (None, DEFAULT):
         sent["model"] = model_spec(af.settings)[1] or af.settings.llm_model
     response: Forwarded | ModelAnswer | Refusal
-    give_back = af.limits.take_question(grant.allowance)
+    question = af.limits.take_question(grant.allowance)
     try:
         response = forwarder.send(sent, stream=bool(body.stream))
     except ValueError:
-        give_back()
+        question.give_back()
         raise InvalidInput("body", "contains NaN or Infinity, which JSON does not have; send another number") from None
     except LanguageModelUnavailable as error:
         response = Refusal(502, without_addresses(str(error)), code="upstream_unavailable")
     if isinstance(response, Refusal):
-        give_back()
+        question.give_back()
         return _error(response)
-    turn = _Turn(af, body.messages, place, recalled, grant.allowance, give_back)
+    turn = _Turn(af, body.messages, place, recalled, grant.allowance, question)
     headers = {RECALLED: str(recalled)}
     if response.is_stream:
         pieces = turn.stream(response)
@@ -134,11 +135,11 @@ class _Turn:
         place: ChatPlace,
         recalled: int,
         allowance: Allowance | None,
-        give_back: Callable[[], None],
+        question: TakenQuestion,
     ) -> None:
         self._af = af
         self._allowance = allowance
-        self._give_back = give_back
+        self._question = question
         self._messages = messages
         self._place = place
         self._recalled = recalled
@@ -151,7 +152,7 @@ class _Turn:
         """Store the turn, and return the answer as a response. If the server refused the request, return its error."""
         data = response.read()
         if isinstance(data, Refusal):
-            self._give_back()
+            self._question.give_back()
             return _error(data)
         self._answer.read_whole(data)
         stored = self._remember()
@@ -170,7 +171,7 @@ class _Turn:
                     continue
                 if isinstance(piece, Refusal):
                     if not self._answer.text:
-                        self._give_back()
+                        self._question.give_back()
                     yield _event(piece)
                     return
                 self._answer.read_piece(piece)

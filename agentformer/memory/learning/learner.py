@@ -69,7 +69,7 @@ class Learner:
         self._recall = recall
         self._options = options = options or LearningOptions()
         self._last_error: str | None = None
-        self._counter = MessageCounter(options.every)
+        self._counter = MessageCounter(backend, options.every)
         self._queue = JobQueue(self._run_job)
         self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
 
@@ -95,9 +95,8 @@ class Learner:
         `LearningOptions.every`. No error is raised, because the message is already stored."""
         if self._options.every <= 0 or entry.session_id is None or entry.kind != "message":
             return
-        scope = Scope(entry.namespace, kinds=("message",), session_id=entry.session_id, include_archived=True)
         with self._logging_errors():
-            if self._counter.reached((entry.namespace, entry.session_id), lambda: self._backend.count(scope)):
+            if self._counter.reached(entry.namespace, entry.session_id):
                 self._queue.add((entry.namespace, entry.session_id))
 
     def start(self) -> None:
