@@ -6,7 +6,6 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -32,25 +31,11 @@ from agentformer.cli.output import (
 from agentformer.errors import EmbedderUnavailable, InvalidInput
 from agentformer.evaluation.cache import OWN, CachingEmbedder, work_folder
 from agentformer.evaluation.dataset import read_dataset
-from agentformer.evaluation.documents import (
-    answered_passage,
-    document_dataset,
-    stored_documents,
-    with_documents,
-)
+from agentformer.evaluation.documents import answered_passage, document_dataset, stored_documents, with_documents
 from agentformer.evaluation.memory_evaluation import read_questions
+from agentformer.evaluation.optimizing import run as optimizing
 from agentformer.evaluation.optimizing.grid import BALANCE, PARAMETERS, Level
-from agentformer.evaluation.optimizing.run import (
-    METRIC,
-    Corpus,
-    Half,
-    Optimization,
-    OptimizeOptions,
-    Tried,
-    Verdict,
-    optimize,
-    question_halves,
-)
+from agentformer.evaluation.optimizing.run import METRIC, Corpus, Half, Optimization, OptimizeOptions, Verdict
 from agentformer.evaluation.optimizing.settings_file import check_writable, write_settings
 from agentformer.evaluation.synthetic import COUNT, with_generated
 from agentformer.factory import AgentFormer, build_embedder, build_model, trial
@@ -134,21 +119,7 @@ _VERDICTS: dict[Verdict, str] = {
 )
 @click.option("--force", is_flag=True, help="Write the settings even if the gain is not proven.")
 @common
-def optimize_command(
-    path: Path,
-    namespace: str,
-    as_json: bool,
-    level: Level,
-    metric: str,
-    synthetic: int | None,
-    only: tuple[str, ...],
-    budget: float | None,
-    seed: int,
-    work: Path | None,
-    target: Path | None,
-    force: bool,
-    **given: Any,
-) -> None:
+def optimize_command(path: Path, namespace: str, as_json: bool, target: Path | None, force: bool, **given: Any) -> None:
     """Find the settings that give the best answers to your own questions.
 
     A FILE has questions about the stored documents of a namespace, as for `eval`. The documents are copied into
@@ -166,28 +137,33 @@ def optimize_command(
     settings could not be measured within --budget.
     """
     started = time.monotonic()
+    options = OptimizeOptions(**{name: given.pop(name) for name in ("level", "metric", "only", "seed")})
+    count, budget, work = given.pop("synthetic"), given.pop("budget"), given.pop("work")
     settings = load_settings(given)
     work = work or _work_folder(settings, path, namespace)
-    options = OptimizeOptions(level, metric, only, seed=seed)
     if target is not None:
         check_writable(target)
     if kind_of(path, "PATH") == "folder":
-        corpus = _folder_corpus(path, options, synthetic, settings, work)
-        if synthetic and not (settings.llm_model or only):
+        corpus = _folder_corpus(path, options, count, settings, work)
+        if count and not (settings.llm_model or options.only):
             options = replace(options, without=BALANCE)  # a generated question repeats words of its passage
     else:
-        corpus = _stored_corpus(path, namespace, options, synthetic, settings, work)
+        corpus = _stored_corpus(path, namespace, options, count, settings, work)
     if budget is not None:
         options = replace(options, budget=budget - (time.monotonic() - started))
     result = _optimized(corpus, work, options, quiet=as_json)
-    written = _write(target, result, force)
+    replaced = _write(target, result, force)
     if as_json:
-        more = {"without": list(options.without), "work": str(work), "written": str(target) if written else None}
-        print_json({**result.as_json(), **more})
+        written = None if replaced is None else str(target)
+        print_json({**result.as_json(), "without": list(options.without), "work": str(work), "written": written})
     else:
         _print(result, options, work)
-        _print_written(target, written, result)
-    if (target is not None and written is None) or not result.current:
+        if replaced is not None:
+            say("\n  instead of ".join([f"written to {target}: {', '.join(result.changed)}", *replaced]))
+        elif target is not None:
+            forced = "; --force writes the settings" if result.changed else ""
+            say(f"nothing was written to {target}{forced}", err=True)
+    if (target is not None and replaced is None) or not result.current:
         sys.exit(1)
 
 
@@ -198,7 +174,7 @@ def _folder_corpus(folder: Path, options: OptimizeOptions, count: int | None, se
     if count:
         keeps, model = work_folder(work), build_model(settings)
         dataset = with_generated(dataset, count, keeps, seed=options.seed, model=model, name=settings.llm_model)
-    question_halves(dataset.answerable, options.level, options.seed)
+    optimizing.question_halves(dataset.answerable, options.level, options.seed)
     embedder = CachingEmbedder(build_embedder(settings).current, work)
     return Corpus(dataset, settings, embedder, lambda other, at: trial(other, embedder, at))
 
@@ -219,7 +195,7 @@ def _stored_corpus(
         pages = {document.about.name: document.about.pages for document in documents}
         asked = read_questions(lines, pages, settings.max_question_chars)
         dataset = document_dataset(file.stem, asked, documents)
-        question_halves(dataset.answerable, options.level, options.seed)
+        optimizing.question_halves(dataset.answerable, options.level, options.seed)
         with bar("documents") as progress:
             dataset = with_documents(dataset, documents, af.originals, settings, progress)
         active = next((space.space for space in vectors_of(af.backend).spaces() if space.state == "active"), None)
@@ -253,7 +229,7 @@ def _optimized(corpus: Corpus, work: Path, options: OptimizeOptions, *, quiet: b
 
     try:
         with nullcontext() if quiet and not on_terminal() else watching(lambda: state):
-            return optimize(corpus, work, options, show)
+            return optimizing.optimize(corpus, work, options, show)
     except KeyboardInterrupt:
         say("\ninterrupted; measurements are kept, and the same command continues", err=True)
         sys.exit(INTERRUPTED)
@@ -284,8 +260,15 @@ def _print(result: Optimization, options: OptimizeOptions, work: Path) -> None:
     if not result.finished:
         say(f"the time ended before everything was measured; {_CONTINUE}")
     _print_tried(result)
+    means = [("present", "", result.current)]
+    means += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
+    halves, absent = result.questions, "not measured"
+    rows = [
+        (name, *(interval_text(figures[half], sign) if half in figures else absent for half in halves))
+        for name, sign, figures in means
+    ]
     say()
-    print_table((result.metric, *(_HALVES[half] for half in result.questions)), _rows(result))
+    print_table((result.metric, *(_HALVES[half] for half in halves)), rows)
     if result.level == "eval":
         return
     say()
@@ -298,33 +281,15 @@ def _print(result: Optimization, options: OptimizeOptions, work: Path) -> None:
     say(f"measurements are kept in {work_folder(work)}")
 
 
-def _rows(result: Optimization) -> Iterator[tuple[str, ...]]:
-    means = [("present", "", result.current)]
-    means += [("chosen", "", result.best), ("gain", "+", result.gain)] if result.changed else []
-    for name, sign, figures in means:
-        cells = (interval_text(figures[half], sign) if half in figures else "not measured" for half in result.questions)
-        yield (name, *cells)
-
-
 def _print_tried(result: Optimization) -> None:
-    others = [tried for tried in result.tried if tried.changed]
+    """Print the best configurations, and those that this machine cannot run."""
+    named = [(", ".join(f"{name}={value}" for name, value in each.changed.items()), each) for each in result.tried]
+    others = [(name, each) for name, each in named if name]
     if not others:
         return
     say(f"{plural(len(others), 'other configuration')} tried; {result.reused} of an earlier run reused\n")
-    best = sorted((tried for tried in others if tried.gain is not None), key=lambda tried: -(tried.gain or 0.0))
-    print_table(("GAIN", "SETTINGS"), [(f"{tried.gain:+.3f}", _settings(tried)) for tried in best[:_SHOWN]])
-    for tried in others:
-        if tried.skipped:
-            say(f"not tried: {_settings(tried)}: {tried.skipped}")
-
-
-def _settings(tried: Tried) -> str:
-    return ", ".join(f"{name}={value}" for name, value in tried.changed.items())
-
-
-def _print_written(target: Path | None, replaced: list[str] | None, result: Optimization) -> None:
-    if replaced is not None:
-        say("\n  instead of ".join([f"written to {target}: {', '.join(result.changed)}", *replaced]))
-    elif target is not None:
-        forced = "; --force writes the settings" if result.changed else ""
-        say(f"nothing was written to {target}{forced}", err=True)
+    best = sorted(((each.gain, name) for name, each in others if each.gain is not None), key=lambda pair: -pair[0])
+    print_table(("GAIN", "SETTINGS"), [(f"{gain:+.3f}", name) for gain, name in best[:_SHOWN]])
+    for name, each in others:
+        if each.skipped:
+            say(f"not tried: {name}: {each.skipped}")

@@ -82,8 +82,8 @@ def analyzer_names(settings: Settings) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The settings and values to try. If `only` is not empty, only the settings that it names are searched. Otherwise,
-    the settings in `without` are not searched. Settings and values that cannot affect the corpus are left out."""
+    """The settings and values to try. If `only` is not empty, only the settings that it names are searched, and else
+    all except those in `without`. Settings and values that cannot affect the corpus are left out."""
 
     level: Level
     only: Collection[str]
@@ -95,23 +95,21 @@ class Grid:
     def parameters(self) -> list[Parameter]:
         """Return the settings to search, in order. At the level `quick`, settings that need new vectors or chunks are
         left out, unless `only` names them."""
-        cheap = ("", "words") if self.level == "quick" else ("", "words", "vectors", "chunks")
-        return [
-            each
-            for each in PARAMETERS
-            if self.level != "eval"
-            and (each.name in self.only if self.only else each.name not in self.without and each.rebuilds in cheap)
-            and (self.model_tokens or not each.dense)
-            and (not each.language or each.language in self.languages)
-        ]
+
+        def is_searched(each: Parameter) -> bool:
+            cheap = self.level == "full" or each.rebuilds in ("", "words")
+            wanted = each.name in self.only if self.only else cheap and each.name not in self.without
+            applies = not each.language or each.language in self.languages
+            return wanted and applies and (self.model_tokens > 0 or not each.dense)
+
+        return [each for each in PARAMETERS if is_searched(each)] if self.level != "eval" else []
 
     def row(self, parameter: Parameter, best: Configuration) -> list[Configuration]:
         """Return the configurations with another value of this setting. The overlap of chunks follows their size."""
-        changes = [{parameter.name: value} for value in self._values(parameter, best) if value != best[parameter.name]]
-        if parameter.name == "chunk_tokens":
-            share = int(best["chunk_overlap"]), int(best["chunk_tokens"])
-            changes = [{**each, "chunk_overlap": share[0] * int(each["chunk_tokens"]) // share[1]} for each in changes]
-        return [{**best, **each} for each in changes]
+        rows = [{**best, parameter.name: value} for value in self._values(parameter, best)]
+        for row in rows if parameter.name == "chunk_tokens" else ():
+            row["chunk_overlap"] = int(best["chunk_overlap"]) * int(row["chunk_tokens"]) // int(best["chunk_tokens"])
+        return [row for row in rows if row[parameter.name] != best[parameter.name]]
 
     def _values(self, parameter: Parameter, best: Configuration) -> Sequence[Value]:
         """Return the values to try for a setting. Sizes that do not divide a passage all have the same effect, so at

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,20 +27,8 @@ from agentformer.evaluation.cache import CachingEmbedder, Rows, short_name, usin
 from agentformer.evaluation.dataset import Dataset, Question, halves
 from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.evaluation.metrics import DEPTH, Interval, Ranks, difference, intervals, metric
-from agentformer.evaluation.optimizing.grid import (
-    PARAMETERS,
-    Configuration,
-    Grid,
-    Level,
-    OutOfTime,
-    Value,
-    analyzer_names,
-    differing,
-    present,
-    search,
-    settings_of,
-    stored_key,
-)
+from agentformer.evaluation.optimizing import grid as grids
+from agentformer.evaluation.optimizing.grid import Configuration, Level, OutOfTime, Value, differing, settings_of
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.records.integrity.files import delete
 from agentformer.records.offers import vectors_of
@@ -96,13 +85,12 @@ class OptimizeOptions:
     def __post_init__(self) -> None:
         metric(self.metric)
         if int(self.metric.partition("@")[2]) > DEPTH:
-            example = f"recall@{DEPTH}, got {self.metric!r:.80}"
-            raise InvalidInput("metric", f"must use at most {DEPTH} passages, such as {example}")
-        known = [parameter.name for parameter in PARAMETERS]
+            problem = f"must use at most {DEPTH} passages, such as recall@{DEPTH}, got {self.metric!r:.80}"
+            raise InvalidInput("metric", problem)
+        known = [parameter.name for parameter in grids.PARAMETERS]
         for name in sorted({*self.only} - {*known}):
-            raise InvalidInput(
-                "only", f"{name!r:.80} is not a setting that can be optimised; known settings are {', '.join(known)}"
-            )
+            problem = f"is not a setting that can be optimised; known settings are {', '.join(known)}"
+            raise InvalidInput("only", f"{name!r:.80} {problem}")
 
 
 class Tried(NamedTuple):
@@ -191,12 +179,11 @@ def optimize(
                     found[half] = scores(configuration, half)
             return found
 
-        only, without, chosen, finished = frozenset(options.only), frozenset(options.without), run.current, False
-        grid = Grid(
-            options.level, only, without, run.model_tokens, _longest(corpus, run.model_tokens), _languages(dataset)
-        )
+        chosen, finished = run.current, False
+        only, without = frozenset(options.only), frozenset(options.without)
+        grid = grids.Grid(options.level, only, without, run.model_tokens, *_kinds_of_text(corpus, run.model_tokens))
         with suppress(OutOfTime):
-            for chosen in search(grid, run.current, scores):  # noqa: B007 - the last one is the best
+            for chosen in grids.search(grid, run.current, scores):  # noqa: B007 - the last one is the best
                 pass
             finished = True
         run.reserved = 0.0
@@ -213,7 +200,7 @@ def optimize(
         {half: intervals([values])[0] for half, values in current.items()},
         {half: intervals([values])[0] for half, values in best.items()},
         {half: difference(values, current[half]) for half, values in best.items() if half in current},
-        tuple(each.tried(run.current, value_of, current[choice]) for each in run.measured(choice)),
+        tuple(run.tried(choice, value_of)),
         finished and len(best) == len(divided),
         run.reused,
         corpus.embedder.embedded,
@@ -239,34 +226,31 @@ def question_halves(questions: Sequence[Question], level: Level, seed: int = 0) 
         raise InvalidInput("questions", "no question has a relevant passage; list the ids of passages under 'relevant'")
     development, test = halves(questions, seed)
     if level != "eval" and len(questions) < _LEAST:
-        raise InvalidInput(
-            "questions",
+        problem = (
             f"there are only {len(questions)}; a choice of settings needs at least {_LEAST}. Use --level eval to "
             "measure only the current settings, or add questions; a hundred questions of your own are best. "
-            "--synthetic generates questions from the corpus of a folder",
+            "--synthetic generates questions from the corpus of a folder"
         )
+        raise InvalidInput("questions", problem)
     if level != "eval" and min(len(development), len(test)) < _LEAST_HALF:
-        raise InvalidInput(
-            "questions",
+        problem = (
             f"one half has too few questions: {len(development)} to choose the settings and {len(test)} to test them. "
-            "Questions with a common passage are in the same half, so ask about more passages, or try another --seed",
+            "Questions with a common passage are in the same half, so ask about more passages, or try another --seed"
         )
+        raise InvalidInput("questions", problem)
     divided: dict[Half, tuple[Question, ...]] = {"development": development, "test": test}
     return {half: group for half, group in divided.items() if group}
 
 
-def _longest(corpus: Corpus, model_tokens: int) -> int:
-    """Return the number of tokens of the longest passage."""
-    count = corpus.embedder.token_spans if model_tokens else estimated_spans
-    longest = sorted(corpus.dataset.passages, key=lambda passage: len(passage.text))[-50:]
-    return max(len(count(passage.text)) for passage in longest)
-
-
-def _languages(dataset: Dataset) -> frozenset[str]:
-    """Return the languages of the questions and of a sample of the passages."""
-    step = max(1, len(dataset.passages) // _SAMPLE)
-    texts = [passage.text for passage in dataset.passages[::step]] + [question.text for question in dataset.questions]
-    return frozenset(detect_language(text[:_BEGINNING]) for text in texts)
+def _kinds_of_text(corpus: Corpus, model_tokens: int) -> tuple[int, frozenset[str]]:
+    """Return the number of tokens of the longest passage, and the languages of the questions and of a sample of the
+    passages."""
+    passages, count = corpus.dataset.passages, corpus.embedder.token_spans if model_tokens else estimated_spans
+    longest = sorted(passages, key=lambda passage: len(passage.text))[-50:]
+    texts = [each.text for each in passages[:: max(1, len(passages) // _SAMPLE)]]
+    texts += [each.text for each in corpus.dataset.questions]
+    languages = frozenset(detect_language(text[:_BEGINNING]) for text in texts)
+    return max(len(count(passage.text)) for passage in longest), languages
 
 
 class _Measured(NamedTuple):
@@ -277,13 +261,6 @@ class _Measured(NamedTuple):
     ranks: Sequence[Ranks]
     seconds: float = 0.0
     skipped: str = ""
-
-    def tried(self, current: Configuration, value_of: Callable[[Ranks], float], former: Sequence[float]) -> Tried:
-        """Return what a report shows. `former` are the scores of the current settings."""
-        changed = {name: value for name, (_, value) in differing(current, self.configuration).items()}
-        value = statistics.fmean(map(value_of, self.ranks)) if self.ranks else None
-        gain = None if value is None else value - statistics.fmean(former)
-        return Tried(changed, value, gain, self.seconds, self.skipped)
 
 
 class _Measurements:
@@ -298,7 +275,7 @@ class _Measurements:
         ends: float | None,
         progress: Progress,
     ) -> None:
-        self.current = present(corpus.settings)
+        self.current = grids.present(corpus.settings)
         self.reused = 0  # measurements of earlier runs
         self.notes: dict[str, None] = {}  # without repetition
         self.model_tokens = 0  # tokens that the model can read; 0 if there are no vectors
@@ -312,33 +289,33 @@ class _Measurements:
         except EmbedderUnavailable as error:
             self.notes[f"only words were searched: {error}"] = None
         fixed = {name: str(getattr(corpus.settings, name)) for name in _FIXED}
-        analyzers = analyzer_names(settings_of(corpus.settings, _AUTOMATIC))
+        same = [model, __version__, ANALYSIS, fixed, grids.analyzer_names(settings_of(corpus.settings, _AUTOMATIC))]
         self._asked = {half: corpus.dataset.asking(questions) for half, questions in divided.items()}
-        self._inputs = {
-            half: json.dumps([dataset.digest(), model, __version__, ANALYSIS, fixed, analyzers])
-            for half, dataset in self._asked.items()
-        }
+        self._inputs = {half: json.dumps([dataset.digest(), *same]) for half, dataset in self._asked.items()}
         self._rows = Rows(folder / "measured.sqlite3")
         self._folder = folder / "stores"
         self._filled: dict[str, None] = {}  # names of filled memories; the first is that of the current settings
         corpus.embedder.before = self._check_time
 
-    def measured(self, half: Half) -> list[_Measured]:
-        """Return the measurements with the questions of a half, in their order."""
-        return [each for (_, other), each in self._measured.items() if other == half]
+    def tried(self, half: Half, value_of: Callable[[Ranks], float]) -> Iterator[Tried]:
+        """Yield what a report shows about the measurements with the questions of a half, in their order."""
+        measured = [each for (_, other), each in self._measured.items() if other == half]
+        means = [statistics.fmean(map(value_of, each.ranks)) if each.ranks else None for each in measured]
+        for (configuration, _, seconds, skipped), mean in zip(measured, means, strict=True):
+            changed = {name: value for name, (_, value) in differing(self.current, configuration).items()}
+            yield Tried(changed, mean, None if mean is None else mean - (means[0] or 0.0), seconds, skipped)
 
     def ranks(self, configuration: Configuration, half: Half) -> Sequence[Ranks]:
         """Return the ranks of a configuration, or none if it cannot run. Raises `InvalidInput` if the current settings
         cannot run, and `OutOfTime` if the time is over; the vectors that were made until then are kept."""
         key = json.dumps(dict(configuration), sort_keys=True)
-        if (key, half) not in self._measured:
+        found = self._measured.get((key, half))
+        if found is None:
             row = hashlib.blake2b(f"{self._inputs[half]}\n{key}".encode(), digest_size=16).digest()
-            if stored := self._rows.get([row]):
-                self.reused += 1
-                self._measured[key, half] = _Measured(configuration, json.loads(stored[row]))
-            else:
-                self._measured[key, half] = self._measure(configuration, half, row)
-        found = self._measured[key, half]
+            stored = self._rows.get([row])
+            self.reused += len(stored)
+            known = _Measured(configuration, json.loads(stored[row])) if stored else None
+            found = self._measured[key, half] = known or self._measure(configuration, half, row)
         if found.skipped and configuration == self.current:
             raise InvalidInput("settings", f"the current settings cannot be used: {found.skipped}")
         return found.ranks
@@ -367,21 +344,18 @@ class _Measurements:
         changed = differing(self.current, configuration)
         name = ", ".join(f"{each}={value}" for each, (_, value) in changed.items()) or "the current settings"
 
-        def step(what: str) -> Callable[[int, int], None]:
-            def report(number: int, all_: int) -> None:
-                self._check_time()
-                self._progress(f"{len(self._measured)} measured, {name}: {number} of {all_} {what}")
-
-            return report
+        def report(what: str, number: int, total: int) -> None:
+            self._check_time()
+            self._progress(f"{len(self._measured)} measured, {name}: {number} of {total} {what}")
 
         self._check_time()
-        with self._opened(configuration, step("passages stored")) as trial:
+        with self._opened(configuration, partial(report, "passages stored")) as trial:
             opened = time.monotonic()
             if self.model_tokens:  # embed before the search, which would ignore a failure and search only by words
                 for question in dataset.answerable:
                     trial.embedder.embed_query(question.text)
             options = {"modes": ("hybrid",), "limit": DEPTH, "metrics": (), "passage_of": self._corpus.passage_of}
-            evaluation = trial.evaluate(dataset, progress=step("questions asked"), **options)
+            evaluation = trial.evaluate(dataset, progress=partial(report, "questions asked"), **options)
         if self.reserved != 0.0:  # the search has not ended
             self.reserved = 2 * (time.monotonic() - opened)
         self.notes.update(dict.fromkeys(evaluation.warnings))
@@ -391,7 +365,7 @@ class _Measurements:
     @contextmanager
     def _opened(self, configuration: Configuration, progress: Callable[[int, int], None]) -> Iterator[Trial]:
         """Yield a memory with the passages. Configurations that only rank otherwise use the same memory."""
-        name = hashlib.blake2b(stored_key(configuration).encode(), digest_size=8).hexdigest()
+        name = hashlib.blake2b(grids.stored_key(configuration).encode(), digest_size=8).hexdigest()
         if name not in self._filled:
             with using(self._folder):
                 if len(self._filled) == _STORES:
