@@ -12,7 +12,7 @@ import pytest
 
 from agentformer.errors import StoreDamaged
 from agentformer.jobs.store import JobStore
-from agentformer.rag.verify_files import verify_jobs
+from agentformer.rag.verify import verify_jobs
 from tests import forked
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 

@@ -15,8 +15,8 @@ import agentformer
 from agentformer.cli import main
 from agentformer.errors import StoreDamaged, StoreFull
 from agentformer.records.entries import trim_history
+from agentformer.records.sqlite import database as database_module
 from agentformer.records.sqlite import schema
-from agentformer.records.sqlite import upgrade as upgrade_module
 from agentformer.records.sqlite.database import Database
 from agentformer.testing.case import run_in_threads
 from tests.records.test_migrations import _FIRST
@@ -81,7 +81,7 @@ def test_without_room_for_a_copy_nothing_changes(former: Path, monkeypatch: pyte
         path.write_bytes(b"half")
         raise StoreFull(f"no room; {advice}")
 
-    monkeypatch.setattr(upgrade_module, "write_copy", full)
+    monkeypatch.setattr(database_module, "write_copy", full)
     with pytest.raises(StoreFull, match="agentformer upgrade --without-copy"):
         Database(former)
     assert schema_of(former) == 1 and not list(former.parent.glob("*.schema-*"))

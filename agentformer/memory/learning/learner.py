@@ -19,7 +19,6 @@ from agentformer.memory.learning.asking import ask
 from agentformer.memory.learning.checking import entry_of, problem
 from agentformer.memory.learning.journal import Journal, session_messages
 from agentformer.memory.learning.profile import Profile, build_profile
-from agentformer.memory.learning.told import proposals
 from agentformer.memory.memory_cleaner import MessageCounter
 from agentformer.memory.recall import Recall
 from agentformer.memory.summaries import sort_by_time
@@ -28,6 +27,10 @@ from agentformer.records.offers import leases_of
 from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import MAX_QUERY
+from agentformer.text.dates import months, weekdays
+from agentformer.text.facts.claims import inner_names
+from agentformer.text.facts.told import facts_told
+from agentformer.text.languages import detect_language
 from agentformer.types import Condition, LanguageModel, MemoryBackend, MemoryEntry, Query, Scope, new_id
 
 log = logging.getLogger("agentformer")
@@ -339,3 +342,25 @@ def _overlap(one: str, other: str) -> bool:
 def _learnt(entry: MemoryEntry, old: str | None) -> LearntFact:
     at = entry.valid_from or entry.occurred_at
     return LearntFact(entry.id, entry.content, entry.raw or "", entry.parent_id or "", entry.speaker, at, old)
+
+
+_LANGUAGE_FROM = 1_000  # code points of a message from which its language is detected
+_PER_MESSAGE = 5  # facts of one message; a message with more is a list or a story
+
+
+def proposals(messages: Sequence[MemoryEntry]) -> Iterator[Proposal]:
+    """Yield the facts that the messages state by the form of their clauses, in order, without a language model. The
+    text of a fact is its quote."""
+    common = detect_language(" ".join(message.content[:200] for message in messages))
+    languages = [detect_language(message.content[:_LANGUAGE_FROM], common) for message in messages]
+    names = {
+        word.casefold()
+        for message, language in zip(messages, languages, strict=True)
+        for name in inner_names(message.content[:_LANGUAGE_FROM], language)
+        for word in name.split()
+        if not months(word) and not weekdays(word)
+    }
+    for message, language in zip(messages, languages, strict=True):
+        for start, end in facts_told(message.content, language, names)[:_PER_MESSAGE]:
+            quote = message.content[start:end]
+            yield Proposal(message, quote, quote)

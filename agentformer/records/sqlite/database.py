@@ -1,25 +1,29 @@
-"""The SQLite file of a store: a pool of connections, transactions, snapshots, copies, and a size limit for the
-write-ahead log."""
+"""The SQLite file of a store: a pool of connections, transactions, snapshots, copies, upgrades, and a size limit for
+the write-ahead log."""
 
 from __future__ import annotations
 
+import logging
 import os
+import sqlite3
 import threading
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 
-from agentformer.errors import StoreError, StoreFull, store_failure
+from agentformer.errors import StoreDamaged, StoreError, StoreFull, store_failure
 from agentformer.records import change_feed, entries, meta
 from agentformer.records.entries import versions_of
 from agentformer.records.integrity.checksums import damage_error
 from agentformer.records.integrity.file_guard import (
+    FULL_WORDS,
     MOVED,
     GuardedConnection,
     check_regular_file,
     file_size,
+    is_passing_failure,
     open_database,
     transaction,
     translate_errors,
@@ -30,11 +34,10 @@ from agentformer.records.integrity.write_ahead_log import check_wal, correct_log
 from agentformer.records.scopes import decayed
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection
-from agentformer.records.sqlite.schema import REQUIRED_TABLES, check_version
+from agentformer.records.sqlite.schema import MIGRATIONS, REQUIRED_TABLES, check_version, migrate, stored_version
 from agentformer.records.sqlite.scopes import metadata_equals
-from agentformer.records.sqlite.upgrade import upgrade, write_copy
 from agentformer.records.vectors import decode_vectors
-from agentformer.settings.access import make_folder
+from agentformer.settings.access import create_empty, file_lock, make_folder, sync_file
 from agentformer.types import Connection, EntryVector, MemoryEntry, Scope, Statement, StoredVector
 
 BUSY_SECONDS = 60.0  # time that a writer waits for another writer; no writer calls a model inside a transaction
@@ -356,3 +359,75 @@ class Database:
         return translate_errors(
             self.path, "run `agentformer doctor`, which reports the damage that can be repaired, or restore a backup"
         )
+
+
+log = logging.getLogger("agentformer")
+
+_WITHOUT = "free some disk space, or migrate without a copy: agentformer upgrade --without-copy"
+
+
+def upgrade(connection: sqlite3.Connection, path: Path, *, copy: bool = True) -> Path | None:
+    """Migrate the database `path`, which is open as `connection`, to the schema of this version. Return the path of the
+    copy that was made of a database with an older schema, or None. The copy is verified before the migration, and kept
+    beside the database as `memory.sqlite3.schema-12`, for the former schema 12: with the version that wrote the store,
+    it is the way back. The copy of an earlier upgrade is then deleted. If several processes open the database at the
+    same time, one makes the copy, and the others wait for it. Raises `StoreFull` if the copy cannot be written, and
+    `StoreDamaged` if the copy is damaged. Then the database is unchanged."""
+    former = stored_version(connection)
+    if not copy or not 0 < former < len(MIGRATIONS):
+        migrate(connection)
+        return None
+    with file_lock(f"{path}.upgrade.lock"):
+        if stored_version(connection) != former:  # another process has upgraded it meanwhile
+            migrate(connection)
+            return None
+        kept = path.with_name(f"{path.name}.schema-{former}")
+        _keep(connection, kept)
+        migrate(connection)
+    for earlier in path.parent.glob(f"{path.name}.schema-*"):
+        if earlier != kept:
+            earlier.unlink(missing_ok=True)
+    log.warning(
+        "the store %s had schema %d of an older version, and has schema %d now; its former state is kept in %s until "
+        "you delete it or upgrade again",
+        *(path, former, len(MIGRATIONS), kept),
+    )
+    return kept
+
+
+def _keep(connection: sqlite3.Connection, kept: Path) -> None:
+    """Write a copy of the database to the file `kept`, and verify the copy."""
+    part = kept.with_name(f"{kept.name}.part")
+    part.unlink(missing_ok=True)  # of a killed process
+    try:
+        write_copy(connection, part, _WITHOUT)
+        with closing(sqlite3.connect(f"{part.as_uri()}?mode=ro", uri=True)) as copy:
+            if (found := copy.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise StoreDamaged(f"the store is damaged ({found}); run `agentformer doctor` before you upgrade it")
+        part.replace(kept)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    sync_folder(kept.parent)
+
+
+def write_copy(connection: sqlite3.Connection, path: Path, advice: str) -> None:
+    """Write a copy of a database, as of this moment, to the new file `path`, and sync the copy. Writers do not wait,
+    because `VACUUM INTO` reads in one transaction. The copy has no write-ahead log and contains no deleted content.
+    Raises `StoreFull` with `advice` if the copy cannot be written. After an error, `path` does not exist."""
+    try:
+        create_empty(path)
+        try:
+            connection.execute("VACUUM INTO ?", [str(path)])
+        except sqlite3.OperationalError as error:
+            if not is_passing_failure(error) and any(word in str(error).lower() for word in FULL_WORDS):
+                raise OSError(str(error)) from error
+            raise
+        with path.open("rb") as file:
+            sync_file(file.fileno())
+    except OSError as error:
+        path.unlink(missing_ok=True)
+        raise store_failure(f"{path} cannot be written", error, advice) from error
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
