@@ -80,7 +80,8 @@ def test_passwords_are_tried_in_order() -> None:
         assert pdf._passwords(password) == tried
 
 
-def test_each_page_without_text_has_a_reason() -> None:
+def test_each_page_without_text_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pdf, "without_text", lambda ocr, *, recognised: ("image", "advice"))
     for page, text, status, reason, code in (
         (draft(failed=True), "text", "text", "", ""),
         (draft(failed=True), " ", "failed", "the page is damaged and cannot be read", "page_damaged"),
@@ -88,7 +89,7 @@ def test_each_page_without_text_has_a_reason() -> None:
         (draft("empty", blank=True), "", "no_text", "the page is blank", "blank"),
         (draft("empty"), "", "no_text", "the page is an image; advice", "image"),
     ):
-        assert pdf._page_status(page, text, ("image", "advice")) == (status, reason, code)
+        assert pdf._page_status(page, text, ReadOptions("a.pdf", PDF)) == (status, reason, code)
     text, failed, garbled, blank = (
         Page(1, "a"),
         Page(2, "", status="failed", reason="x", reason_code="page_damaged"),

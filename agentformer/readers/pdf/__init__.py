@@ -78,8 +78,8 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     if fast is not None:
         _read_all(fast, pages, options)
     doubtful = _doubtful(pages) if "pypdf" in options.engines else []
-    recognises = options.ocr and not ocr_unavailable()
-    more = doubtful or (recognises and _without_text(pages))
+    recognises = options.ocr and _without_text(pages) and not ocr_unavailable()
+    more = doubtful or recognises
     if fast is not None and more and not all(page.failed for page in pages):
         yield _document(pages, fast, options)
     if doubtful:
@@ -229,7 +229,7 @@ def _page(
     if values := _form_text(number, text, fast):
         body = Span(body.start, len(text) + len(values)) if body else None
         text = f"{text}{values}" if text else values.lstrip("\n")
-    status, reason, code = _page_status(draft, text, without_text(options.ocr, recognised=draft.recognised))
+    status, reason, code = _page_status(draft, text, options)
     method = draft.method if text else ""
     page = Page(number + 1, text, label or str(number + 1), status, reason, method, body, reason_code=code)
     return replace(page, tables=located(draft.tables, page)) if draft.tables else page
@@ -244,11 +244,11 @@ def _form_text(number: int, text: str, fast: PdfiumDocument | None) -> str:
     return "\n\n" + normalize_pages(["\n".join(rows)])[0] if rows else ""
 
 
-def _page_status(draft: _Draft, text: str, unrecognised: tuple[str, str]) -> tuple[PageStatus, str, str]:
+def _page_status(draft: _Draft, text: str, options: ReadOptions) -> tuple[PageStatus, str, str]:
     """Return the status of a page, its reason, and the code of the reason."""
-    code, advice = unrecognised
     if text.strip():
         return "text", "", ""
+    code, advice = without_text(options.ocr, recognised=draft.recognised)
     if draft.failed:
         return "failed", "the page is damaged and cannot be read", "page_damaged"
     if draft.quality.verdict == "garbled":

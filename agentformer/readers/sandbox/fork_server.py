@@ -8,6 +8,7 @@ process does (`worker.restrict`).
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import selectors
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from agentformer.errors import DocumentError
-from agentformer.readers.formats import ReadOptions
+from agentformer.readers.formats import PDF, ReadOptions
 from agentformer.readers.sandbox import worker
 from agentformer.readers.sandbox.protocol import FORKED, ORDER_BYTES, STATUS
 
@@ -92,6 +93,9 @@ class _Server:
                 connection.send(FORKED)
         os.close(given)
         os.close(output)
+        if asked["media_type"] == PDF:  # for the next file with a doubtful page, while this one is read
+            with suppress(ImportError):
+                importlib.import_module("pypdf")
 
     def _wake(self) -> None:
         with suppress(BlockingIOError):
