@@ -7,16 +7,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from agentformer.embedders import GuardedEmbedder, token_counter, token_spans
-from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, install_command
+from agentformer.embedders import token_counter, token_spans
 from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
-from agentformer.index.embedding.active import ActiveEmbedder
 from agentformer.lazy import Lazy
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
@@ -24,7 +22,7 @@ from agentformer.records.offers import offered
 from agentformer.registry import SERVERS, backend_names, built_in_names, known, lookup, names, of_backends
 from agentformer.settings import Settings
 from agentformer.settings.access import share_with_group
-from agentformer.types import Embedder, EmbeddingSpace, LanguageModel, MemoryBackend, OriginalsStore
+from agentformer.types import Embedder, LanguageModel, MemoryBackend, OriginalsStore
 
 if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
@@ -219,30 +217,6 @@ def build_memory(
     return MemoryManager(backend, hierarchical, cleaner, parts, base.usage, decay_rates=rates, delete_originals=delete)
 
 
-def build_embedder(settings: Settings) -> ActiveEmbedder:
-    """Return the embedder of the settings. After `reembed` has moved the store to another model, the returned embedder
-    uses the new model. Each model is loaded when it is first used. Raises `InvalidInput` for an unknown provider."""
-    seconds = settings.breaker_seconds
-
-    def of_space(space: EmbeddingSpace) -> GuardedEmbedder:
-        return GuardedEmbedder(lambda: _stored(space.spec, settings), seconds=seconds)
-
-    if settings.embedder == "auto":
-        automatic = GuardedEmbedder(lambda: _automatic(settings), seconds=seconds)
-        return ActiveEmbedder(automatic, of_space, requested="", seconds=seconds)
-    named = named_embedder(settings.embedder, settings)
-    return ActiveEmbedder(named, of_space, requested=settings.embedder, seconds=seconds)
-
-
-def named_embedder(spec: str, settings: Settings) -> GuardedEmbedder:
-    """Return the embedder `spec`, which has the form `provider:model`. The model is loaded when it is first used.
-    Raises `InvalidInput` for an unknown provider."""
-    provider, _, model = spec.partition(":")
-    if provider not in built_in_names("embedders"):
-        lookup("embedders", provider)  # an unknown or broken plugin is reported now
-    return GuardedEmbedder(lambda: lookup("embedders", provider)(model, settings), seconds=settings.breaker_seconds)
-
-
 def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
     """Return the configured language model, or None if no model is configured. After failed calls, a circuit breaker
     refuses calls for some seconds. `usage` counts the calls."""
@@ -262,77 +236,3 @@ def model_spec(settings: Settings) -> tuple[str, str]:
     a registered provider, return `openai` (any OpenAI-compatible server) and the whole setting as the model name."""
     provider, _, model = settings.llm_model.partition(":")
     return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)
-
-
-def in_folder(settings: Settings, index_dir: Path) -> Settings:
-    """Return the settings with which the copy of a store in `index_dir` is opened. The copy of a store on a server uses
-    the backend `faiss`."""
-    local = dict.fromkeys(SERVERS, "faiss")
-    routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
-    backend, hierarchical = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
-    return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
-
-
-def _stored_space(settings: Settings) -> EmbeddingSpace | None:
-    return next((space for space in of_backends("stored_spaces", settings) if space is not None), None)
-
-
-def check_space(settings: Settings, embedder: ActiveEmbedder) -> None:
-    """Raise `SpaceMismatch` if the vectors of the store are from another model than the configured embedder. If the
-    embedder cannot be loaded now, only log a warning; the check is repeated when the embedder is loaded."""
-    space = _stored_space(settings)
-    if space is None or settings.embedder in ("auto", space.spec):
-        embedder.follow_store()
-        return
-    # If the names are equal, the embedder is not loaded. A setting without a model means the provider's default model.
-    provider, _, model = settings.embedder.partition(":")
-    if provider == space.provider != "hashing" and (not model or space.model.endswith(f"@{model}")):
-        return
-    try:
-        embedder.for_space(space)
-    except EmbedderUnavailable as error:
-        log.warning("the embedder %s cannot be used now: %s", settings.embedder, error)
-
-
-def _automatic(settings: Settings) -> Embedder:
-    """Return the embedder for the setting `auto`. This is the embedder of the stored vectors. If there are no vectors,
-    but entries wait to be embedded, it is the embedder that was requested for these entries. For a new store, it is the
-    first of these that can be loaded without the network: the multilingual model of the settings if it is on this
-    machine, the packaged multilingual model, the packaged English model, and else hashing."""
-    if space := _stored_space(settings):
-        return _stored(space.spec, settings)
-    if wanted := next(filter(None, of_backends("wanted_embedders", settings)), ""):
-        log.warning("this memory uses the embedder %s, because stored entries still need its vectors", wanted)
-        return _stored(wanted, settings)
-    from agentformer.embedders.sbert.runtime import local_folder
-
-    choices = [
-        ("multilingual", "packaged, multilingual; another one: agentformer reembed --to NAME"),
-        ("minilm", "packaged, English alone; for other languages: %s, then agentformer reembed --to multilingual"),
-        ("hashing", "letters alone, not meaning; for more: %s, then agentformer reembed --to multilingual"),
-    ]
-    found = local_folder(name := settings.multilingual_model)
-    if found and (found / "model.safetensors").exists():  # torch would download what an unfinished download lacks
-        local = "multilingual, found on this machine; another one: agentformer reembed --to NAME"
-        choices.insert(0, (f"sbert:{name}", local))
-    for spec, described in choices:
-        with suppress(EmbedderUnavailable):
-            embedder = _stored(spec, settings)
-            hint = described % install_command("multilingual") if "%s" in described else described
-            log.warning("embedder of this new memory: %s (%s)", spec, hint)
-            return embedder
-    raise AssertionError("hashing can always be used")
-
-
-def _stored(spec: str, settings: Settings) -> Embedder:
-    """Return the embedder `spec`, which an existing store or the setting `auto` requires. Every problem is raised as
-    `EmbedderUnavailable`, because the caller did not choose this embedder."""
-    provider, _, model = spec.partition(":")
-    try:
-        embedder: Embedder = lookup("embedders", provider)(model, settings)
-    except (EmbedderUnavailable, InvalidInput, MissingExtra) as error:
-        raise EmbedderUnavailable(
-            f"the embedder {spec} cannot be used: {error}. Until the embedder works, entries are stored "
-            "without vectors, and only a search by words finds them"
-        ) from error
-    return embedder

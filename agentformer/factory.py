@@ -22,32 +22,30 @@ from agentformer.builders import (
     Base,
     build_backend,
     build_cleaner,
-    build_embedder,
     build_learner,
     build_memory,
     build_model,
     build_rag,
-    check_space,
-    in_folder,
     model_spec,
-    named_embedder,
 )
 from agentformer.errors import EmbedderUnavailable, StoreError
 from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
+from agentformer.index.embedding.choice import build_embedder, check_space, named_embedder
 from agentformer.lazy import Lazy
 from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records import fields
 from agentformer.records.offers import leases_of, vectors_of
-from agentformer.registry import SERVERS, any_without, load, of_backends
+from agentformer.registry import SERVERS, in_folder, load, of_backends, present
 from agentformer.settings import Settings, load_settings
 from agentformer.types import (
     DEFAULT_NAMESPACE,
     Check,
     Embedder,
+    EmbeddingSpace,
     LanguageModel,
     MemoryBackend,
     Reembedding,
@@ -380,12 +378,15 @@ class AgentFormer:
 
         with unpacked(Path(folder)) as place:
             archive = read(place)
-            if archive.vectors and self.settings.embedder == "auto" and not vectors_of(self.backend).spaces():
-                # A new memory without a configured embedder uses the embedder of the imported vectors.
-                with suppress(EmbedderUnavailable):
-                    self.embedder.for_space(archive.vectors[0].space)
+            self._follow([vectors.space for vectors in archive.vectors])
             destination = Destination(self.backend, self.originals, self.memory.core)
             return import_into(destination, archive, progress)
+
+    def _follow(self, spaces: Sequence[EmbeddingSpace]) -> None:
+        """Use the embedder of the first of these spaces, if the memory is new and no embedder is configured."""
+        if spaces and self.settings.embedder == "auto" and not vectors_of(self.backend).spaces():
+            with suppress(EmbedderUnavailable):
+                self.embedder.for_space(spaces[0])
 
     def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
         """Store the conversations of a chat export as sessions, each message once.
@@ -416,10 +417,7 @@ class AgentFormer:
         from agentformer.archive.copy import copy_entries
 
         self._usage.flush()
-        active = [state.space for state in vectors_of(self.backend).spaces() if state.state == "active"]
-        if active and target.settings.embedder == "auto" and not vectors_of(target.backend).spaces():
-            with suppress(EmbedderUnavailable):
-                target.embedder.for_space(active[0])
+        target._follow([state.space for state in vectors_of(self.backend).spaces() if state.state == "active"])
         copied = copy_entries(self.backend, target.backend, delete=delete, progress=progress)
         self.originals.copy_to(target.originals)
         return copied
@@ -544,11 +542,6 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
         base = Base(settings, backend, embedder, Lazy(lambda: None), UsageCounter(backend))
         memory = build_memory(base, build_cleaner(base), Lazy(functools.partial(build_learner, base)))
         yield Trial(backend, memory, embedder, settings)
-
-
-def present(settings: Settings) -> bool:
-    """Return whether a configured backend has data, or cannot report whether it has data, such as `cosmos_db`."""
-    return any(of_backends("present", settings)) or any_without("present", settings)
 
 
 def salvage(settings: Settings) -> list[Recovered]:

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import InvalidInput
@@ -129,9 +131,19 @@ def of_backends(group: str, settings: Settings) -> Iterator[Any]:
     return (lookup(group, name)(settings if name in SERVERS else settings.index_dir) for name in used)
 
 
-def any_without(group: str, settings: Settings) -> bool:
-    """Return True if a configured backend has no function in `group`, so that `of_backends` yields no value for it."""
-    return any(known("backends", name) and not known(group, name) for name in backend_names(settings))
+def present(settings: Settings) -> bool:
+    """Return whether a configured backend has data, or cannot report whether it has data, such as `cosmos_db`."""
+    silent = (known("backends", name) and not known("present", name) for name in backend_names(settings))
+    return any(of_backends("present", settings)) or any(silent)
+
+
+def in_folder(settings: Settings, index_dir: Path) -> Settings:
+    """Return the settings with which the copy of a store in `index_dir` is opened. The copy of a store on a server uses
+    the backend `faiss`."""
+    local = dict.fromkeys(SERVERS, "faiss")
+    routes = tuple(replace(route, target=local.get(route.target, route.target)) for route in settings.routes)
+    backend, hierarchical = (local.get(name, name) for name in (settings.backend, settings.hierarchical_backend))
+    return replace(settings, index_dir=index_dir, backend=backend, hierarchical_backend=hierarchical, routes=routes)
 
 
 def load(target: str) -> Any:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from agentformer.embedders.hub import local_folder
 from agentformer.embedders.sbert.runtime import (
     limit_torch_threads,
     loading,
-    local_folder,
     replace_surrogates,
     token_offsets,
     token_spans,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.builders import build_embedder
+from agentformer.factory import build_embedder
 from agentformer.rag.answer import prompts
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.settings import Settings

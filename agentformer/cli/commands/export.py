@@ -18,7 +18,6 @@ from agentformer.archive.chats import ChatsImported
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
 from agentformer.archive.unpacking import is_zipped
-from agentformer.builders import in_folder
 from agentformer.cli.commands.sync import export_home
 from agentformer.cli.group import common, examples, in_place, main, without_namespace
 from agentformer.cli.inputs import address, hint_namespaces, open_existing, require_memory, same_place, shown_place
@@ -27,6 +26,7 @@ from agentformer.errors import InvalidInput, StoreDamaged, store_failure
 from agentformer.factory import AgentFormer, connect, present
 from agentformer.memory.backends import has_local_json
 from agentformer.records.integrity.files import kind_of
+from agentformer.registry import in_folder
 from agentformer.settings import load_settings
 from agentformer.text.places import cited_place
 

@@ -27,6 +27,7 @@ from pathlib import Path
 import numpy as np
 
 from agentformer.embedders.calibration import keep_calibration
+from agentformer.embedders.hub import local_folder
 from agentformer.embedders.model_info import model_card, unit
 from agentformer.embedders.sbert import packaged
 from agentformer.embedders.sbert.folder import UnknownFamily, folder_model
@@ -36,7 +37,6 @@ from agentformer.embedders.sbert.runtime import (
     Tokenized,
     TokenRows,
     TorchRuntime,
-    local_folder,
     may_have_accelerator,
     token_spans,
 )

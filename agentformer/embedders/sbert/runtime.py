@@ -8,7 +8,6 @@ import importlib.util
 import math
 import os
 import platform
-import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from agentformer.embedders.hub import local_folder
 from agentformer.embedders.model_info import PROBES, QUICK_PROBES, fingerprint, mean_cosine, unit
 from agentformer.errors import AgentFormerError, EmbedderUnavailable, install_command
 from agentformer.types import Matrix, Span, Vector
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 SAME_SPACE = 0.9999
 ADVICE = "check the connection to the model hub, or use --embedder multilingual"
 _NO_ANSWER = "it is not cached, and the model hub does not answer"
-_REPOSITORY = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII)
 _HUB_SECONDS = 3.0  # a hub that is reachable answers sooner; the start must not wait long for a hub that is not
 _FLAGS = Path("/proc/cpuinfo")
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")  # version 2: "200000 100000", or "max 100000"
@@ -209,33 +208,6 @@ def facts_of(model: SentenceTransformer, reference: Matrix) -> ModelFacts:
         prompts={name: text for name, text in (model.prompts or {}).items() if text},
         fingerprint=fingerprint(unit(reference)[0]),
     )
-
-
-def local_folder(name: str, publisher: str = "sentence-transformers") -> Path | None:
-    """Return the folder of a model on this machine. If `name` is a folder, this folder is returned; otherwise, the
-    folder of the model in the cache of the model hub. Return None if the model is not on this machine. `publisher` is
-    added to a name that has no publisher."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder.resolve()
-    repository = name if "/" in name else f"{publisher}/{name}"
-    if not _REPOSITORY.fullmatch(repository):
-        return None
-    cached = _hub_cache() / f"models--{repository.replace('/', '--')}"
-    try:
-        revision = (cached / "refs" / "main").read_text(encoding="utf-8").strip()
-    except (OSError, ValueError):
-        return None
-    snapshot = cached / "snapshots" / revision
-    return snapshot if revision and (snapshot / "config.json").exists() else None
-
-
-def _hub_cache() -> Path:
-    """Return the folder in which the client of the model hub keeps its files, as its environment variables say."""
-    caches = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    home = os.environ.get("HF_HOME") or f"{caches}/huggingface"
-    cache = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
-    return Path(cache or f"{home}/hub").expanduser()
 
 
 def _why_not_downloaded(name: str) -> str:
