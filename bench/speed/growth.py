@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import agentformer
+from agentformer.types import Hits
 from bench.speed import prepared
 from bench.speed.children import python
 from bench.speed.entries import BLOCK, QUESTIONS, Source, nearest, source, user
@@ -173,11 +175,8 @@ def _half(number: int) -> list[str]:
 def _crowds(af: agentformer.AgentFormer, questions: Sequence[str]) -> Values:
     """Return the figures of one thread and of several, which ask different questions."""
 
-    def ask(text: str) -> object:
-        return af.memory.search(text, limit=LIMIT)
-
-    half = len(questions) // 2
-    return {"alone": crowd(ask, questions[:half], 1), "crowd": crowd(ask, questions[half:], THREADS)}
+    half, each = len(questions) // 2, partial(ask, af)
+    return {"alone": crowd(each, questions[:half], 1), "crowd": crowd(each, questions[half:], THREADS)}
 
 
 def opened(folder: Path) -> agentformer.AgentFormer:
@@ -235,9 +234,18 @@ def settle(af: agentformer.AgentFormer) -> bool:
     return False
 
 
+def ask(af: agentformer.AgentFormer, text: str, **options: Any) -> Hits:
+    """Search by words and vectors. Raises `RuntimeError` if the search could use only one of them, or left entries out,
+    because such a search is cheaper than those that are measured."""
+    hits = af.memory.search(text, limit=LIMIT, **options)
+    if hits.warnings:
+        raise RuntimeError(hits.warnings[0])
+    return hits
+
+
 def asked(af: agentformer.AgentFormer, questions: Sequence[str], **options: Any) -> Values:
     """Return the milliseconds of the first question, and percentiles of those after the warm-up."""
-    times = [timed(lambda text: af.memory.search(text, limit=LIMIT, **options), text) for text in questions]
+    times = [timed(lambda text: ask(af, text, **options), text) for text in questions]
     return {"first": times[0], **percentiles(times[WARMING:])}
 
 
@@ -245,7 +253,7 @@ def recall(af: agentformer.AgentFormer, known: Source, truth: NDArray[np.int64],
     """Return the share of the ten nearest that the vector index finds."""
     found = 0
     for text, right in zip(known.questions[:ASKED], truth, strict=False):
-        hits = af.memory.search(text, mode="dense", limit=LIMIT, **scope)
+        hits = ask(af, text, mode="dense", **scope)
         found += len({hit.entry.metadata["n"] for hit in hits} & set(right.tolist()))
     return found / (ASKED * LIMIT)
 

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from agentformer.embedders.calibration import CALIBRATIONS, Calibration
 from agentformer.registry import PARTS
 from agentformer.settings import Settings
 from agentformer.types import EmbeddingSpace, Matrix, Span, Vector
 from bench.speed.passages import WINDOW, lengths, tokenizer
 
 SPEC = "prepared"
+SPACE = EmbeddingSpace(SPEC, "rows", 384, WINDOW)
 SHELF: dict[str, Vector] = {}  # vectors of all texts that the run embeds
 
 
@@ -19,7 +21,7 @@ class Prepared:
     """An embedder with the packaged model's tokens, so that texts are cut and languages judged as with that model."""
 
     def __init__(self, model: str, settings: Settings) -> None:
-        self.space = EmbeddingSpace(SPEC, "rows", 384, WINDOW)
+        self.space = SPACE
         self._tokenizer = tokenizer()
 
     def token_spans(self, text: str) -> list[Span]:
@@ -37,5 +39,8 @@ class Prepared:
 
 
 def register() -> None:
-    """Make `connect(embedder="prepared")` find it like a plugin."""
+    """Make `connect(embedder="prepared")` find it like a plugin. Its rows are those of all-MiniLM-L6-v2, whose scale is
+    known. Without it, the samples of a scale would be embedded, and the embedder would fail, because it has no rows of
+    them; all searches would then use only words."""
     PARTS["embedders"][SPEC] = "bench.speed.prepared:Prepared"
+    CALIBRATIONS.add(SPACE, Calibration())

