@@ -9,8 +9,11 @@ entry is read, and the stored salience does not change.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from agentformer.records.codec import now, now_micros, to_micros
+from agentformer.records.filters import Sql
 from agentformer.types import (
     DOCUMENT_KINDS,
     UNSEARCHED_KINDS,
@@ -31,6 +34,9 @@ OWNERS = ("user_id", "project")  # the fields that `Scope.or_nobody` applies to
 # The condition for entries that a search may return. Only these entries have vectors.
 SEARCHED = f"kind NOT IN ({', '.join(repr(kind) for kind in sorted(UNSEARCHED_KINDS))})"
 IS_DOCUMENT = f"kind IN ({', '.join(repr(kind) for kind in sorted(DOCUMENT_KINDS))})"
+# The partial indexes of `records.sqlite.schema` have the same conditions.
+_LIVE = "archived_at IS NULL"
+_CURRENT = "(superseded_by IS NULL OR valid_to > updated_at)"  # or superseded in advance, see `is_visible`
 _UNARCHIVED = Condition("exists", "$archived_at", False)
 _BOUNDS = ("valid_from", "valid_to", "expires_at")  # columns with a time at which an entry enters or leaves a scope
 # The first time after a given time at which an entry of a namespace may enter or leave a scope.
@@ -87,6 +93,44 @@ def starts_at(entry: MemoryEntry) -> datetime | None:
 
 def _is_later(end: datetime, entry: MemoryEntry) -> bool:
     return entry.updated_at is not None and end > entry.updated_at
+
+
+def visibility(scope: Scope) -> Iterator[Sql]:
+    """Yield the SQL form of `is_visible`, with a `?` for each value."""
+    at, moment = to_micros(scope.as_of), now_micros()
+    if not scope.include_archived:
+        yield f"({_LIVE} OR archived_by IS NOT NULL)" if scope.include_summarized else _LIVE, []
+        yield _CURRENT if at is None else "(superseded_by IS NULL OR valid_to IS NOT NULL)", []
+        yield "(expires_at IS NULL OR expires_at > ?)", [moment if at is None else max(moment, at)]
+        if at is None:
+            yield "(valid_from IS NULL OR valid_from <= ?)", [moment]
+    if at is not None:
+        started = f"created_at <= ? OR occurred_at <= ? OR {IS_DOCUMENT}"
+        yield f"(valid_from <= ? OR (valid_from IS NULL AND ({started})))", [at, at, at]
+    if at is not None or not scope.include_archived:
+        yield "(valid_to IS NULL OR valid_to > ?)", [moment if at is None else at]
+
+
+def times(scope: Scope) -> Iterator[Sql]:
+    """Yield the conditions on the times of an entry, with a `?` for each value."""
+    for column, start, end in (
+        ("occurred_at", scope.occurred_from, scope.occurred_to),
+        ("coalesce(occurred_at, created_at)", scope.since, scope.until),
+    ):
+        for sign, bound in ((">=", start), ("<", end)):
+            if bound is not None:
+                yield f"{column} {sign} ?", [to_micros(bound)]
+
+
+def least_salience(scope: Scope) -> Iterator[Sql]:
+    """Yield the conditions on the stored salience and on the salience after decay, with a `?` for each value."""
+    if scope.min_salience <= 0:
+        return
+    yield "salience >= ?", [scope.min_salience]
+    if rates := sorted(scope.decay.rates.items()):
+        rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
+        values = [*(value for pair in rates for value in pair), to_micros(scope.decay.at or now()), scope.min_salience]
+        yield f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?", values
 
 
 def next_change(connection: Connection, scope: Scope, micros: int) -> int | None:

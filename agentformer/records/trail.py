@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 from agentformer.actor import ACTOR, Actor
 from agentformer.records.codec import from_micros, now_micros, to_micros
-from agentformer.types import RecordStore, Row, Statement, common
+from agentformer.types import RecordStore, Row, Shown, Statement, common
 
 _ACTOR = "key, person, via, client, request"
 COLUMNS = f"at, action, subject, namespace, kind, version, {_ACTOR}"
@@ -43,21 +43,20 @@ _NO_ROW = 2**62  # the number of a row that no trail has
 
 
 class Act(NamedTuple):
-    """What was done, and by whom. `action` is stored, learnt, changed, superseded or removed for an entry, and a word
-    such as `key-added` for another subject. `subject` is an id. `version` is the version of the entry afterwards."""
+    """What was done, and by whom. An unknown value is empty. `version` is the version of the entry afterwards."""
 
     seq: int
     at: datetime
-    action: str
-    subject: str
+    action: Annotated[str, Shown("stored, learnt, changed, superseded, removed, or a word such as key-added.")]
+    subject: Annotated[str, Shown("The id of the entry, document or key.")]
     namespace: str
     kind: str
     version: int
-    key: str
-    user: str
-    via: str
-    client: str
-    request: str
+    key: Annotated[str, Shown("The id of the key that was used.")]
+    user: Annotated[str, Shown("The user of the system (command line) or of the access token.")]
+    via: Annotated[str, Shown("cli, http, mcp, job, or program.")]
+    client: Annotated[str, Shown("The address of the client.")]
+    request: Annotated[str, Shown("The id of the request, which the log has, too, or of the job.")]
 
 
 class Changed(NamedTuple):

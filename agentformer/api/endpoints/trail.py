@@ -6,12 +6,12 @@ from flask import Response
 from pydantic import Field
 
 from agentformer.access.permissions import Grant
-from agentformer.api.models import Limit, Moment, Name, ResponseModel
+from agentformer.api.models import Limit, Moment, Name, ResponseModel, fields_of
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import ParameterModel
 from agentformer.api.response import reply
 from agentformer.records import fields
-from agentformer.records.trail import Wanted
+from agentformer.records.trail import Act, Wanted
 
 router = Router("server")
 
@@ -26,21 +26,8 @@ class TrailQuery(ParameterModel):
     limit: Limit = 100
 
 
-class ActShown(ResponseModel):
+class ActShown(fields_of(Act, at=str)):  # type: ignore[misc]
     """What was done, and by whom. A value that is unknown is empty."""
-
-    seq: int
-    at: str
-    action: str = Field(description="stored, learnt, changed, superseded, removed, or a word such as key-added.")
-    subject: str = Field(description="The id of the entry, document or key.")
-    namespace: str
-    kind: str
-    version: int
-    key: str = Field(description="The id of the key that was used.")
-    user: str = Field(description="The user of the system (command line) or of the access token.")
-    via: str = Field(description="cli, http, mcp, job, or program.")
-    client: str = Field(description="The address of the client.")
-    request: str = Field(description="The id of the request, which the log has, too, or of the job.")
 
 
 class TrailPage(ResponseModel):

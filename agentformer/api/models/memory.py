@@ -11,7 +11,8 @@ from pydantic import Field, create_model
 from agentformer import types as records
 from agentformer.api.models import Moment, Next, ResponseModel, fields_of
 from agentformer.api.models.documents import Scores
-from agentformer.memory import audit, context, contradictions, memory_cleaner
+from agentformer.memory import audit, context, contradictions, learning, memory_cleaner
+from agentformer.memory.learning import profile
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.search import steps
 from agentformer.types import MemoryEntry
@@ -177,45 +178,16 @@ class CleaningReport(fields_of(memory_cleaner.CleaningReport)):  # type: ignore[
     messages that were archived."""
 
 
-class LearntFact(ResponseModel):
+class LearntFact(fields_of(learning.LearntFact, at=Moment | None)):  # type: ignore[misc]
     """A fact that was learnt from a message."""
 
-    id: str = Field(description="The id of the entry; empty in a dry run.")
-    text: str
-    quote: str = Field(description="The words of the message that state the fact.")
-    message_id: str
-    speaker: str
-    at: Moment | None = Field(description="The time of the message.")
-    replaces: str | None = Field(description="The id of the known fact that it has superseded.")
 
-
-class LearningReport(ResponseModel):
+class LearningReport(fields_of(learning.LearningReport, facts=list[LearntFact])):  # type: ignore[misc]
     """The result of learning facts from messages."""
 
-    run: str = Field(description="The id with which the run can be undone; empty if nothing was stored.")
-    sessions: int = Field(description="The number of sessions that had messages to read.")
-    messages: int = Field(description="The number of messages of users that were read.")
-    facts: list[LearntFact]
-    known: int = Field(description="The number of stated facts that were known already.")
-    dropped: dict[str, int] = Field(
-        description="The number of proposed facts that were dropped for each reason, such as `quote`: the words are "
-        "not in the message. docs/MEMORY.md lists the reasons."
-    )
-    calls: int = Field(description="The number of calls of a language model.")
-    tokens_in: int
-    tokens_out: int
-    busy: list[str] = Field(description="The sessions that another caller is reading now.")
 
-
-class LearningRun(ResponseModel):
+class LearningRun(fields_of(learning.LearningRun, at=Moment | None)):  # type: ignore[misc]
     """A run of learning that has stored facts."""
-
-    id: str
-    at: Moment | None
-    sessions: list[str]
-    messages: int
-    facts: int
-    undone: bool
 
 
 class LearningRuns(ResponseModel):
@@ -224,42 +196,20 @@ class LearningRuns(ResponseModel):
     runs: list[LearningRun]
 
 
-class UndoneLearning(ResponseModel):
+class UndoneLearning(fields_of(learning.UndoneLearning)):  # type: ignore[misc]
     """The result of undoing a run of learning."""
 
-    run: str
-    archived: list[str] = Field(description="The ids of the facts that searches no longer find.")
-    kept: list[str] = Field(description="The ids of the facts that a caller has changed, and that therefore stay.")
 
-
-class ProfileItem(ResponseModel):
+class ProfileItem(fields_of(profile.ProfileItem, at=Moment | None)):  # type: ignore[misc]
     """A statement of a profile."""
 
-    id: str
-    text: str
-    kind: str
-    speaker: str
-    at: Moment | None = Field(description="The time from which the statement holds, as far as known.")
-    source: str | None = Field(description="The id of the entry from which it was learnt, such as a message.")
 
-
-class ProfileGroup(ResponseModel):
+class ProfileGroup(fields_of(profile.ProfileGroup, items=list[ProfileItem])):  # type: ignore[misc]
     """The statements of a profile about one topic, newest first."""
 
-    name: str = Field(
-        description="`core`, `instructions`, `home`, `work`, `tools`, `marital status`, `diet`, `people` or `other`."
-    )
-    items: list[ProfileItem]
 
-
-class Profile(ResponseModel):
+class Profile(fields_of(profile.Profile, groups=list[ProfileGroup])):  # type: ignore[misc]
     """What holds now about a user."""
-
-    user_id: str
-    namespace: str
-    groups: list[ProfileGroup]
-    tokens: int = Field(description="The number of tokens of all texts.")
-    left_out: int = Field(description="The number of statements for which the limit of tokens had no room.")
 
 
 class Waiting(fields_of(records.Waiting)):  # type: ignore[misc]

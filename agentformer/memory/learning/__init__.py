@@ -1,9 +1,9 @@
 """Learning: facts are taken from messages of users and stored as entries, each with the words that prove it.
 
-`learner.py` reads the messages of a session in batches. `told.py` and `asking.py` propose facts without and with a
-language model. `checking.py` drops each proposal that its message does not prove, and makes entries of the others.
-`journal.py` records which messages were read, so that no message is read twice, and undoes a run. `profile.py` lists
-what holds now about a person. This module has their common types."""
+`learner.py` reads the messages of a session in batches, and proposes facts by the form of the sentences; `asking.py`
+proposes facts with a language model. `checking.py` drops each proposal that its message does not prove, and makes
+entries of the others. `journal.py` records which messages were read, so that no message is read twice, and undoes a
+run. `profile.py` lists what holds now about a person. This module has their common types."""
 
 from __future__ import annotations
 
@@ -11,12 +11,16 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
-from agentformer.types import MemoryEntry
+from agentformer.types import MemoryEntry, Shown
 
 FACT = "fact"  # the kind of a learnt entry
 Relation = Literal["new", "replaces", "adds", "known"]
+_DROPPED = (
+    "The number of proposed facts that were dropped for each reason, such as `quote`: the words are "
+    "not in the message. docs/MEMORY.md lists the reasons."
+)
 
 
 class Proposal(NamedTuple):
@@ -32,35 +36,31 @@ class Proposal(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LearntFact:
-    """A learnt fact. `quote` are the words of the message that state it, `at` is the time of the message, and
-    `replaces` is the id of the fact that it has superseded. `id` is "" in a dry run."""
+    """A fact that was learnt from a message."""
 
-    id: str
+    id: Annotated[str, Shown("The id of the entry; empty in a dry run.")]
     text: str
-    quote: str
+    quote: Annotated[str, Shown("The words of the message that state the fact.")]
     message_id: str
     speaker: str
-    at: datetime | None
-    replaces: str | None = None
+    at: Annotated[datetime | None, Shown("The time of the message.")]
+    replaces: Annotated[str | None, Shown("The id of the known fact that it has superseded.")] = None
 
 
 @dataclass(frozen=True, slots=True)
 class LearningReport:
-    """The result of a run. `run` is the id with which the run can be undone, or "" if nothing was read. `messages` is
-    the number of messages that were read, and `known` is the number of facts that were known already. `dropped` maps
-    each reason to the number of proposed facts that were dropped for it. `calls`, `tokens_in` and `tokens_out` are the
-    cost of the language model. `busy` are the sessions that another caller was reading."""
+    """The result of learning facts from messages."""
 
-    run: str = ""
-    sessions: int = 0
-    messages: int = 0
+    run: Annotated[str, Shown("The id with which the run can be undone; empty if nothing was stored.")] = ""
+    sessions: Annotated[int, Shown("The number of sessions that had messages to read.")] = 0
+    messages: Annotated[int, Shown("The number of messages of users that were read.")] = 0
     facts: tuple[LearntFact, ...] = ()
-    known: int = 0
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    calls: int = 0
+    known: Annotated[int, Shown("The number of stated facts that were known already.")] = 0
+    dropped: Annotated[Mapping[str, int], Shown(_DROPPED)] = field(default_factory=dict)
+    calls: Annotated[int, Shown("The number of calls of a language model.")] = 0
     tokens_in: int = 0
     tokens_out: int = 0
-    busy: tuple[str, ...] = ()
+    busy: Annotated[tuple[str, ...], Shown("The sessions that another caller is reading now.")] = ()
 
     def __add__(self, other: LearningReport) -> LearningReport:
         return LearningReport(
@@ -79,7 +79,7 @@ class LearningReport:
 
 @dataclass(frozen=True, slots=True)
 class LearningRun:
-    """A stored run. `facts` is the number of facts that it has stored."""
+    """A run of learning that has stored facts. `facts` is their number."""
 
     id: str
     at: datetime | None
@@ -91,9 +91,8 @@ class LearningRun:
 
 @dataclass(frozen=True, slots=True)
 class UndoneLearning:
-    """The result of undoing a run. `archived` are the ids of its facts that searches no longer find. `kept` are the ids
-    of its facts that a caller has changed; they stay."""
+    """The result of undoing a run of learning."""
 
     run: str
-    archived: tuple[str, ...]
-    kept: tuple[str, ...]
+    archived: Annotated[tuple[str, ...], Shown("The ids of the facts that searches no longer find.")]
+    kept: Annotated[tuple[str, ...], Shown("The ids of the facts that a caller has changed, and that therefore stay.")]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
+from typing import Annotated
 
 from agentformer.index.entry_properties import entry_language
 from agentformer.memory.contradictions import FactContradictions
@@ -14,7 +15,7 @@ from agentformer.memory.instructions import INSTRUCTION
 from agentformer.records.duplicates import comparable
 from agentformer.search.newest_facts import moment, owner
 from agentformer.text.facts.clauses import language_group, statements
-from agentformer.types import RESERVED_KINDS, MemoryBackend, MemoryEntry, Scope
+from agentformer.types import RESERVED_KINDS, MemoryBackend, MemoryEntry, Scope, Shown
 
 # The properties that a statement may be about, in the order of the groups, each with the name of its group.
 _GROUPS = {"home": "home", "work": "work", "use": "tools", "marital": "marital status", "diet": "diet"}
@@ -26,15 +27,14 @@ _PREFERENCES = (INSTRUCTION, "preference")
 
 @dataclass(frozen=True, slots=True)
 class ProfileItem:
-    """A statement of a profile. `at` is the time from which it holds, as far as known. `source` is the id of the entry
-    from which it was learnt, such as a message, or None if a caller has stored it."""
+    """A statement of a profile. `source` is None if a caller has stored it."""
 
     id: str
     text: str
     kind: str
     speaker: str
-    at: datetime | None
-    source: str | None
+    at: Annotated[datetime | None, Shown("The time from which the statement holds, as far as known.")]
+    source: Annotated[str | None, Shown("The id of the entry from which it was learnt, such as a message.")]
 
     @property
     def line(self) -> str:
@@ -44,22 +44,21 @@ class ProfileItem:
 
 @dataclass(frozen=True, slots=True)
 class ProfileGroup:
-    """The statements about one topic, newest first. `name` is one of `GROUPS`."""
+    """The statements of a profile about one topic, newest first. `name` is one of `GROUPS`."""
 
-    name: str
+    name: Annotated[str, Shown(f"{', '.join(f'`{name}`' for name in GROUPS[:-1])} or `{GROUPS[-1]}`.")]
     items: tuple[ProfileItem, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What holds now about a user. `tokens` is the size of the texts, and `left_out` is the number of statements for
-    which the budget had no room. Statements that a newer one replaces are not counted."""
+    """What holds now about a user. Statements that a newer one replaces are not counted."""
 
     user_id: str
     namespace: str
     groups: tuple[ProfileGroup, ...]
-    tokens: int
-    left_out: int
+    tokens: Annotated[int, Shown("The number of tokens of all texts.")]
+    left_out: Annotated[int, Shown("The number of statements for which the limit of tokens had no room.")]
 
     @property
     def text(self) -> str:

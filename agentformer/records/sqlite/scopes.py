@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from agentformer.records.codec import now, now_micros, to_micros
+from agentformer.records.codec import to_micros
 from agentformer.records.filters import (
     MAX_NUMBER,
     METADATA,
@@ -23,7 +23,7 @@ from agentformer.records.filters import (
     parse,
     to_sql,
 )
-from agentformer.records.scopes import EQUAL, INDEXED, IS_DOCUMENT, OWNERS, SEARCHED, is_selective
+from agentformer.records.scopes import EQUAL, INDEXED, OWNERS, SEARCHED, is_selective, least_salience, times, visibility
 from agentformer.types import Condition, Scope
 
 if TYPE_CHECKING:
@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 _MAX_VARIABLES = 500  # values per statement; every SQLite build allows more bound variables
 # Columns with a useful index.
 _SELECTIVE = frozenset({"id", "source_id", "parent_id", "document_id", "superseded_by", "expires_at"})
-# The partial indexes of `records.sqlite.schema` have the same conditions.
-_LIVE = "archived_at IS NULL"
-_CURRENT = "(superseded_by IS NULL OR valid_to > updated_at)"  # or superseded in advance, see `is_visible`
 
 
 def where(scope: Scope) -> tuple[str, list[Any]]:
@@ -77,51 +74,14 @@ def _where(scope: Scope, owned: Mapping[str, bool]) -> tuple[str, list[Any]]:
             parts.append(f"({column} = ? OR {column} IS NULL)" if or_null else f"{sign.get(column, '')}{column} = ?")
             values.append(value)
     tree = parse(scope.where)
-    conditions = (*_time_conditions(scope), *_metadata_conditions(scope), *_salience_conditions(scope))
+    conditions = (*times(scope), *_metadata_conditions(scope), *least_salience(scope))
     for condition, more in (*conditions, *([to_sql(tree, _comparison)] if tree else [])):
         parts.append(condition)
         values += more
-    for condition, more in _visibility_conditions(scope):
+    for condition, more in visibility(scope):
         parts.append(condition)
         values += more
     return " AND ".join(parts), values
-
-
-def _visibility_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the SQL form of `is_visible`."""
-    at, moment = to_micros(scope.as_of), now_micros()
-    if not scope.include_archived:
-        yield f"({_LIVE} OR archived_by IS NOT NULL)" if scope.include_summarized else _LIVE, []
-        yield _CURRENT if at is None else "(superseded_by IS NULL OR valid_to IS NOT NULL)", []
-        yield "(expires_at IS NULL OR expires_at > ?)", [moment if at is None else max(moment, at)]
-        if at is None:
-            yield "(valid_from IS NULL OR valid_from <= ?)", [moment]
-    if at is not None:
-        started = f"created_at <= ? OR occurred_at <= ? OR {IS_DOCUMENT}"
-        yield f"(valid_from <= ? OR (valid_from IS NULL AND ({started})))", [at, at, at]
-    if at is not None or not scope.include_archived:
-        yield "(valid_to IS NULL OR valid_to > ?)", [moment if at is None else at]
-
-
-def _time_conditions(scope: Scope) -> Iterator[tuple[str, list[Any]]]:
-    for column, start, end in (
-        ("occurred_at", scope.occurred_from, scope.occurred_to),
-        ("coalesce(occurred_at, created_at)", scope.since, scope.until),
-    ):
-        for sign, bound in ((">=", start), ("<", end)):
-            if bound is not None:
-                yield f"{column} {sign} ?", [to_micros(bound)]
-
-
-def _salience_conditions(scope: Scope) -> Iterator[Sql]:
-    """Yield the conditions on the stored salience and on the salience after decay."""
-    if scope.min_salience <= 0:
-        return
-    yield "salience >= ?", [scope.min_salience]
-    if rates := sorted(scope.decay.rates.items()):
-        rate = f"CASE category {' '.join('WHEN ? THEN ?' for _ in rates)} ELSE 1.0 END"
-        values = [*(value for pair in rates for value in pair), to_micros(scope.decay.at or now()), scope.min_salience]
-        yield f"decayed(salience, {rate}, ? - coalesce(last_accessed, created_at)) >= ?", values
 
 
 def _metadata_conditions(scope: Scope) -> Iterator[Sql]:
@@ -132,10 +92,8 @@ def _metadata_conditions(scope: Scope) -> Iterator[Sql]:
 
 
 def _comparison(field: Field | None, condition: Condition) -> Sql:
-    return _of_field(field, condition) if field else _of_metadata(condition)
-
-
-def _of_field(field: Field, condition: Condition) -> Sql:
+    if field is None:
+        return _of_metadata(condition)
     column = field.column if field.column in _SELECTIVE else f"+{field.column}"
     if condition.type == "exists":
         return f"{column} IS NOT NULL", []

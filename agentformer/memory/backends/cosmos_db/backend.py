@@ -74,8 +74,6 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     is overloaded, `TooLarge` for a text that needs more than 2 MB, and `MissingExtra` if the client of Cosmos DB is not
     installed."""
 
-    _database: ReplicaDatabase
-
     def __init__(
         self,
         folder: Path,
@@ -90,7 +88,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         heads = Heads(self._container)
 
         def open_copy(path: Path) -> Database:
-            return ReplicaDatabase(path, self._container, heads, searched=address.searched)
+            self._replica = ReplicaDatabase(path, self._container, heads, searched=address.searched)
+            return self._replica
 
         try:
             super().__init__(folder, embedder, options, open_copy)
@@ -99,7 +98,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             shutil.rmtree(folder, ignore_errors=True)
             super().__init__(folder, embedder, options, open_copy)
         self.feed = None  # the local copy is a cache
-        self._server = ServerSearch(self._container, self._database, embedder) if address.searched else None
+        self._server = ServerSearch(self._container, self._replica, embedder) if address.searched else None
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> CosmosMemoryBackend:
@@ -147,7 +146,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
         """Check the local copy as the backend `faiss` does, and check that the container and the local copy have the
         same items."""
         self._refresh()
-        return [*super().verify(repair=repair), self._database.compare()]
+        return [*super().verify(repair=repair), self._replica.compare()]
 
     def embed_pending(self, progress: Progress | None = None, *, refused: bool = True) -> int:
         self._refresh()
@@ -188,7 +187,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def status(self) -> dict[str, Any]:
         """Return the state of the local copy, the address of the container, and the number of transactions."""
         self._refresh()
-        return {**super().status(), "container": self._container.name, "transactions": self._database.last}
+        return {**super().status(), "container": self._container.name, "transactions": self._replica.last}
 
     def close(self) -> None:
         """Save the indexes, and close the local copy and the connections."""
@@ -202,9 +201,9 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     def _refresh(self) -> None:
         """Apply the transactions of other nodes. If one of them removed all entries of a scope, delete the index files,
         because they may contain the removed text."""
-        self._database.refresh()
-        if self._database.erasures:
-            self._database.erasures = False
+        self._replica.refresh()
+        if self._replica.erasures:
+            self._replica.erasures = False
             self._secure_delete.run()
 
     def _read(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **options: P.kwargs) -> T:

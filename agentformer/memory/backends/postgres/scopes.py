@@ -7,10 +7,9 @@ The functions `json_items`, `json_extract`, `metadata_equals` and `decayed` are 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from agentformer.records.codec import now, now_micros, to_micros
 from agentformer.records.filters import (
     MAX_NUMBER,
     METADATA,
@@ -22,7 +21,7 @@ from agentformer.records.filters import (
     parse,
     to_sql,
 )
-from agentformer.records.scopes import EQUAL, INDEXED, IS_DOCUMENT, OWNERS
+from agentformer.records.scopes import EQUAL, INDEXED, OWNERS, least_salience, times, visibility
 from agentformer.types import Condition, Scope
 
 
@@ -31,11 +30,11 @@ def where(scope: Scope) -> tuple[str, list[Any]]:
     tree = parse(scope.where)
     parts = [
         *_fields(scope),
-        *_times(scope),
+        *_marked(times(scope)),
         *_metadata(scope),
-        *_salience(scope),
+        *_marked(least_salience(scope)),
         *([to_sql(tree, _comparison)] if tree else []),
-        *_visibility(scope),
+        *_marked(visibility(scope)),
     ]
     return " AND ".join(text for text, _ in parts), [value for _, values in parts for value in values]
 
@@ -54,15 +53,10 @@ def _fields(scope: Scope) -> Iterator[Sql]:
             yield f"({column} = %s OR {column} IS NULL)" if or_null else f"{column} = %s", [value]
 
 
-def _times(scope: Scope) -> Iterator[Sql]:
-    for column, start, end in (
-        ("occurred_at", scope.occurred_from, scope.occurred_to),
-        ("coalesce(occurred_at, created_at)", scope.since, scope.until),
-    ):
-        if start is not None:
-            yield f"{column} >= %s", [to_micros(start)]
-        if end is not None:
-            yield f"{column} < %s", [to_micros(end)]
+def _marked(conditions: Iterable[Sql]) -> Iterator[Sql]:
+    """Yield conditions that SQLite and PostgreSQL have in common, with the mark of a value of PostgreSQL."""
+    for text, values in conditions:
+        yield text.replace("?", "%s"), values
 
 
 def _metadata(scope: Scope) -> Iterator[Sql]:
@@ -72,39 +66,9 @@ def _metadata(scope: Scope) -> Iterator[Sql]:
         yield _in_metadata(key, _equals(value))
 
 
-def _salience(scope: Scope) -> Iterator[Sql]:
-    if scope.min_salience <= 0:
-        return
-    yield "salience >= %s", [scope.min_salience]
-    if rates := sorted(scope.decay.rates.items()):
-        rate = f"CASE category {' '.join('WHEN %s THEN %s' for _ in rates)} ELSE 1.0 END"
-        values = [*(value for pair in rates for value in pair), to_micros(scope.decay.at or now()), scope.min_salience]
-        yield f"decayed(salience, {rate}, %s - coalesce(last_accessed, created_at)) >= %s", values
-
-
-def _visibility(scope: Scope) -> Iterator[Sql]:
-    """Yield the SQL form of `records.scopes.is_visible`."""
-    at, moment = to_micros(scope.as_of), now_micros()
-    if not scope.include_archived:
-        summarized = "(archived_at IS NULL OR archived_by IS NOT NULL)"
-        yield summarized if scope.include_summarized else "archived_at IS NULL", []
-        end = "valid_to > updated_at" if at is None else "valid_to IS NOT NULL"
-        yield f"(superseded_by IS NULL OR {end})", []
-        yield "(expires_at IS NULL OR expires_at > %s)", [moment if at is None else max(moment, at)]
-        if at is None:
-            yield "(valid_from IS NULL OR valid_from <= %s)", [moment]
-    if at is not None:
-        started = f"created_at <= %s OR occurred_at <= %s OR {IS_DOCUMENT}"
-        yield f"(valid_from <= %s OR (valid_from IS NULL AND ({started})))", [at, at, at]
-    if at is not None or not scope.include_archived:
-        yield "(valid_to IS NULL OR valid_to > %s)", [moment if at is None else at]
-
-
 def _comparison(field: Field | None, condition: Condition) -> Sql:
-    return _of_field(field, condition) if field else _of_metadata(condition)
-
-
-def _of_field(field: Field, condition: Condition) -> Sql:
+    if field is None:
+        return _of_metadata(condition)
     column = field.column
     if condition.type == "exists":
         return f"{column} IS NOT NULL", []
