@@ -67,13 +67,12 @@ class Calls(Generic[P]):
 
         @functools.wraps(method)
         def call(*given: Any, **options: Any) -> Any:
-            begin = functools.partial(self._begin, name, given, options)
+            def begin() -> Any:
+                return getattr(self._get(), name)(*given, **options)
+
             return self._pool.pieces(begin) if is_stream(method) else self._pool.run(begin)
 
         return call
-
-    def _begin(self, name: str, given: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        return getattr(self._get(), name)(*given, **options)
 
 
 class AsyncAgent(Calls[Agent]):

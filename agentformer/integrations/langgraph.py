@@ -120,7 +120,7 @@ class AgentFormerStore(BaseStore):
         else:
             found = [(entry, None) for entry in self._af.backend.list(Scope(**scope), limit=end)[op.offset :]]
         self._refresh([entry for entry, _ in found], op.refresh_ttl)
-        return [_search_item(entry, score) for entry, score in found if _is_item(entry)]
+        return [SearchItem(**_fields(entry), score=score) for entry, score in found if _is_item(entry)]
 
     def _refresh(self, entries: Iterable[MemoryEntry], wanted: bool) -> None:
         """Restart the time to live of the items that were read, unless it was restarted recently. An item that another
@@ -188,10 +188,6 @@ def _is_item(entry: MemoryEntry) -> bool:
     """Return whether the entry is an item. Another program may have stored an entry with the same source type."""
     path, key = entry.metadata.get("path"), entry.metadata.get("key")
     return isinstance(path, list) and all(isinstance(name, str) for name in path) and isinstance(key, str)
-
-
-def _search_item(entry: MemoryEntry, score: float | None) -> SearchItem:
-    return SearchItem(**_fields(entry), score=score)
 
 
 def _fields(entry: MemoryEntry) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import pytest
 from agentformer.errors import Conflict, InvalidInput
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.memory_manager import MemoryManager
-from agentformer.records import codec
-from agentformer.records.sqlite import scopes
+from agentformer.records import codec, scopes
 from agentformer.types import MemoryEntry, Scope
 
 DAY = timedelta(days=1)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from agentformer.archive import batches
@@ -113,7 +114,7 @@ class HomeSync:
             self._report.pending += [Problem(each.file.name, _EXPORTED) for each in found.new]
         for entry_id, each in found.entries.items():
             with self._reporting(each.file.name):
-                self._one(entry_id, each)
+                retried(partial(self._compare, entry_id, each))
         for entry_id in gone:
             with self._reporting(self._folder.records[entry_id].path):
                 self._sync_deleted(entry_id, complete=found.complete)
@@ -135,11 +136,8 @@ class HomeSync:
         except OSError as error:
             self._report.failed.append(Problem(name, f"cannot be written: {error.strerror or error}"))
 
-    def _one(self, entry_id: str, each: Found) -> None:
-        """Compare a file with its entry, and sync them."""
-        retried(lambda: self._compare(entry_id, each))
-
     def _compare(self, entry_id: str, each: Found) -> None:
+        """Compare a file with its entry, and sync them."""
         record = self._folder.records.get(entry_id)
         entry = self._entry(entry_id)
         if entry is None or not belongs(entry, self._folder.namespace):

@@ -208,14 +208,12 @@ class OpenVinoRuntime:
         """Return the first `count` outputs of the model (arrays) for a batch."""
         request = self._short.get()
         try:
-            found = request.infer(self._inputs(batch), share_inputs=True, share_outputs=True)
+            inputs = self.arrays(batch, self.padded(max(item.length for item in batch)))
+            found = request.infer(inputs, share_inputs=True, share_outputs=True)
             return [np.array(found[n], np.float32) for n in range(count)]
         finally:
             self._short.put(request)
             self._asked_at = time.monotonic()
-
-    def _inputs(self, batch: Sequence[Tokenized]) -> dict[str, NDArray[np.int64]]:
-        return self.arrays(batch, self.padded(max(item.length for item in batch)))
 
     def _computed(
         self, batches: Sequence[Sequence[Tokenized]], count: int, requests: queue.SimpleQueue[Any]

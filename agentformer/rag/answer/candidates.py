@@ -90,10 +90,6 @@ def asks_number(question: Question) -> bool:
     return question.type in ("many", "much") or (question.type == "what" and not _AMOUNTS.isdisjoint(question.measures))
 
 
-def _spoken(text: str) -> set[str]:
-    return {word.casefold() for word in _SPOKEN.findall(text)}
-
-
 def defines(question: Question, text: str) -> float:
     """Return how surely a sentence says what the subject of the question is. Return 0 if the question does not ask this
     ("What is a comet?"). The value is 1 if the sentence begins with the subject and the copula ("A comet is ..."). It

@@ -22,7 +22,6 @@ MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than o
 SENTENCES = 3  # number of sentences of an entry that are read
 _WORDS = 30  # number of words of a sentence that are read
 _LIKELY = 0.5  # share of the votes for a language that another language needs
-BEGINNING = 4  # letters of a word that are equal in its forms
 _KEY = 3  # letters of a word in a key; its forms have them in common
 _CACHED = 16_384  # texts whose statements a process keeps
 _PHRASE = 3  # maximum number of words of a phrase in `clause_words.txt`
@@ -69,7 +68,6 @@ class Statement:
     definite: bool = False  # the subject is a property of one thing ("my dentist"), and no person
     subject: str = ""  # "i", "we" or "they" for a pronoun
     own: bool = False  # the first word is something of the speaker ("my dentist")
-    renewed: str = ""  # the word after "new"
     changed: int = 0  # 0, `_SAID` or `SURE`
     negated: bool = False
     many: bool = False
@@ -226,7 +224,6 @@ class _Reader:
         self._function_words = _function_words(group)
         self.condition = False  # the sentence begins with "if"
         self._before = ""
-        self._new = False  # the word before was "new"
         self._raw: list[str] = []  # the written form of each word of the statement
 
     def read(self, text: str) -> None:
@@ -253,7 +250,6 @@ class _Reader:
         changes = SURE if "changes" in kinds else _SAID if kinds & {"now", "new"} else 0
         if found.negated and "negations" not in kinds:
             changes = 0  # "never quit"
-        self._new = "new" in kinds
         found.changed = max(found.changed, changes)
         found.past |= "past" in kinds
         found.negated |= "negations" in kinds
@@ -323,8 +319,6 @@ class _Reader:
     def _add(self, word: str, kind: str, written: str) -> None:
         if self._is_pronoun() and not self.found.subject and self.found.verb < 0 and kind == "w":
             self.found.subject = "they"  # "Anna, that sounds good"
-        if self._new and word[0] != "~":
-            self.found.renewed, self._new = word, False
         self.found.words.append(word)
         self.found.kinds.append(kind)
         self.found.before.append(self._before)
