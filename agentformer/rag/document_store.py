@@ -9,7 +9,6 @@ those of the decision. If another caller has changed them, the steps are repeate
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -45,7 +44,7 @@ from agentformer.rag.uploads import (
 from agentformer.records import fields
 from agentformer.records.offers import vectors_of
 from agentformer.search.reading import all_entries, existing_document
-from agentformer.types import DEFAULT_NAMESPACE, DocumentText, MemoryBackend, MemoryEntry, Page, Scope
+from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Page, Scope
 
 if TYPE_CHECKING:
     from agentformer.rag.ingest import IngestPipeline, Progress
@@ -155,7 +154,7 @@ class DocumentStore:
         """Store a file, whose bytes are `data`, as this document, unless its bytes are stored already. Return the
         stored document. `given_metadata` is True if the metadata of `document` come from the caller. The other
         parameters are those of `upload`. Raises `Conflict` if other callers change the document again and again."""
-        read = functools.cache(lambda: self._ingest.get().read(data, document.name, password))
+        text = Lazy(lambda: self._ingest.get().read(data, document.name, password))  # read once, if it is read
 
         def attempt() -> Document:
             placement = place(self._backend, document, on_conflict, given_metadata=given_metadata)
@@ -167,7 +166,8 @@ class DocumentStore:
                 return self._unchanged(data, document, placement.same)
             usable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
             placement = dataclasses.replace(placement, kept=tuple(usable))
-            stored = self._store(data, read(), placement, progress)
+            entries = self._ingest.get().entries(placement.document, text.get(), progress)
+            stored = self._commit(data, entries, placement, progress)
             if retire and placement.kept and stored.id:
                 retire(placement.kept, stored.id)
             return stored
@@ -218,7 +218,8 @@ class DocumentStore:
         data, pipeline = self._originals.get(known.sha256), self._ingest.get()
         with self._uploads.hold((known.namespace, known.sha256)):
             placement = place_again(self._backend, entry)
-            return self._store(data, pipeline.read(data, known.name), placement)
+            entries = pipeline.entries(placement.document, pipeline.read(data, known.name))
+            return self._commit(data, entries, placement)
 
     def rehearse(self, document: Document, password: str | None = None) -> Document:
         """Read and embed the original of a document again, and store nothing. Return the document with the status and
@@ -294,27 +295,22 @@ class DocumentStore:
         self._backend.remove([document_id], expected_version)
         self._originals.sweep()
 
-    def _store(
-        self, data: bytes, text: DocumentText, placement: Placement, progress: Progress | None = None
-    ) -> Document:
-        """Store the text of a file as a document. If the file has no usable text, the returned document has a status
-        and a reason, and a usable former version is kept."""
-        document, is_usable = placement.document, text.status == "ready"
-        if not is_usable and any(entry.metadata["status"] == "ready" for entry in placement.former):
-            reason, code = text.reason + FORMER_KEPT, text.reason_code
-            failed = dataclasses.replace(document, status=text.status, reason=reason, reason_code=code)
-            return dataclasses.replace(failed, former_kept=True)
-        entries = self._ingest.get().entries(document, text, progress)
-        return self._commit(data, entries, placement, progress if is_usable else None)
-
     def _commit(
         self, data: bytes, entries: list[MemoryEntry], placement: Placement, progress: Progress | None = None
     ) -> Document:
         """Store the entries of a document in one transaction, in which it replaces the documents `placement.former`.
         The original file is stored, too, unless the file has no usable text and its former version was not kept as a
-        file. Raises `Conflict` if another caller has changed the documents on which the placement depends."""
-        status, former = entries[0].metadata["status"], (entry.metadata["status"] for entry in placement.former)
+        file. If a usable former version would be replaced by a document without usable text, nothing is stored, and the
+        returned document says so. Raises `Conflict` if another caller has changed the documents on which the placement
+        depends."""
+        new = entries[0].metadata
+        status, former = new["status"], {entry.metadata["status"] for entry in placement.former}
+        if status not in ("ready", STORED) and "ready" in former:
+            reason = new["reason"] + FORMER_KEPT
+            failed = dataclasses.replace(placement.document, status=status, reason=reason, former_kept=True)
+            return dataclasses.replace(failed, reason_code=new["reason_code"])
         with_file = status in ("ready", STORED) or STORED in former
+        progress = progress if status == "ready" else None
         with self._originals.storing(entries[:1], [data]) if with_file else nullcontext():
             self._backend.store(entries, replacing=placement.replacing, check=placement.check, progress=progress)
         if not with_file:
