@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from agentformer.embedders import token_counter, token_spans
-from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
 from agentformer.lazy import Lazy
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records.offers import offered
-from agentformer.registry import SERVERS, backend_names, built_in_names, known, lookup, names, of_backends
+from agentformer.registry import SERVERS, backend_names, built_in_names, lookup, names, of_backends
 from agentformer.settings import Settings
 from agentformer.settings.access import share_with_group
 from agentformer.types import Embedder, LanguageModel, MemoryBackend, OriginalsStore
@@ -215,24 +214,3 @@ def build_memory(
     parts = LazyParts(Lazy(base.recall), Lazy(contexts), Lazy(auditor), learner, settings.learn_every > 0)
     rates, delete = settings.decay_rates, originals.sweep if originals else lambda: None
     return MemoryManager(backend, hierarchical, cleaner, parts, base.usage, decay_rates=rates, delete_originals=delete)
-
-
-def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
-    """Return the configured language model, or None if no model is configured. After failed calls, a circuit breaker
-    refuses calls for some seconds. `usage` counts the calls."""
-    if not settings.llm_model:
-        return None
-    from agentformer.http.circuit_breaker import Breaker
-    from agentformer.llms import GuardedModel
-
-    provider, model = model_spec(settings)
-    llm: LanguageModel = lookup("llms", provider)(model, settings)
-    breaker = Breaker(settings.breaker_seconds)
-    return GuardedModel(llm, breaker=breaker, usage=usage or Usage(), spec=(provider, model))
-
-
-def model_spec(settings: Settings) -> tuple[str, str]:
-    """Return the provider and the model name of the setting `llm_model`. If the setting does not begin with the name of
-    a registered provider, return `openai` (any OpenAI-compatible server) and the whole setting as the model name."""
-    provider, _, model = settings.llm_model.partition(":")
-    return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)

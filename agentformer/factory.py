@@ -14,7 +14,7 @@ import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
@@ -24,9 +24,7 @@ from agentformer.builders import (
     build_cleaner,
     build_learner,
     build_memory,
-    build_model,
     build_rag,
-    model_spec,
 )
 from agentformer.errors import EmbedderUnavailable, StoreError
 from agentformer.http import tracing
@@ -34,11 +32,14 @@ from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
 from agentformer.index.embedding.choice import build_embedder, check_space, named_embedder
 from agentformer.lazy import Lazy
+from agentformer.llms import build_model, model_spec
 from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
 from agentformer.records import fields
-from agentformer.records.offers import leases_of, vectors_of
+from agentformer.records.integrity.disk import sizes
+from agentformer.records.offers import feed_of, leases_of, vectors_of
+from agentformer.records.trail import Trail
 from agentformer.registry import SERVERS, in_folder, load, of_backends, present
 from agentformer.settings import Settings, load_settings
 from agentformer.types import (
@@ -48,6 +49,7 @@ from agentformer.types import (
     EmbeddingSpace,
     LanguageModel,
     MemoryBackend,
+    RecordStore,
     Reembedding,
     Scope,
     new_id,
@@ -75,7 +77,6 @@ if TYPE_CHECKING:
     from agentformer.memory.memory_cleaner import MemoryCleaner
     from agentformer.memory.memory_manager import MemoryManager
     from agentformer.records.integrity.recover import Recovered
-    from agentformer.records.trail import Trail
     from agentformer.tools.rag_tool import RAGTool
     from agentformer.tools.toolbox import Toolbox
 
@@ -130,6 +131,7 @@ class AgentFormer:
         self._closed = False
         self._lock = threading.RLock()
         self.settings = settings
+        self._places = settings.index_dir, settings.upload_dir
         if settings.traces != "off":
             tracing.enable(texts=settings.traces == "texts")
         self.embedder = build_embedder(settings)
@@ -188,16 +190,12 @@ class AgentFormer:
     @_Part
     def cleaner(self) -> MemoryCleaner:
         """The cleaner, which replaces old messages by summaries."""
-        cleaner = build_cleaner(self._base)
-        self._closing.callback(cleaner.close)
-        return cleaner
+        return self._closing.enter_context(closing(build_cleaner(self._base)))
 
     @_Part
     def learner(self) -> Learner:
         """The learner, which takes facts from messages."""
-        learner = build_learner(self._base)
-        self._closing.callback(learner.close)
-        return learner
+        return self._closing.enter_context(closing(build_learner(self._base)))
 
     @_Part
     def memory(self) -> MemoryManager:
@@ -216,18 +214,15 @@ class AgentFormer:
     @_Part
     def events(self) -> EventLog:
         """The changes of the entries, in order. Raises `NotOffered` if the backend has no change feed."""
-        from agentformer.events import EventLog, database_of
+        from agentformer.events import EventLog
         from agentformer.tools.result_json import shown_json
 
-        return EventLog(database_of(self.backend, self.settings.backend), shown_json)
+        return EventLog(self._feed, shown_json)
 
     @_Part
     def trail(self) -> Trail:
         """Who changed what, when, and from where. Raises `NotOffered` if the backend has no change feed."""
-        from agentformer.events import database_of
-        from agentformer.records.trail import Trail
-
-        return Trail(database_of(self.backend, self.settings.backend))
+        return Trail(self._feed)
 
     def note(self, action: str, subject: str = "", namespace: str = "") -> None:
         """Write a row about something other than an entry into the trail, if the backend has one. What the row is about
@@ -242,10 +237,9 @@ class AgentFormer:
     @_Part
     def webhooks(self) -> Webhooks:
         """The URLs that get the changes of the entries. Raises `NotOffered` if the backend has no change feed."""
-        from agentformer.events import database_of
         from agentformer.events.webhooks import Webhooks
 
-        return Webhooks(database_of(self.backend, self.settings.backend))
+        return Webhooks(self._feed)
 
     @_Part
     def _delivery(self) -> Delivery:
@@ -256,17 +250,17 @@ class AgentFormer:
         seconds = self.settings.webhook_seconds
         rules = FetchRules(private_hosts=hosts, seconds=seconds, max_bytes=0, prefix="webhook")
         send, leases = functools.partial(post, rules=rules), leases_of(self.backend)
-        delivery = Delivery(self.events, self.webhooks, self.keys, leases, send, 3 * seconds)
-        self._closing.callback(delivery.close)
-        return delivery
+        return self._closing.enter_context(
+            closing(Delivery(self.events, self.webhooks, self.keys, leases, send, 3 * seconds))
+        )
 
     @_Part
     def _upkeep(self) -> Upkeep:
-        from agentformer.events import database_of
+        return self._closing.enter_context(closing(Upkeep(self._feed, self.settings.trail_days)))
 
-        upkeep = Upkeep(database_of(self.backend, self.settings.backend), self.settings.trail_days)
-        self._closing.callback(upkeep.close)
-        return upkeep
+    @property
+    def _feed(self) -> RecordStore:
+        return feed_of(self.backend, self.settings.backend)
 
     @property
     def distributed(self) -> DistributedMemory | None:
@@ -321,8 +315,7 @@ class AgentFormer:
         user_id = fields.optional_name("user_id", user_id)
         self._usage.flush()
         stored = self.backend, self.originals, namespaces
-        places = (self.settings.index_dir, self.settings.upload_dir)
-        done = export_to(Path(folder), *stored, vectors=vectors, user_id=user_id, places=places)
+        done = export_to(Path(folder), *stored, vectors=vectors, user_id=user_id, places=self._places)
         if user_id is not None:
             for namespace in done.namespaces:
                 self.note("user-exported", user_id, namespace)
@@ -334,10 +327,11 @@ class AgentFormer:
         stays, and so does what the user has in other namespaces. The trail records the call. docs/OPERATIONS.md says
         what remains in backups and on a database server. A second call completes an interrupted one. Raises
         `StoreBusy` if an upload of the user is still being stored after a minute."""
-        from agentformer.jobs import delete_jobs_of
+        from agentformer.jobs import delete_jobs_of, stored_jobs
 
+        settings = self.settings
         scope = Scope(fields.name("namespace", namespace), user_id=fields.name("user_id", user_id))
-        store, files = self._jobs
+        store, files = self.shared_jobs or stored_jobs(settings.index_dir, self.originals.folder, settings.upload_dir)
         try:
             jobs = delete_jobs_of(store, files, namespace, user_id)  # first, because a job stores documents
         finally:
@@ -345,13 +339,6 @@ class AgentFormer:
         entries = self.memory.remove(scope)
         self.note("user-forgotten", user_id, namespace)
         return ForgottenUser(entries, jobs)
-
-    @property
-    def _jobs(self) -> tuple[JobStore, JobFiles]:
-        """The upload jobs, and their files."""
-        from agentformer.jobs import stored_jobs
-
-        return self.shared_jobs or stored_jobs(self.settings.index_dir, self.originals.folder, self.settings.upload_dir)
 
     @property
     def shared_jobs(self) -> tuple[JobStore, JobFiles] | None:
@@ -404,9 +391,9 @@ class AgentFormer:
 
     @_Part
     def _home_keeper(self) -> HomeKeeper:
-        keeper = self.markdown.keep(self.settings.markdown_home, self.settings.markdown_seconds)
-        self._closing.callback(keeper.close)
-        return keeper
+        return self._closing.enter_context(
+            closing(self.markdown.keep(self.settings.markdown_home, self.settings.markdown_seconds))
+        )
 
     def copy_to(
         self, target: AgentFormer, *, delete: bool = False, progress: Callable[[int, int], None] | None = None
@@ -432,8 +419,7 @@ class AgentFormer:
             return build_backend(in_folder(self.settings, index_dir), self.embedder)
 
         self._usage.flush()
-        places = (self.settings.index_dir, self.settings.upload_dir)
-        return back_up(Path(folder), Origin(self.backend, self.originals, places, self.keys, open_copy))
+        return back_up(Path(folder), Origin(self.backend, self.originals, self._places, self.keys, open_copy))
 
     def evaluate(
         self, questions: str | os.PathLike[str] | Iterable[Question | Mapping[str, Any]], **options: Any
@@ -462,7 +448,7 @@ class AgentFormer:
         from agentformer.rag.verify import StoreParts, verify
 
         self._usage.flush()
-        private = self.settings.index_dir, self.settings.upload_dir, Path(self.settings.markdown_home or os.devnull)
+        private = *self._places, Path(self.settings.markdown_home or os.devnull)
         places = StoreParts(self.backend, self.originals, self.settings.index_dir, private)
         return verify(places, lambda document: self.rag.reingest(document), repair=repair)
 
@@ -479,7 +465,6 @@ class AgentFormer:
 
     def status(self) -> dict[str, Any]:
         """Return entry counts, embedding spaces, the usage of models and the state of parts, as JSON values."""
-        from agentformer.records.integrity.disk import sizes
         from agentformer.tools.result_json import space_json
 
         spaces = [*map(space_json, vectors_of(self.backend).spaces())]
@@ -529,16 +514,16 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
     embedder = embedder or build_embedder(settings)
     if folder is not None and settings.backend in SERVERS:
         settings = dataclasses.replace(settings, backend="faiss")
-    with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as closing:
+    with tempfile.TemporaryDirectory(prefix="agentformer-eval-") as temporary, ExitStack() as stack:
         index_dir = folder or Path(temporary) / "index"
         schema = f"trial_{new_id().replace('-', '')}"  # schema of a memory on a server
         settings = dataclasses.replace(
             settings, index_dir=index_dir, clean_every=0, learn_every=0, cleanup_interval=0.0, postgres_schema=schema
         )
         if settings.backend in SERVERS:
-            closing.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
+            stack.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
         backend = build_backend(settings, embedder)
-        closing.callback(backend.close)
+        stack.callback(backend.close)
         base = Base(settings, backend, embedder, Lazy(lambda: None), UsageCounter(backend))
         memory = build_memory(base, build_cleaner(base), Lazy(functools.partial(build_learner, base)))
         yield Trial(backend, memory, embedder, settings)

@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from agentformer.access.permissions import PERMISSIONS, Grant
-from agentformer.errors import InvalidInput, NotOffered
+from agentformer.errors import InvalidInput
 from agentformer.records import entries as records
 from agentformer.records import events
 from agentformer.records.entry_json import entry_to_json
 from agentformer.records.events import TYPES, Event, EventType
 from agentformer.types import MemoryEntry, RecordStore
 
-__all__ = ["TYPES", "Event", "EventLog", "EventPage", "EventType", "Filter", "database_of"]
-
-_NO_EVENTS = "the backend {} has no change feed, so its events cannot be watched; use faiss or postgres"
+__all__ = ["TYPES", "Event", "EventLog", "EventPage", "EventType", "Filter"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +86,6 @@ class EventLog:
         if content:  # an entry that was moved meanwhile belongs to watchers of its present namespace
             data["entry"] = self._shown(entry) if entry is not None and entry.namespace == event.namespace else None
         return {"id": event.id, "type": event.type, "timestamp": event.at.isoformat(), "data": data}
-
-
-def database_of(backend: object, name: str) -> RecordStore:
-    """Return the database whose events can be watched. `name` is the name of the backend in the message of the error.
-    Raises `NotOffered` for a backend without a change feed."""
-    database: RecordStore | None = getattr(backend, "feed", None)
-    if database is None:
-        raise NotOffered(_NO_EVENTS.format(name))
-    return database
 
 
 def types_of(names: Iterable[str], parameter: str) -> tuple[EventType, ...]:

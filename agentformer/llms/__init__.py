@@ -9,6 +9,8 @@ from typing import Any, Protocol, runtime_checkable
 from agentformer.errors import AgentFormerError, LanguageModelUnavailable
 from agentformer.http import tracing
 from agentformer.http.circuit_breaker import Breaker, Guarded, Usage
+from agentformer.registry import known, lookup
+from agentformer.settings import Settings
 from agentformer.types import ChatMessage, LanguageModel, Reply, Tool
 
 
@@ -96,3 +98,21 @@ class GuardedModel(Guarded[LanguageModel]):
             self._breaker.succeeded()
         else:
             super()._failed(provider, error)
+
+
+def build_model(settings: Settings, usage: Usage | None = None) -> LanguageModel | None:
+    """Return the configured language model, or None if no model is configured. After failed calls, a circuit breaker
+    refuses calls for some seconds. `usage` counts the calls."""
+    if not settings.llm_model:
+        return None
+    provider, model = model_spec(settings)
+    llm: LanguageModel = lookup("llms", provider)(model, settings)
+    breaker = Breaker(settings.breaker_seconds)
+    return GuardedModel(llm, breaker=breaker, usage=usage or Usage(), spec=(provider, model))
+
+
+def model_spec(settings: Settings) -> tuple[str, str]:
+    """Return the provider and the model name of the setting `llm_model`. If the setting does not begin with the name of
+    a registered provider, return `openai` (any OpenAI-compatible server) and the whole setting as the model name."""
+    provider, _, model = settings.llm_model.partition(":")
+    return (provider, model) if known("llms", provider) else ("openai", settings.llm_model)

@@ -18,6 +18,7 @@ from agentformer.types import (
     MemoryBackend,
     MemoryEntry,
     OriginalsStore,
+    RecordStore,
     Reembedding,
     Scope,
     SizedStore,
@@ -69,6 +70,17 @@ def leases_of(store: MemoryBackend) -> LeaseStore:
     """Return the leases of a store. If it offers none, the result has leases that only users of this result see. The
     caller keeps the result, because another call returns other leases."""
     return offered(store, LeaseStore) or _OwnLeases()
+
+
+def feed_of(store: object, name: str) -> RecordStore:
+    """Return the database whose events can be watched. `name` is the name of the backend in the message of the error.
+    Raises `NotOffered` for a backend without a change feed."""
+    database: RecordStore | None = getattr(store, "feed", None)
+    if database is None:
+        raise NotOffered(
+            f"the backend {name} has no change feed, so its events cannot be watched; use faiss or postgres"
+        )
+    return database
 
 
 def checks_of(store: MemoryBackend, *, repair: bool = False) -> list[Check]:

@@ -21,10 +21,10 @@ from agentformer.api.openai.embeddings import DEFAULT
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import client_left
 from agentformer.api.response import EVENT_STREAM, SILENCE_SECONDS, STREAM_HEADERS, in_thread, reply
-from agentformer.builders import model_spec
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.http.redaction import without_addresses
+from agentformer.llms import model_spec
 from agentformer.llms.forwarding import ChatForwarder, Forwarded, Refusal
 from agentformer.llms.in_process import ModelAnswer, ModelChat
 from agentformer.llms.openai import chat_servers
