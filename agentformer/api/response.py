@@ -12,6 +12,7 @@ from functools import partial
 from queue import Empty, Queue
 from typing import Any, TypeVar
 
+import pydantic_core
 from flask import Blueprint, Flask, Response, current_app, request
 from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
@@ -41,8 +42,10 @@ _threads = threading.BoundedSemaphore(_MAX_THREADS)
 def reply(value: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a JSON response in UTF-8."""
     try:
-        body = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, from a model or a file name
+        body = pydantic_core.to_json(value, inf_nan_mode="constants")
+    except pydantic_core.PydanticSerializationError:  # half of a surrogate pair, from a model or a file name
+        body = b"NaN"
+    if b"NaN" in body or b"Infinity" in body:  # in a text, or a number that JSON does not have, which is an error
         body = json.dumps(value, allow_nan=False).encode()
     return Response(body, status, headers, content_type="application/json")
 

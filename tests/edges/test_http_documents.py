@@ -91,13 +91,25 @@ def test_a_document_has_the_same_fields_as_its_upload(client: Any) -> None:
 
 def test_json_is_readable_utf8(client: Any) -> None:
     there = f"/api/rag/documents/{bring(client, 'Hyvää yötä.'.encode(), 'yö 🦦.txt')}"
-    assert '"name": "yö 🦦.txt"' in client.get(there).data.decode()
-    assert '"text": "Hyvää yötä."' in client.get(f"{there}/pages").data.decode()
+    assert '"name":"yö 🦦.txt"' in client.get(there).data.decode()
+    assert '"text":"Hyvää yötä."' in client.get(f"{there}/pages").data.decode()
 
 
 def test_half_a_surrogate_pair_is_escaped(client: Any) -> None:
     with client.application.app_context():
         assert reply({"said": "\ud800 ä"}).data == b'{"said": "\\ud800 \\u00e4"}'
+
+
+def test_json_has_every_text_and_no_number_that_json_does_not_have(client: Any) -> None:
+    value = {"b": "NaN, Infinity \u2028 ä", "a": [1e-7, 2**70, True, None], "": {"z": ("x", 1.0)}}
+    with client.application.app_context():
+        for text in ("NaN", "-Infinity", "plain"):
+            told = reply({**value, "text": text}).get_json()
+            assert told == {**value, "": {"z": ["x", 1.0]}, "text": text}
+            assert [*told] == ["b", "a", "", "text"]
+        for number in (float("nan"), float("inf"), float("-inf")):
+            with pytest.raises(ValueError, match="Out of range"):
+                reply({"score": [number]})
 
 
 @pytest.mark.process

@@ -226,7 +226,7 @@ def test_the_hosts_way_of_writing_json_is_not_ours(tmp_path: Path) -> None:
     app.json = Shouting(app)
     with opened(tmp_path) as memory:
         init_app(app, memory, url_prefix="/memory")
-        assert app.test_client().get("/memory/api/rag/documents").text == '{"documents": [], "next": null}'
+        assert app.test_client().get("/memory/api/rag/documents").text == '{"documents":[],"next":null}'
         assert '"status": 404' in app.test_client().get("/memory/api/rag/documents/x").text
         close_app(app)
 
