@@ -59,14 +59,14 @@ def gate(app: Any) -> Iterator[threading.Event]:
 
 def hold(app: Any, go: threading.Event) -> None:
     """The reading of files, which may take as long as it likes, takes until `go`."""
-    ingest = app.extensions["agentformer"].rag._ingest()
+    ingest = app.extensions["agentformer"].rag._ingest.get()
 
     def slow(*arguments: Any, **named: Any) -> Any:
         assert go.wait(BOUND)
         return ingest.read(*arguments, **named)
 
     pipeline = SimpleNamespace(read=slow, entries=ingest.entries)
-    app.extensions["agentformer"].rag._ingest = lambda: pipeline
+    app.extensions["agentformer"].rag._ingest.set(pipeline)
 
 
 def send(client: Any, *files: tuple[bytes, str], prefer: str = "respond-async", prefix: str = "", **form: str) -> Any:
@@ -351,7 +351,7 @@ def test_a_job_below_a_prefix_is_found_where_it_is_said_to_be(tmp_path: Path) ->
 def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_path: Path) -> None:
     app = make_app(tmp_path)
     rag = app.extensions["agentformer"].rag
-    pipeline, began = rag._ingest(), threading.Event()
+    pipeline, began = rag._ingest.get(), threading.Event()
 
     def breaks(*arguments: Any) -> Any:
         progress = arguments[-1]
@@ -360,7 +360,7 @@ def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_p
             progress(0, 1)
             time.sleep(0.01)
 
-    rag._ingest = lambda: SimpleNamespace(read=pipeline.read, entries=breaks)
+    rag._ingest.set(SimpleNamespace(read=pipeline.read, entries=breaks))
     place = send(app.test_client(), (KEYS, "keys.txt")).headers["Location"]
     assert began.wait(BOUND)
     close_app(app)
