@@ -8,12 +8,10 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from pathlib import Path
 
-from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts import is_year, number_values
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, language_votes, stem, word_list
+from agentformer.text.facts import is_year, number_values, phrase_kinds
+from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
 from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans
@@ -83,17 +81,7 @@ class Statement:
 
 @cache
 def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
-    """Return the kinds of each phrase in `clause_words.txt` for a group of languages. The key of a phrase that ends
-    with any letters ends with "*"."""
-    phrases: dict[tuple[str, ...], set[str]] = {}
-    for code, kind, *items in map(str.split, data_lines(Path(__file__).with_name("clause_words.txt"))):
-        if code == group:
-            for item in items:
-                phrases.setdefault(tuple(item.split("_")), set()).add(kind)
-    for code in LANGUAGES_OF[group]:
-        for word in NEGATIONS.get(code, ()):
-            phrases.setdefault((word,), set()).add("negations")
-    return {phrase: frozenset(kinds) for phrase, kinds in phrases.items()}
+    return phrase_kinds("clause_words.txt", group, LANGUAGES_OF[group])
 
 
 @cache

@@ -8,12 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts import LABEL, is_year, number_values
+from agentformer.text.facts import LABEL, is_year, number_values, phrase_kinds
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import sentence_spans
@@ -113,17 +111,7 @@ def keys(content: str, language: str) -> tuple[str, ...]:
 
 @cache
 def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
-    """Return the kinds of each phrase in `statement_words.txt` for a group of languages, or for all groups if it is "".
-    The key of a phrase that ends with any letters ends with "*"."""
-    phrases: dict[tuple[str, ...], set[str]] = {}
-    for code, kind, *items in map(str.split, data_lines(Path(__file__).with_name("statement_words.txt"))):
-        if code == group or not group:
-            for item in items:
-                phrases.setdefault(tuple(item.split("_")), set()).add(kind)
-    for code in _CODES.get(group, NEGATIONS):
-        for word in NEGATIONS.get(code, ()):
-            phrases.setdefault((word,), set()).add("negations")
-    return {phrase: frozenset(kinds) for phrase, kinds in phrases.items()}
+    return phrase_kinds("statement_words.txt", group, _CODES.get(group, NEGATIONS))
 
 
 @cache
