@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import binascii
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -116,19 +116,14 @@ class Container:
 
     def read(self, item_id: str, partition: str) -> Item | None:
         """Return an item, or None if it does not exist."""
-        try:
-            with self._errors():
-                return dict(self._container.read_item(item_id, partition))
-        except Changed:
-            return None
+        with suppress(Changed), self._errors():
+            return dict(self._container.read_item(item_id, partition))
+        return None
 
     def delete(self, item_id: str, partition: str) -> None:
         """Delete an item. Nothing happens if it does not exist."""
-        try:
-            with self._errors():
-                self._container.delete_item(item_id, partition)
-        except Changed:
-            return
+        with suppress(Changed), self._errors():
+            self._container.delete_item(item_id, partition)
 
     def query(self, text: str, **parameters: Any) -> Iterator[Item]:
         """Yield the results of a query over all partitions. The pages are read one by one, each with the continuation

@@ -75,11 +75,7 @@ class CosmosMemoryBackend(FaissMemoryBackend):
     installed."""
 
     def __init__(
-        self,
-        folder: Path,
-        embedder: Embedder,
-        address: CosmosAddress,
-        options: FaissOptions = DEFAULT_OPTIONS,
+        self, folder: Path, embedder: Embedder, address: CosmosAddress, options: FaissOptions = DEFAULT_OPTIONS
     ) -> None:
         properties = server_properties(embedder.space.dimension) if address.searched else local_properties()
         self._container = Container(address, properties)
@@ -118,12 +114,8 @@ class CosmosMemoryBackend(FaissMemoryBackend):
             searched=searched,
             discover=urlsplit(settings.cosmos_endpoint).hostname not in _EMULATORS,
         )
-        return cls(
-            settings.index_dir / (SEARCHED_FOLDER if searched else CACHE_FOLDER),
-            embedder,
-            address,
-            search_options(settings),
-        )
+        folder = settings.index_dir / (SEARCHED_FOLDER if searched else CACHE_FOLDER)
+        return cls(folder, embedder, address, search_options(settings))
 
     @property
     def owner(self) -> str:

@@ -270,13 +270,8 @@ class Writer:
         return len(groups)
 
     def _write_items(self, changes: Sequence[Change]) -> None:
-        if len(changes) < _THREADS:
-            for change in changes:
-                _put_patiently(self._container, change)
-            return
         with ThreadPoolExecutor(_THREADS) as pool:
-            for _ in pool.map(partial(_put_patiently, self._container), changes):
-                pass
+            list(pool.map(partial(_put_patiently, self._container), changes))
 
 
 def swap(container: Container, head: Head, **values: Any) -> Head:

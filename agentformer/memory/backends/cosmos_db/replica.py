@@ -110,18 +110,24 @@ class ReplicaDatabase(Database):
     def writing(self) -> Iterator[SqliteConnection]:
         """Yield a connection in a transaction. No other node writes at the same time. At the end of the context, the
         transaction is committed in the container, and then in the local copy. After an error, nothing has changed."""
+        with self._writer() as writer:
+            try:
+                with super().writing() as connection:
+                    yield connection
+                    self._commit(connection, writer)
+                self._known = _known(writer.head)
+            finally:
+                _finish(writer)
+
+    @contextmanager
+    def _writer(self) -> Iterator[Writer]:
+        """Yield the right to write, after the transactions of other nodes were applied."""
         with self._mutex:
             writer = self._heads.acquire()
             try:
                 if self._known != _known(writer.head):
                     self._follow(writer.head)
-                try:
-                    with super().writing() as connection:
-                        yield connection
-                        self._commit(connection, writer)
-                    self._known = _known(writer.head)
-                finally:
-                    _finish(writer)
+                yield writer
             finally:
                 writer.release()
 
@@ -141,17 +147,11 @@ class ReplicaDatabase(Database):
 
     def compare(self) -> Check:
         """Compare the item ids of the local copy with those of the container. Other nodes cannot write meanwhile."""
-        with self._mutex:
-            writer = self._heads.acquire()
-            try:
-                if self._known != _known(writer.head):
-                    self._follow(writer.head)
-                query = "SELECT c.id, c.pk FROM c WHERE c.seq > 0 AND c.type != 'gone'"
-                stored = {(item["id"], item["pk"]) for item in self._container.query(query)}
-                with super().reading() as connection:
-                    rows = connection.execute("SELECT id, partition FROM replica_items").fetchall()
-            finally:
-                writer.release()
+        query = "SELECT c.id, c.pk FROM c WHERE c.seq > 0 AND c.type != 'gone'"
+        with self._writer():
+            stored = {(item["id"], item["pk"]) for item in self._container.query(query)}
+            with super().reading() as connection:
+                rows = connection.execute("SELECT id, partition FROM replica_items").fetchall()
         local = {(row[0], row[1]) for row in rows}
         findings = [f"the local copy lacks item {item_id}; delete the copy's folder" for item_id, _ in stored - local]
         findings += [f"the container lacks item {item_id}; delete the copy's folder" for item_id, _ in local - stored]
