@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from typing import TypeGuard, TypeVar
+from typing import Self, TypeGuard
 
 from filelock import Timeout
 
@@ -31,7 +31,6 @@ from agentformer.lazy import Lazy
 from agentformer.records.offers import size_of
 from agentformer.types import LanguageModel, MemoryBackend, StoreSize
 
-T = TypeVar("T")
 _NOTHING = StoreSize()
 _FRESH = 60.0  # seconds for which a whole count is used
 _AGAIN = 1.0  # seconds between two whole counts, if a request would be refused
@@ -117,10 +116,18 @@ def _day_quota(limit: int, used: int, now: datetime) -> Quota:
 
 
 class TakenQuestion:
-    """A question that `counts` has counted today for the key of `allowance`, or None if it was not counted."""
+    """A question that `counts` has counted today for the key of `allowance`, or None if it was not counted. In a `with`
+    block, an error gives the question back."""
 
     def __init__(self, counts: DayCounts, allowance: Allowance | None) -> None:
         self._counts, self._allowance, self._day = counts, allowance, counts.today()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is not None:
+            self.give_back()
 
     def give_back(self) -> None:
         """Subtract the question, because no model has answered it."""
@@ -142,19 +149,6 @@ class KeyLimits:
         self._lock = threading.Lock()
         self._reserved: list[_Reservation] = []  # of the requests in progress, in their order
         self._ended = threading.Condition(self._lock)  # notified when a reservation ends
-
-    def ask(self, allowance: Allowance | None, ask: Callable[[], T], failed: Callable[[T], bool]) -> T:
-        """Count a question, call `ask`, and return its result. If `ask` raises an error or `failed` returns true for
-        the result, no model has answered, and the question is not counted. Raises the errors of `take_question`."""
-        question = self.take_question(allowance)
-        try:
-            result = ask()
-        except BaseException:
-            question.give_back()
-            raise
-        if failed(result):
-            question.give_back()
-        return result
 
     def take_question(self, allowance: Allowance | None) -> TakenQuestion:
         """Count a question that a language model is going to answer. If the model fails, the caller gives the question

@@ -14,7 +14,6 @@ from flask import Blueprint, Response, request
 from pydantic import BaseModel
 from werkzeug.exceptions import ClientDisconnected, MethodNotAllowed
 
-from agentformer.access.allowance import Allowance
 from agentformer.access.permissions import PERMISSIONS, Permission
 from agentformer.api.auth import Guard
 from agentformer.api.limits import ThreadLimit
@@ -177,25 +176,25 @@ def _handled(operation: Operation, service: Service, **parameters: Any) -> Any:
                 parameters["body"] = body_of(operation.body)
         if operation.form is not None:
             parameters["form"] = parameters_of(operation.form, request.form, "form")
-        view = functools.partial(operation.view, service, **parameters)
+        room: AbstractContextManager[None] = nullcontext()
         if adds and grant.allowance is not None:
             entries = operation.entries(parameters.get("body")) if adds == "entries" else 0
-            view = functools.partial(_storing, service, grant.allowance, incoming, entries, view)
-        uses_model = operation.uses_model
-        if uses_model(service, parameters["body"]) if callable(uses_model) else uses_model:
-            return service.threads.run(functools.partial(_unless_abandoned, operation, view))
-        return view()
+            room = service.af.limits.reserve(grant.allowance, incoming, entries)
+        waits = operation.uses_model
+        waits = waits(service, parameters["body"]) if callable(waits) else waits
+
+        def view() -> Any:
+            if waits:
+                _check_client(operation)
+            with room:
+                return operation.view(service, **parameters)
+
+        return service.threads.run(view) if waits else view()
 
 
-def _storing(service: Service, allowance: Allowance, incoming: int, entries: int, view: Callable[[], Any]) -> Any:
-    with service.af.limits.reserve(allowance, incoming, entries):
-        return view()
-
-
-def _unless_abandoned(operation: Operation, view: Callable[[], Any]) -> Any:
-    """Call the view of a request that may have waited for a thread. If the operation only reads, and its client has
-    closed the connection meanwhile, raise `ClientDisconnected` instead."""
+def _check_client(operation: Operation) -> None:
+    """Check the client of a request that may have waited for a thread. If the operation only reads, and the client has
+    closed the connection meanwhile, raise `ClientDisconnected`."""
     permission = operation.permission
     if permission is not None and permission.right == "read" and client_left(request.environ):
         raise ClientDisconnected
-    return view()

@@ -98,7 +98,11 @@ class Toolbox:
         if allowance is None:
             return run()
         if tool.name == "rag_query" and not caller.extractive:
-            return self._limits.ask(allowance, run, _model_failed)
+            with self._limits.take_question(allowance) as question:
+                answer = run()
+                if any(warning.startswith(MODEL_FAILED) for warning in answer["warnings"]):
+                    question.give_back()
+                return answer
         if not adds:
             return run()
         size = len(json.dumps(arguments, ensure_ascii=False, default=str).encode("utf-8", "replace"))
@@ -118,7 +122,3 @@ class Toolbox:
         except Exception:  # an internal error must not end a conversation
             log.exception("the tool %s failed", call.name)
             return ToolResult("the tool failed with an internal error; do not repeat this call", failed=True)
-
-
-def _model_failed(answer: Mapping[str, Any]) -> bool:
-    return any(warning.startswith(MODEL_FAILED) for warning in answer["warnings"])

@@ -6,7 +6,6 @@ import base64
 import unicodedata
 from collections.abc import Generator, Sequence
 from contextlib import closing
-from functools import partial
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -80,15 +79,14 @@ def query(service: Service, grant: Grant, body: models.Question) -> Response:
     arguments = _question_arguments(service, body, grant)
     rag, limits = service.af.rag, service.af.limits
     if prefers_events() if body.stream is None else body.stream:
-        question = limits.take_question(grant.allowance)
-        try:
+        with limits.take_question(grant.allowance) as question:
             events = rag.stream(body.question, **arguments)
-        except BaseException:
-            question.give_back()
-            raise
         return answer_stream(_unless_failed(events, question))
-    ask = partial(rag.query, body.question, **arguments)
-    return reply(answer_json(limits.ask(grant.allowance, ask, lambda answer: answer.model_failed)))
+    with limits.take_question(grant.allowance) as question:
+        answer = rag.query(body.question, **arguments)
+        if answer.model_failed:
+            question.give_back()
+    return reply(answer_json(answer))
 
 
 def _unless_failed(
