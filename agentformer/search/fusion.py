@@ -152,7 +152,7 @@ def _list_scores(ranked: RankedList) -> list[float]:
     if first <= last:
         return [1.0] * len(ranked.scores)
     least = last - (first - last) / (len(compared) - 1)
-    return [max(0.0, (score - least) / (first - least)) for score in ranked.scores]
+    return [value if (value := (score - least) / (first - least)) > 0.0 else 0.0 for score in ranked.scores]
 
 
 @lru_cache(maxsize=64)

@@ -27,6 +27,7 @@ _PAIRS = 120  # maximum number of pairs of hits that are compared, the best hits
 NEAR = 0.15  # a hit gets a better rank only if its score is at least this share of the rank's score
 _CACHED = 65_536  # pairs of texts whose comparison a process keeps
 _DECIDED: dict[tuple[object, ...], bool] = {}
+_encode = json.JSONEncoder(sort_keys=True, default=str).encode  # `json.dumps` would create an encoder at each call
 EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -183,5 +184,5 @@ def owner(entry: MemoryEntry) -> tuple[object, ...]:
     is a different fact for each speaker, and "Price: 5" is a different fact for each title."""
     owner = (entry.namespace, entry.agent_id, entry.user_id, entry.project)
     speaker = (entry.kind == "message", entry.role, entry.speaker)
-    metadata = json.dumps(entry.metadata, sort_keys=True, default=str) if entry.metadata else ""
+    metadata = _encode(entry.metadata) if entry.metadata else ""
     return (*owner, *speaker, entry.title, entry.source_type, entry.source_id, metadata)

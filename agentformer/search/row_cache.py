@@ -9,10 +9,12 @@ checksum and no decoding. Python runs such work in only one thread at a time.
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Generic, NamedTuple, TypeVar
+from marshal import dumps, loads
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -30,7 +32,7 @@ from agentformer.types import Connection, Matrix, Span
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
-CACHED_DERIVED = 16_384  # rows in memory, of about 600 bytes each
+CACHED_DERIVED = 16_384  # rows in memory, of about 300 bytes each
 _PLAIN = 65_536  # rows in memory, of about 100 bytes each
 _SAMPLES = 8_192  # rows in memory, of about 700 bytes each
 _SPANS = 8_192
@@ -42,21 +44,35 @@ _DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room
 
 
 class CachedRows(Generic[Row]):
-    """A cache of rows. The key is the number of an entry or of a window, and `most` is the maximum number of rows."""
+    """A cache of rows. The key is the number of an entry or of a window, and `most` is the maximum number of rows.
+    Rows are immutable. A tuple is packed as bytes, which a collection of garbage does not visit; `unpack` makes the row
+    of the values of the tuple."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, unpack: Callable[[Any], Row] | None = None) -> None:
         self._most = most
-        self.rows: dict[int, Row] = {}
+        self._unpack = unpack
+        self._rows: dict[int, Any] = {}
+
+    def find(self, nums: Iterable[int]) -> dict[int, Row]:
+        """Return the rows with these numbers that are in memory."""
+        found = {num: row for num in nums if (row := self._rows.get(num)) is not None}
+        if (unpack := self._unpack) is not None:
+            found = {num: unpack(loads(row)) for num, row in found.items()}  # noqa: S302 - `add` has packed it
+        return found
 
     def add(self, rows: Mapping[int, Row]) -> None:
         """Keep these rows. If there are too many, the oldest quarter is dropped."""
-        self.rows.update(rows)
-        if len(self.rows) > self._most:
-            self.drop(list(islice(self.rows, len(self.rows) - int(self._most * (1 - _DROPPED)))))
+        added: Mapping[int, Any] = rows
+        self._rows.update(added if self._unpack is None else {num: dumps((*row,)) for num, row in added.items()})
+        if len(self._rows) > self._most:
+            self.drop(list(islice(self._rows, len(self._rows) - int(self._most * (1 - _DROPPED)))))
 
     def drop(self, nums: Iterable[int]) -> None:
         for num in nums:
-            self.rows.pop(num, None)
+            self._rows.pop(num, None)
+
+    def clear(self) -> None:
+        self._rows.clear()
 
 
 class CachedVectors:
@@ -65,7 +81,7 @@ class CachedVectors:
 
     def __init__(self) -> None:
         self._matrix: Matrix = np.zeros((0, 0), np.float32)
-        self._numbers: list[int] = []  # the number of the vector in each row of the matrix
+        self._numbers = array("q")  # the number of the vector in each row of the matrix
         self._places: dict[int, int] = {}
         self._next = 0  # the row that is replaced next
 
@@ -114,8 +130,8 @@ class RankedRows:
         self._older = 0  # number of successive transactions that were older than `seq`
         self.derived = CachedRows[Derived](CACHED_DERIVED)
         self.plain = CachedRows[int](_PLAIN)
-        self.samples = CachedRows[Sample](_SAMPLES)
-        self.spans = CachedRows[Span](_SPANS)  # by window number; the span of a window never changes
+        self.samples = CachedRows(_SAMPLES, Sample._make)
+        self.spans = CachedRows(_SPANS, Span._make)  # by window number; the span of a window never changes
         self.vectors = CachedVectors()
 
     def reads(self, connection: Connection) -> Reads:
@@ -134,11 +150,11 @@ class RankedRows:
         restored = seq < self.seq or change_feed.token_at(connection, self.seq) != self._point
         changes = [] if restored else change_feed.since(connection, self.seq, _MAX_CHANGES + 1)
         if restored:  # other windows and vectors may have the same numbers
-            self.spans.rows.clear()
+            self.spans.clear()
             self.vectors.clear()
         for rows in (self.derived, self.plain, self.samples):
             if restored or len(changes) > _MAX_CHANGES:
-                rows.rows.clear()
+                rows.clear()
             else:
                 rows.drop(num for _, num in changes)
         self.seq, self._point, self._older = seq, change_feed.token_at(connection, seq), 0
@@ -220,8 +236,7 @@ class Reads(NamedTuple):
         """Return the rows with the numbers `nums`, from the cache `cached`. Call `load` to read missing rows from the
         database. A row that `load` does not find is not in the result."""
         with self.cache.lock:
-            rows = cached.rows if self._usable else {}
-            known = {num: row for num in nums if (row := rows.get(num)) is not None}
+            known = cached.find(nums) if self._usable else {}
         if len(known) == len(nums) or not (missing := [num for num in dict.fromkeys(nums) if num not in known]):
             return known
         loaded = load(missing)

@@ -280,7 +280,7 @@ class QueryTerms:
         return Terms(tuple(stems), tuple(surface), tuple(parts))
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=128)
 def analyze_query(text: str) -> QueryTerms:
     """Return the analysis of a query. Recent results are cached, so that all stages of a search share one object."""
     return QueryTerms.of(text)

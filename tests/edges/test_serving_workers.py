@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ from gunicorn.http.parser import RequestParser
 
 from agentformer.api import limits
 from agentformer.api.limits import ConnectionCounts
+from agentformer.api.serving import Settling
 from agentformer.api.serving.gunicorn import _Worker, share_processors
 
 
@@ -100,3 +102,21 @@ def test_a_connection_is_kept_after_a_whole_body_even_if_the_thread_was_paused(
         next(parser)
         monkeypatch.setattr("gunicorn.http.parser.time", looked)
         assert _Worker._keepalive_after(None, SimpleNamespace(parser=parser), True) is kept  # type: ignore[arg-type]
+
+
+def test_a_server_freezes_what_is_loaded_after_its_first_requests_and_not_before() -> None:
+    def is_visited(wanted: object) -> bool:
+        return any(each is wanted for each in gc.get_objects())
+
+    settling, loaded = Settling(), [object()]
+    try:
+        for _ in range(499):
+            settling.count()
+        assert is_visited(loaded)
+        settling.count()
+        assert not is_visited(loaded)
+        later = [object()]
+        settling.count()
+        assert is_visited(later)
+    finally:
+        gc.unfreeze()

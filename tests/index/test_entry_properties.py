@@ -78,11 +78,12 @@ def test_what_is_kept_equals_what_the_entry_shows(af: agentformer.AgentFormer, o
     kept, on = rows(af), date(2023, 5, 8) if occurred_at else None
     for entry in (*said, *facts):
         row, start = kept[entry.id], entry.content[:2000]
-        assert row.language == detect_language(entry.content, str(entry.metadata.get("language", "")))
+        language = row.analyzed.language
+        assert language == detect_language(entry.content, str(entry.metadata.get("language", "")))
         assert row.days == entry_properties.named_days(entry.content, on)
         found = find_date_ranges(start, on, detect_language(start))
         assert {*row.days} == {(days.first, days.last) for days in found}
-        assert row.analyzed == (row.language, entry_properties.fact_keys(entry, lambda language=row.language: language))
+        assert row.analyzed == (language, entry_properties.fact_keys(entry, lambda language=language: language))
         assert row.title == entry_properties.own_title("", entry.content[:102])
     for entry in said:
         message, text = kept[entry.id].message, entry.content[:1000]
@@ -133,7 +134,7 @@ def test_a_changed_entry_has_a_new_row_and_a_removed_one_has_none(af: agentforme
     entry = af.memory.store("We met yesterday.", occurred_at=NOON)
     assert rows(af)[entry.id].days == ((date(2023, 5, 7), date(2023, 5, 7)),)
     af.memory.update(entry.id, content="Tapasimme siellä eilen illalla ja tänään.")
-    assert rows(af)[entry.id].language == "fi"
+    assert rows(af)[entry.id].analyzed.language == "fi"
     af.memory.remove(entry.id)
     with af.backend._database.reading() as connection:
         assert connection.execute("SELECT count(*) FROM derived").fetchone()[0] == 0

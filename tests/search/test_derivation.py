@@ -104,10 +104,10 @@ def test_rows_without_title_are_read_only_for_the_best_entries(store: Store) -> 
         known = reads.for_boosts(nums, 20)
         assert {*known} == {*nums} and store.read_now == [*nums[:20], 45, 1, 2]
         assert [num for num in nums if known[num] is entry_properties.PLAIN] == nums[20:40]
-        assert (known[1].title, known[45].turn is None, known[5].language) == ("Title 1", False, "en")
+        assert (known[1].title, known[45].turn is None, known[5].analyzed.language) == ("Title 1", False, "en")
         complete = reads.complete(known, [30, 1, 99])
         assert {num: row.title for num, row in complete.items()} == {30: "", 1: "Title 1"}
-        assert complete[30].language == "en" and store.read_now[23:] == [30]
+        assert complete[30].analyzed.language == "en" and store.read_now[23:] == [30]
         assert reads.for_boosts(nums, 20)[44] is entry_properties.PLAIN and store.read_now[24:] == []
     store.af.memory.update(entry.id, title="A title now")
     with store.af.backend._database.reading() as connection:  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import logging
 import os
@@ -25,6 +26,7 @@ _FIRST_PASSED = 3  # SD_LISTEN_FDS_START
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
 _PAUSE_SECONDS = 0.1  # between two attempts to accept a connection while too many files are open
 _WARNING_SECONDS = 60.0
+_SETTLED = 500  # requests after which modules, models and indexes are loaded
 _BACKLOG = 512  # connections that wait to be accepted: more than clients open at once while a worker is busy
 
 
@@ -52,6 +54,26 @@ def limit_arenas() -> None:
     if sys.platform == "linux" and "MALLOC_ARENA_MAX" not in os.environ:
         with suppress(OSError, AttributeError):  # not glibc
             ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
+
+
+class Settling:
+    """Counts the requests of a server until modules, models and indexes are loaded. Then the objects of this process
+    are frozen: collections of garbage do not visit them any more, and so do not stop all threads for up to 200 ms.
+
+    A frozen object that is no longer used is still freed by its reference count. Only frozen objects that refer to each
+    other in a circle stay in memory when they are dropped later. This cannot grow: it is at most what was loaded by
+    then, most of which lives as long as the process. Only a server does this, because its process is its own."""
+
+    def __init__(self) -> None:
+        self._answered = 0
+
+    def count(self) -> None:
+        """Count a request. Two threads may add only one together; the number need not be exact, and freezing twice has
+        no other effect than freezing once."""
+        self._answered += 1
+        if self._answered == _SETTLED:
+            gc.collect()
+            gc.freeze()
 
 
 class AcceptPause:

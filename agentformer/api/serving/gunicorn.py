@@ -8,7 +8,6 @@ a `TimedSocket`, a socket with time limits, so that slow clients do not block al
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import logging
 import os
@@ -45,7 +44,7 @@ from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.limits import ConnectionCounts, server_threads
 from agentformer.api.response import problem
-from agentformer.api.serving import FINISH_SECONDS, AcceptPause, check_names, open_listener
+from agentformer.api.serving import FINISH_SECONDS, AcceptPause, Settling, check_names, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
 from agentformer.servers.logs import log_to
@@ -63,7 +62,6 @@ _DRAIN_SECONDS = 0.1  # seconds to read the rest of a body, so that the connecti
 _ACTIVE_SECONDS = 1.0  # a connection without a request for longer is not active
 _COUNT_SECONDS = 0.05  # seconds between two counts of the active connections
 _DEFER_PAUSE = 0.0005  # seconds in which another worker can accept a connection
-_SETTLED = 500  # requests after which modules, models and indexes are loaded
 _PIPE_BYTES = 4096  # that a pipe stores as a unit, so that several workers may write at the same time
 _HTTP_ERRORS = (  # the first class that matches decides
     (LimitRequestLine, 414, "URI Too Long"),
@@ -278,7 +276,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         """Start the worker. When the server ends, the worker stops waiting for running requests before the arbiter
         stops waiting for the worker. So the worker has time to close the memory."""
         self._lingering: deque[Any] = deque()  # connections after their last response
-        self._answered = 0
+        self._settling = Settling()
         self._pause = AcceptPause()
         self.cfg.set("graceful_timeout", FINISH_SECONDS)
         share_processors(self.cfg.workers)
@@ -436,11 +434,7 @@ class _Worker(ThreadWorker):  # type: ignore[misc]
         received = conn.parser.unreader.take_buffered()  # the beginning of the body
         conn.parser.unreader.unread(received)
         conn.sock.expect_body(len(received))
-        self._answered += 1  # two threads may add only one together; the count need not be exact
-        if self._answered == _SETTLED:
-            # The objects loaded by now stay. Each full collection would visit them and stop all threads for 50 ms.
-            gc.collect()
-            gc.freeze()
+        self._settling.count()
         return super().handle_request(req, conn)
 
     def handle_error(self, req: Any, client: socket.socket, addr: Any, exc: BaseException) -> None:

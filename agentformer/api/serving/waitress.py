@@ -17,7 +17,7 @@ from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import FORM_BYTES, JSON_BYTES
 from agentformer.api.limits import server_threads
-from agentformer.api.serving import FINISH_SECONDS, AcceptPause, open_listener
+from agentformer.api.serving import FINISH_SECONDS, AcceptPause, Settling, open_listener
 from agentformer.servers.logs import log_to
 from agentformer.settings import Settings
 
@@ -36,9 +36,14 @@ def serve(
         url = url_of(listener)
         log_to(sys.stderr, settings)
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # waiting requests are normal
-        app = create_app(settings)
+        app, settling = create_app(settings), Settling()
+
+        def answer(environ: Any, start: Any) -> Any:
+            settling.count()
+            return app(environ, start)
+
         server = waitress.create_server(
-            app,
+            answer,
             sockets=[listener],
             threads=server_threads(settings),
             # The application itself refuses a body that is longer than any endpoint accepts.

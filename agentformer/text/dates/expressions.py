@@ -158,9 +158,7 @@ def _with_phrases(
     plain = relative_dates.fold(text)
     text_words = {*_LETTERS.findall(plain)}
     for names in _candidate_languages(language, text_words):
-        candidates = [
-            (name, _possible(relative_dates.phrase_tables()[name], text_words, plain, on, years)) for name in names
-        ]
+        candidates = [(name, _possible(name, text_words, plain, on, years)) for name in names]
         if not any(phrases for _, phrases in candidates) and not (dates and years):
             continue
         line = _Line(text, plain, text_words, [relative_dates.phrase_tables()[name] for name in names])
@@ -232,20 +230,35 @@ def _of_reading(reading: Day, mention: Mention, text: str, on: date | None, past
     return relative_dates.nearest_occurrence(reading.month, reading.day, on, past)
 
 
-def _possible(words: Words, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
+def _possible(language: str, text_words: set[str], plain: str, on: date | None, years: bool) -> dict[str, list[Phrase]]:
     """Select the phrases that can occur in a text: those whose fixed words are all in the text. Return a dictionary:
     first word -> phrases that begin with this word. It is empty for most texts."""
+    by_literal, by_first_word = _phrases_by_literal(language), dict[str, list[Phrase]]()
+    listed = [one for word in ("", *(by_literal.keys() & text_words)) for one in by_literal[word]]
+    able = [phrase for _, phrase in sorted(listed) if phrase.literals <= text_words]
+    if not able:
+        return by_first_word
+    words = relative_dates.phrase_tables()[language]
     slots = {
         "{unit}": not words.units.keys().isdisjoint(text_words),
         "{month}": not words.months.keys().isdisjoint(text_words),
         "{year}": years and _FOUR_DIGITS.search(plain) is not None,
     }
-    by_first_word: dict[str, list[Phrase]] = {}
-    for phrase in words.phrases:
-        in_text = phrase.literals <= text_words and all(slots.get(slot, True) for slot in phrase.slots)
-        if in_text and (on is not None or phrase.kind in _ABSOLUTE):
+    for phrase in able:
+        if all(slots.get(slot, True) for slot in phrase.slots) and (on is not None or phrase.kind in _ABSOLUTE):
             by_first_word.setdefault(phrase.words[0], []).append(phrase)
     return by_first_word
+
+
+@cache
+def _phrases_by_literal(language: str) -> Mapping[str, list[tuple[int, Phrase]]]:
+    """Return the phrases of a language, with their places in its list, by the longest of the fixed words of each. The
+    key "" has the phrases without fixed words."""
+    by_literal: dict[str, list[tuple[int, Phrase]]] = {"": []}
+    for place, phrase in enumerate(relative_dates.phrase_tables()[language].phrases):
+        longest = max(sorted(phrase.literals), key=len, default="")
+        by_literal.setdefault(longest, []).append((place, phrase))
+    return by_literal
 
 
 def _resolved(line: _Line, matches: Sequence[_PhraseMatch], on: date | None, past: bool) -> Iterator[DateRange]:

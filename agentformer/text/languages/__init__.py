@@ -38,6 +38,7 @@ _ENDING_VOTE = 0.35  # an ending is weaker evidence than a word
 _CACHED_WORDS = 16_384
 _CACHED_LENGTH = 40  # letters of a cached word; a text without spaces is one word of thousands of letters
 _CACHED_TEXTS = 4_096  # a search asks for the language of its query several times
+_CACHED_VOTES = 64  # recent texts whose evidence is kept: a query is judged with and without a prior
 _CACHED_TEXT = 400  # code points; the language of a longer text is not cached
 _LETTER_VOTE = 0.6  # votes for a word with a letter that few languages use
 
@@ -187,7 +188,7 @@ def detect_language(text: str, prior: str = "") -> str:
 
 @lru_cache(maxsize=_CACHED_TEXTS)
 def _detected(text: str, prior: str) -> str:
-    return language_votes(text).language(prior)
+    return _recent_votes(text).language(prior)
 
 
 class LanguageVotes(NamedTuple):
@@ -231,6 +232,7 @@ def language_votes(text: str) -> LanguageVotes:
     return LanguageVotes(script, {name: vote for name, vote in votes.items() if vote}, finnish)
 
 
+_recent_votes = lru_cache(maxsize=_CACHED_VOTES)(language_votes)
 _WRITTEN_FORMS = {"nb": "no", "nn": "no"}
 _KNOWN = _OWN_SCRIPT | FUNCTION_WORDS.keys()
 
