@@ -150,7 +150,7 @@ class Derived(bytes):
         return self._head()[1]
 
     @property
-    def title(self) -> str:
+    def title(self) -> str:  # type: ignore[override]  # bytes have a method of this name
         """A title by which other entries may mention this entry, or ""."""
         return self._rest()[0] if self[-1] & _TITLED else ""
 

@@ -115,7 +115,7 @@ class CachedVectors:
             self._next = (at + 1) % most
 
     def clear(self) -> None:
-        self._matrix, self._numbers, self._places, self._next = np.zeros((0, 0), np.float32), [], {}, 0
+        self._matrix, self._numbers, self._places, self._next = np.zeros((0, 0), np.float32), array("q"), {}, 0
 
 
 class RankedRows:
