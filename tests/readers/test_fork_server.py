@@ -62,6 +62,13 @@ def test_a_fork_has_its_own_group_and_keeps_no_handler_of_the_server(monkeypatch
     assert told() == f"True {signal.SIG_DFL!s}"
 
 
+def test_a_fork_has_no_variable_and_no_folder_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")  # without tesseract
+    monkeypatch.setenv("SECRET", "1")
+    taken_over(monkeypatch, "yield attempt(lambda: {'TMPDIR', 'HOME', 'SECRET'} & {*os.environ}, os.getcwd)")
+    assert told() == "set() /"
+
+
 def test_after_the_server_was_killed_another_one_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     taken_over(monkeypatch, PARENT)
     server = int(told())

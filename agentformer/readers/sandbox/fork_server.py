@@ -151,5 +151,6 @@ def _read(asked: dict[str, Any], given: int, output: int) -> NoReturn:
 
 def main() -> None:
     """Run the server. The program's second argument is the number of the file of the connection."""
+    os.chdir("/")  # so that the working folder of the parent process can be removed
     worker.programs()  # cached for all readers
     _Server(socket.socket(fileno=int(sys.argv[2]))).serve()

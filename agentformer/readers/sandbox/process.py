@@ -359,7 +359,7 @@ class _ForkServer:
             self._started_as = started_as
             with its_end:
                 boot = _BOOT.replace(_WORKER, "sandbox.fork_server")
-                server = _start(boot, "/", str(its_end.fileno()), pass_fds=[its_end.fileno()])
+                server = _start(boot, "", str(its_end.fileno()), pass_fds=[its_end.fileno()])
             for pipe in (server.stdin, server.stdout):
                 assert pipe
                 pipe.close()
