@@ -120,16 +120,20 @@ def test_a_snapshot_is_better_if_it_saves_more_unmapped_rows_than_its_changes(tm
     index = restored(index, tmp_path)
     model.add(index, 1000, unit(rng, 30))  # not mapped
     trained = index.status()["trained_rows"]
-    assert index.is_behind(Ivf.name, trained, 29)
-    assert not index.is_behind(Ivf.name, trained, 30)
-    assert index.is_behind(Ivf.name, 2 * trained, 30) and not index.is_behind(Ivf.name, 2 * trained - 1, 30)
-    assert not index.is_behind(Flat.name, 2 * trained, 0)
+    assert index.is_snapshot_better(Ivf.name, trained, 29)
+    assert not index.is_snapshot_better(Ivf.name, trained, 30)
+    assert index.is_snapshot_better(Ivf.name, 2 * trained, 30) and not index.is_snapshot_better(
+        Ivf.name, 2 * trained - 1, 30
+    )
+    assert not index.is_snapshot_better(Flat.name, 2 * trained, 0)
 
 
 def test_a_snapshot_of_a_small_index_is_better_after_a_training_with_twice_the_rows() -> None:
     index, _, _ = grown(300)
     trained = index.status()["trained_rows"]
-    assert index.is_behind(Ivf.name, 2 * trained, 10_000) and not index.is_behind(Ivf.name, 2 * trained - 1, 0)
+    assert index.is_snapshot_better(Ivf.name, 2 * trained, 10_000) and not index.is_snapshot_better(
+        Ivf.name, 2 * trained - 1, 0
+    )
 
 
 def test_training_by_steps_finds_what_is_near(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -91,7 +91,7 @@ class _SavedIndex:
 
     def load_if_better(self, database: RecordStore, present: VectorIndex) -> Snapshot | None:
         """Return the content of the snapshot of another process if this process should use it instead of the index
-        `present` (see `VectorIndex.is_behind`), otherwise None. Each snapshot is examined only once."""
+        `present` (see `VectorIndex.is_snapshot_better`), otherwise None. Each snapshot is examined only once."""
         seen = snapshots.version(self._folder)
         if not seen or seen == self._seen:
             return None
@@ -105,7 +105,7 @@ class _SavedIndex:
                 return None
             changes = len(change_feed.entries_since(connection, meta["seq"]))
         about = meta["about"]
-        if not present.is_behind(about["stage"], about.get("trained_rows", 0), changes):
+        if not present.is_snapshot_better(about["stage"], about.get("trained_rows", 0), changes):
             return None
         found = snapshots.read(self._folder, **expected)
         return None if found is None or found[1] is None else Snapshot(found[1], meta["seq"], meta["point"])

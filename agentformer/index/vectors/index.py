@@ -34,6 +34,7 @@ _SWEEP_MIN = 1024
 _MAX_HOLES = 1024  # dead rows that may wait in a trained index until they are removed together
 _SWITCH_ROWS = 256  # number of rows that the last step of a training may add while searches wait
 _CATCH_UP_BATCH = 4_096
+_FEW_CHANGES = 4_096  # so many changes are replayed on a trained snapshot, even if this index has fewer rows
 _SPARE = 16  # additional rows for re-ranking, because rounding may have moved good rows below `limit`
 _SPILL_BYTES = 256_000_000  # maximum bytes of codes that a training keeps in memory
 _MERGE_SHARE = 0.1  # share of the mapped rows; if more rows changed, a new snapshot is written
@@ -241,18 +242,22 @@ class VectorIndex:
         changed = max(stage.size - stage.mapped, self._stuck)
         return changed * self.dimension > MAP_BYTES and changed > _MERGE_SHARE * stage.mapped
 
-    def is_behind(self, stage: str, trained_rows: int, changes: int) -> bool:
-        """Return whether the index in a snapshot is better than this index. `stage` says whether the index in the
-        snapshot is exact or trained (`Flat.name` or `Ivf.name`). `trained_rows` is the number of rows with which the
-        snapshot was trained. `changes` is the number of changes since the snapshot was written."""
+    def is_snapshot_better(self, stage: str, trained_rows: int, changes: int) -> bool:
+        """Return whether a snapshot should replace this index. `stage` says whether the index in the snapshot is flat
+        or trained (`Flat.name` or `Ivf.name`). `trained_rows` is the number of rows with which it was trained.
+        `changes` is the number of changes since the snapshot was written, which must be applied to it again.
+
+        A flat snapshot is never better. A trained snapshot is better than a flat index, unless there are more changes
+        than rows in this index, and more than `_FEW_CHANGES`. A trained snapshot is better than a trained index if it
+        was trained with at least twice the rows. It is also better than a large index (see `is_large`) if there are
+        fewer changes than rows that this index does not map from a file."""
         own = self._stage
         if stage == Flat.name:
             return False
         if isinstance(own, Flat):
-            return changes <= max(self._rows.live, _CATCH_UP_BATCH)
-        if not self.is_large():
-            return trained_rows >= 2 * own.trained_rows
-        return changes < own.size - own.mapped or trained_rows >= 2 * own.trained_rows
+            return changes <= max(self._rows.live, _FEW_CHANGES)
+        saves_memory = self.is_large() and changes < own.size - own.mapped
+        return saves_memory or trained_rows >= 2 * own.trained_rows
 
     def frozen(self) -> Image:
         """Return a copy of a trained index for a snapshot. Searches and changes continue while the caller writes the
