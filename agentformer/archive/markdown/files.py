@@ -27,6 +27,18 @@ class Found(NamedTuple):
     sha256: str
     page: Page | None
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether the file has not changed since the last sync."""
+        return self.page is None
+
+    @property
+    def edited(self) -> Page:
+        """The parsed file. The file must have changed since the last sync."""
+        if self.page is None:
+            raise ValueError(f"{self.file.name} has not changed, so it was not parsed")
+        return self.page
+
 
 @dataclass(slots=True)
 class Scan:
@@ -75,14 +87,14 @@ def _look(folder: HomeFolder, file: HomeFile, known: str, versions: Mapping[str,
     """Return the id of the entry of a file ("" for a new file), and the file. `known` is the id that the last sync has
     recorded for the path of the file, or "". Raises `InvalidInput` if the file cannot be read or parsed."""
     record = folder.records.get(known)
-    if record and record.version and record.stamp == file.stamp != "" and versions.get(known) == record.version:
+    if record and record.synced and record.stamp == file.stamp != "" and versions.get(known) == record.version:
         return known, Found(file, record.sha256, None)
     data = folder.read(file)
     digest = hashlib.sha256(data).hexdigest()
-    if record and record.version and record.sha256 == digest:
+    if record and record.synced and record.sha256 == digest:
         return known, Found(file, digest, None)
     page = parse(data)
-    if record and not record.version and page.id != known and page.id not in versions:
+    if record and not record.synced and page.id != known and page.id not in versions:
         page = Page({name: value for name, value in page.values.items() if name != "id"})
         known = ""  # a file whose entry was being stored under a new id
     return page.id or known, Found(file, digest, page)

@@ -62,6 +62,11 @@ class Record:
     sha256: str
     stamp: str = ""
 
+    @property
+    def synced(self) -> bool:
+        """Whether a sync of the file has ended. It is False for a new file whose entry is being stored."""
+        return self.version > 0
+
 
 @dataclass(frozen=True, slots=True)
 class HomeFile:

@@ -91,12 +91,14 @@ class HomeSync:
     def _gone(self, found: Scan) -> list[str]:
         """Return the ids of the entries whose files are recorded but gone."""
         records, present = self._folder.records, {*found.entries, *found.unusable}
-        ids = (entry_id for entry_id, record in records.items() if record.version and entry_id not in present)
+        ids = (entry_id for entry_id, record in records.items() if record.synced and entry_id not in present)
         failed = {problem.name for problem in self._folder.failed}  # these files are not gone
         return [entry_id for entry_id in ids if records[entry_id].path not in failed]
 
     def _refuse_loss(self, gone: list[str]) -> None:
-        records = [entry_id for entry_id, record in self._folder.records.items() if record.version]
+        """Raise `InvalidInput` if more than half of the recorded files are gone, or if more than half of the recorded
+        entries are not in this memory: the folder or the memory is probably the wrong one. Not called with `delete`."""
+        records = [entry_id for entry_id, record in self._folder.records.items() if record.synced]
         lost = [entry_id for entry_id in gone if entry_id in self._live]
         advice = "check that the folder is complete, or archive their entries with --delete (`delete=True`)"
         check_loss(f"files of {self._folder.root} are gone", lost, len(records), advice)
@@ -144,18 +146,18 @@ class HomeSync:
             self._sync_unknown(entry_id, entry, each)
         elif reason := why_not_live(entry):
             self._sync_not_live(entry, each, reason)
-        elif each.page is None:
+        elif each.unchanged:
             self._writer.write(entry, each)
         elif self._store_edits:
-            self._merge(entry, each, each.page)
+            self._merge(entry, each)
         elif record is None and hashlib.sha256(render(entry)).hexdigest() == each.sha256:
             self._writer.write(entry, each)  # the file is of an export that was interrupted
         else:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
 
-    def _merge(self, entry: MemoryEntry, each: Found, page: Page) -> None:
+    def _merge(self, entry: MemoryEntry, each: Found) -> None:
         """Store the changes of the file as a new version of the entry, and write the result into the file."""
-        updates, both = self._updates(entry, each, page)
+        updates, both = self._updates(entry, each)
         if not updates:
             self._writer.write(entry, each)
             return
@@ -169,9 +171,9 @@ class HomeSync:
             self._report.conflicts.append(Problem(each.file.name, reason))
         self._writer.write(changed, each)
 
-    def _updates(self, entry: MemoryEntry, each: Found, page: Page) -> tuple[dict[str, Any], list[str]]:
+    def _updates(self, entry: MemoryEntry, each: Found) -> tuple[dict[str, Any], list[str]]:
         """Return the fields that the file changes, and the names of those fields that the memory has changed too."""
-        record = self._folder.records.get(entry.id)
+        record, page = self._folder.records.get(entry.id), each.edited
         version = (record.version or 1) if record else page.version  # a new file was stored as version 1
         base = self._version(entry, version)
         edits = self._new_files.categories.moved(page, each.file, base or entry).edits(base or entry)
@@ -195,10 +197,10 @@ class HomeSync:
         if record is None or entry is not None:
             problem = "is of another namespace or kind" if entry else "is not in this memory"
             raise InvalidInput("id", f"{entry_id} {problem}; remove the line `id:` to store the file as a new memory")
-        if each.page is None:
+        if each.unchanged:
             self._writer.delete(entry_id, each)
         elif self._store_edits:
-            self._keep_as_new(entry_id, each, each.page)
+            self._keep_as_new(entry_id, each)
         else:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
 
@@ -207,20 +209,20 @@ class HomeSync:
         archived entry if its file was edited or was put back. If the entry is superseded or summarized, store an edited
         file as a new entry, and raise `InvalidInput` with `reason` for a file that was put back."""
         record = self._folder.records.get(entry.id)
-        recorded = record is not None and record.version > 0
-        if each.page is None:
+        synced = record is not None and record.synced  # if not, the file was put back
+        if each.unchanged:
             self._writer.delete(entry.id, each)
         elif not self._store_edits:
             self._report.pending.append(Problem(each.file.name, _EXPORTED))
         elif entry.archived_by is None and entry.superseded_by is None:
-            self._restore(entry, each, each.page, conflict=recorded)
-        elif recorded:
-            self._keep_as_new(entry.id, each, each.page)
+            self._restore(entry, each, conflict=synced)
+        elif synced:
+            self._keep_as_new(entry.id, each)
         else:
             raise InvalidInput("id", f"{entry.id} {reason}")
 
-    def _restore(self, entry: MemoryEntry, each: Found, page: Page, *, conflict: bool) -> None:
-        updates, _ = self._updates(entry, each, page)
+    def _restore(self, entry: MemoryEntry, each: Found, *, conflict: bool) -> None:
+        updates, _ = self._updates(entry, each)
         expiry = {"expires_at": None} if is_expired(entry) else {}
         live = self._backend.update(entry.id, {"archived_at": None, **expiry}, entry.version)
         if updates:
@@ -231,9 +233,9 @@ class HomeSync:
             self._report.conflicts.append(Problem(each.file.name, reason))
         self._writer.write(live, each)
 
-    def _keep_as_new(self, entry_id: str, each: Found, page: Page) -> None:
+    def _keep_as_new(self, entry_id: str, each: Found) -> None:
         """Store an edited file, whose entry cannot be changed any more, as a new entry."""
-        page = Page({name: value for name, value in page.values.items() if name != "id"})
+        page = Page({name: value for name, value in each.edited.values.items() if name != "id"})
         new = self._new_files.entry(page, each.file, new_id())
         self._folder.records[new.id] = Record(each.file.name, 0, each.sha256)
         self._folder.records.pop(entry_id, None)
@@ -298,7 +300,7 @@ class NewFiles:
         """Store the entries of new files. With `adopt`, files whose id is not in the memory are new, too. If a sync was
         interrupted, the entry of a file may exist already; this file is added to `found.entries`."""
         folder = self.writer.folder
-        planned = {record.path: entry_id for entry_id, record in folder.records.items() if not record.version}
+        planned = {record.path: entry_id for entry_id, record in folder.records.items() if not record.synced}
         new = [*self._planned(found.new, planned)]
         for entry, each in new:
             folder.records[entry.id] = Record(each.file.name, 0, each.sha256)
@@ -308,7 +310,7 @@ class NewFiles:
             self._store(found, group)
         for path, entry_id in planned.items():
             record = folder.records.get(entry_id)
-            if record and not record.version and not folder.has(path):  # the file was deleted before it was written
+            if record and not record.synced and not folder.has(path):  # the file was deleted before it was written
                 del folder.records[entry_id]
                 if entry_id in self.live:
                     folder.records[entry_id] = dataclasses.replace(record, version=self.live[entry_id])
@@ -321,9 +323,8 @@ class NewFiles:
     def _planned(self, founds: Iterable[Found], planned: Mapping[str, str]) -> Iterator[_New]:
         for each in founds:
             with self.reporting(each.file.name):
-                assert each.page
                 known = planned.get(each.file.name, "")
-                entry = self.entry(each.page, each.file, known or new_id())
+                entry = self.entry(each.edited, each.file, known or new_id())
                 if entry.id in self.live and entry.id != known:
                     raise Conflict(f"a core block {entry.title[:80]!r} exists already; edit its file")
                 yield entry, each
