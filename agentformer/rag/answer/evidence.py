@@ -138,13 +138,13 @@ class Evidence:
         numbers, dates and names of the question. A hit whose title another hit mentions is never off topic."""
         if any(vote.name == _MENTIONED for vote in hit.votes):
             return False
-        return self._names_nothing(_group(hit))
+        return self._contains_nothing_named(_group(hit))
 
     @cached_property
-    def _names_nothing(self) -> Callable[[str], bool]:
+    def _contains_nothing_named(self) -> Callable[[str], bool]:
         """A function that returns whether a group of hits contains none of the numbers, dates and names of the
         question. The result for each group is kept."""
-        return cache(lambda group: support.names_nothing_of(self.question, self._of_group(group)))
+        return cache(lambda group: support.all_unknown_in_question(self.question, self._of_group(group)))
 
     def _of_group(self, group: str) -> list[Passage]:
         """Return the passages of a document or of a session."""

@@ -74,10 +74,10 @@ def unknown_in_question(question: str, passages: Sequence[Passage]) -> list[str]
     return _Reader(passages, "", question).unknown()
 
 
-def names_nothing_of(question: str, passages: Sequence[Passage]) -> bool:
+def all_unknown_in_question(question: str, passages: Sequence[Passage]) -> bool:
     """Return whether the question contains numbers, dates or names, and the passages contain none of them. They are
     compared as in `unknown_in_question`."""
-    return _Reader(passages, "", question).names_nothing()
+    return _Reader(passages, "", question).all_unknown()
 
 
 def names_of_question(question: str, passages: Sequence[Passage]) -> tuple[list[str], list[str]]:
@@ -179,7 +179,7 @@ class _Reader:
         named = [thing for source in self._all_sources for thing in names_same(things, source, self._language)]
         return [figure for figure in figures if figure not in {f"number {thing.numbers}" for thing in named}]
 
-    def names_nothing(self) -> bool:
+    def all_unknown(self) -> bool:
         """Return whether the text contains numbers, dates or names, and no passage contains one of them. Call only if
         the text is a question. Return False for a language that writes every noun with a capital letter, because few
         names are recognised in it."""
@@ -189,6 +189,7 @@ class _Reader:
         names = self._compared_names(text)
         if not all(self._is_unknown_name(name, text) for name in names):
             return False
+        # Compared with nothing, every number and date of the text is missing. So these are all of them.
         figures = self._figures(text, claims.Stated.of((), self._language, whole=True), names_month=False)
         return bool(names or figures) and len(self._not_named(self._unknown_figures(text), text)) >= len(figures)
 
