@@ -24,7 +24,7 @@ from agentformer.records.codec import decode_json, from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
-from agentformer.text.facts.statements import MAX_LENGTH, keys
+from agentformer.text.facts.statements import is_long, keys
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Row, Statement
@@ -283,7 +283,7 @@ def entry_language(entry: MemoryEntry) -> str:
 def fact_keys(entry: MemoryEntry, language: Callable[[], str]) -> tuple[str, ...]:
     """Return the keys of what an entry states (see `text.facts.statements.keys`). Parts of documents, summaries,
     events and very long texts have none. `language` returns the language of the entry."""
-    if entry.kind in _WITHOUT_FACTS or len(entry.content) > MAX_LENGTH:
+    if entry.kind in _WITHOUT_FACTS or is_long(entry.content):
         return ()
     return keys(entry.content, language())
 

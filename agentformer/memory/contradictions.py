@@ -23,7 +23,7 @@ from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.replacement import NEAR_COSINE
 from agentformer.text.analysis import query_terms
 from agentformer.text.facts import Facts, conflict, facts_of
-from agentformer.text.facts.statements import MAX_LENGTH
+from agentformer.text.facts.statements import MAX_LENGTH, is_long
 from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import RESERVED_KINDS, HitVectors, MemoryEntry, Vector
@@ -136,7 +136,7 @@ class FactContradictions:
         """Add an entry. Entries that are not facts, such as messages and events, are ignored."""
         if entry.kind in RESERVED_KINDS | EVENTS or entry.tier in ("core", "working"):
             return
-        if len(entry.content) > MAX_LENGTH:
+        if is_long(entry.content):
             self.long += 1
             return
         self.examined += 1

@@ -11,12 +11,12 @@ from functools import cache, lru_cache
 
 from agentformer.text.dates import months, weekdays
 from agentformer.text.facts import is_year, number_values, phrase_kinds
+from agentformer.text.facts.statements import is_long
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
 from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans
 
-MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
 SENTENCES = 3  # number of sentences of an entry that are read
 _WORDS = 30  # number of words of a sentence that are read
 _LIKELY = 0.5  # share of the votes for a language that another language needs
@@ -167,9 +167,9 @@ def _read_word(word: str, group: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=_CACHED)
 def statements(content: str, group: str, *, labels: bool) -> tuple[Statement, ...]:
-    """Return the statements of a text in a group of languages. A text of more than `MAX_LENGTH` code points has none.
+    """Return the statements of a text in a group of languages. A long text (see `is_long`) has none.
     Questions, conditions, and sentences about "it" or "she" are no statements, because they cannot be compared."""
-    return tuple(_read(content, group, labels)) if group and len(content) <= MAX_LENGTH else ()
+    return tuple(_read(content, group, labels)) if group and not is_long(content) else ()
 
 
 def _spelt(match: re.Match[str]) -> str:

@@ -97,11 +97,16 @@ def _stated(text: str) -> str:
     return " ".join(sentence for sentence in sentences if not sentence.rstrip().endswith("?"))
 
 
+def is_long(content: str) -> bool:
+    """Return whether a text is too long to be compared with others: it has more than `MAX_LENGTH` code points."""
+    return len(content) > MAX_LENGTH
+
+
 def keys(content: str, language: str) -> tuple[str, ...]:
     """Return the keys of what a text states: the beginnings of its words, and "~home" for words such as "lives" and
     "moved" (see `CLASSES`). Two texts with a common key may be about the same property. `language` is ISO 639-1, or ""
     if unknown. A text of more than `MAX_LENGTH` code points has none."""
-    if len(content) > MAX_LENGTH:
+    if is_long(content):
         return ()
     found = statement(content, _GROUP_OF.get(language, ""))
     words = (word[:_KEY] for word, kind in zip(found.words, found.types, strict=True) if kind != "t")
