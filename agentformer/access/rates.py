@@ -1,4 +1,5 @@
-"""How often something may happen: requests of a key, and wrong keys from one address, in a minute."""
+"""How often something may happen: requests of a key, and wrong keys from one address, in a minute. The callers give the
+limits: the limit of a key is in its `allowance.Limits`, and that of wrong keys is `keys.WRONG_A_MINUTE`."""
 
 from __future__ import annotations
 

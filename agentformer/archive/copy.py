@@ -61,7 +61,8 @@ def copy_entries(
 
     Entries keep their ids, times, versions, counts, links and former versions. Vectors are copied if both backends use
     the same embedding space; leases and original files are not copied. Entries that only the target has are removed if
-    `delete` is true. If `delete` is false and there are such entries, `Conflict` is raised, and nothing is changed."""
+    `delete` is true. If `delete` is false and the target has such entries at the start, `Conflict` is raised, and
+    nothing is changed. In later passes they are always removed: they were copied, and then removed from the source."""
     done = Copied()
     while not done.equal and done.passes < most:
         with required(source, SnapshotStore).snapshot() as snapshot:

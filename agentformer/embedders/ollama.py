@@ -5,6 +5,9 @@ The API is described at https://docs.ollama.com/api/embed. With `truncate: false
 text that is too long. The older endpoint cuts such a text without an error. So this module estimates the tokens of a
 text, and refuses a text before it is sent if the estimate is above the limit. The estimate is higher than the real
 count, so no text is cut.
+
+After a refusal, `index.embedding.windows` divides an entry into shorter windows and sends them again; a query is split
+again by `RemoteEmbedder.embed_query`.
 """
 
 from __future__ import annotations

@@ -194,10 +194,11 @@ class HierarchicalMemory:
         self.core.check(former.title or former.id, changes.get("content", former.content))
 
     def working(self, scope: Scope) -> list[MemoryEntry]:
-        """Return the last messages and notes of the session in `scope`, in the order in which they were stored.
-        Messages that a summary has replaced are included."""
+        """Return the newest messages and notes of the session in `scope`, by event time. They are in order of id, in
+        which they were stored, because `list(after=...)` continues after an id. Messages that a summary has replaced
+        are included."""
         wide = dataclasses.replace(scope, tiers=(), include_summarized=True)
-        scopes = (
+        scopes = (  # the messages, in whichever tier they are, and the notes of all kinds in the tier `working`
             dataclasses.replace(wide, kinds=wide.kinds or ("message",)),
             dataclasses.replace(wide, tiers=("working",)),
         )

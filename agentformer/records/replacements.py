@@ -254,9 +254,9 @@ def archive(
 
 def restore(connection: Connection, summary_id: str, at: datetime) -> list[MemoryEntry]:
     """Make the archived originals of a summary live (not archived) again, and archive the summary with the time `at`.
-    If the summary superseded another entry, that other entry is current again. Return the originals in order of id.
-    Raises `NotFound` if there is no entry `summary_id`, and the error of `_restore_error` if the entry has no archived
-    originals."""
+    If the summary superseded another entry, that other entry is current again, unless the summary itself has a
+    successor, which still replaces both (see `releases`). Return the originals in order of id. Raises `NotFound` if
+    there is no entry `summary_id`, and the error of `_restore_error` if the entry has no archived originals."""
     summary = next(iter(records.get(connection, [summary_id])), None)
     if summary is None:
         raise NotFound(f"there is no entry {summary_id}")

@@ -363,7 +363,7 @@ class Hits(list[Hit]):
     unavailable. `one_sided` is True if a hybrid search could use only the words or only the vectors. `factors` explains
     the weight of the vectors; it is empty if the search was not hybrid. `analyzed` contains the stored results of text
     analysis for the hits, by entry id. `vectors` contains the vectors of the hits that the search by vectors found, or
-    None. `steps` explains the order (see `search.pipeline.changes`)."""
+    None. `steps` explains the order (see `search.steps.changes`)."""
 
     def __init__(
         self,

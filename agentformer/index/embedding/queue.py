@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from filelock import Timeout
@@ -46,6 +46,14 @@ _REMOVED = "another process deleted a vector of this entry; the entry will be em
 _MOVED = (
     "the store changed to another embedding model before the vectors were written; the entry will be embedded again"
 )
+
+
+class AcquireLock(Protocol):
+    """A function that acquires the lock for embedding the queue (see `queue_lock`)."""
+
+    def __call__(self, wait: bool, /) -> AbstractContextManager[object]:
+        """Acquire and return the lock. If another process holds it, wait if `wait` is True, otherwise raise
+        `filelock.Timeout`."""
 
 
 Owned = Callable[[Connection, Sequence[int]], Iterable[int]]
@@ -90,14 +98,14 @@ def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
 
 
 class EmbeddingQueue:
-    """Embeds entries and stores their vectors. `lock(wait)` acquires and returns the lock that a process holds while it
-    embeds the queue (see `queue_lock`). `window_tokens` is the maximum number of tokens in a window (0: the maximum of
+    """Embeds entries and stores their vectors. `lock` acquires the lock that a process holds while it embeds the queue.
+    `window_tokens` is the maximum number of tokens in a window (0: the maximum of
     the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to another embedding
     space."""
 
     def __init__(
         self,
-        lock: Callable[[bool], AbstractContextManager[object]],
+        lock: AcquireLock,
         database: RecordStore,
         embedder: Embedder,
         *,

@@ -106,7 +106,10 @@ class PassageBuilder:
 
     def build(self, question: str, hits: Hits, budget: int) -> PassageContext:
         """Return a context for the question with at most `budget` tokens. `hits` are the hits of a search for the
-        question, best first. Equal calls on an unchanged memory give equal contexts."""
+        question, best first. Equal calls on an unchanged memory give equal contexts.
+
+        First, the best part of each near hit is added; a hit is near if its score is at least `_NEAR` of the best one.
+        Then these parts grow. Weaker hits get only the tokens that are left, and all parts grow again at the end."""
         query, chosen = analyze_query(question), hits[: self.candidates]
         near = sum(hit.score >= _NEAR * chosen[0].score for hit in chosen[:_MOST])
         draft = _Draft(_Texts(self.backend, chosen), lambda text: len(self.token_spans(text)), budget)
@@ -115,6 +118,7 @@ class PassageBuilder:
             if n == near:
                 draft.grow()
             added = draft.add(hit, best_part(hit, query, self.token_spans, limit))
+            # a part may have more tokens in the prompt than alone; a context with no part at all would be useless
             while not (added or draft.parts) and limit > _SMALLEST:
                 limit = limit * 3 // 4
                 added = draft.add(hit, best_part(hit, query, self.token_spans, limit))

@@ -1,5 +1,5 @@
-"""Read the time phrases of `time_words.txt`, such as "two weeks ago", and compute the days that a phrase means. A week
-begins on Monday.
+"""Read time phrases, such as "two weeks ago", and compute the days that a phrase means. The phrases of a language are
+in the section `time` of its file, such as `text/languages/en.toml`. A week begins on Monday.
 
 `unspaced_ranges` finds phrases in Japanese text, which has no spaces between words. The module `expressions` finds the
 phrases of all other languages.

@@ -109,7 +109,11 @@ class ReplicaDatabase(Database):
     @contextmanager
     def writing(self) -> Iterator[SqliteConnection]:
         """Yield a connection in a transaction. No other node writes at the same time. At the end of the context, the
-        transaction is committed in the container, and then in the local copy. After an error, nothing has changed."""
+        transaction is committed in the container, and then in the local copy.
+
+        After an error before the commit in the container, nothing has changed. If only the local commit fails, the
+        error is raised although the transaction is stored: the next access applies it to the local copy. If the
+        connection is lost during the commit, the transaction may be stored (see `Writer.commit`)."""
         with self._writer() as writer:
             try:
                 with super().writing() as connection:
