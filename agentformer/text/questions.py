@@ -248,7 +248,8 @@ def _nouns(rest: str, language: str) -> Iterator[str]:
 def ratio_items(text: str, language: str) -> tuple[str, ...]:
     """Return the items of financial statements that are needed to compute a ratio, such as "gross profit" and "total
     revenue" for the gross margin. `text` names the ratio, and `language` is the ISO 639-1 code of the text. The items
-    are in the order of the section `ratios` of the language file. Return () if the text names no ratio of this language."""
+    are in the order of the section `ratios` of the language file. Return () if the text names no ratio of this
+    language."""
     folded = normalized("NFKC", text).casefold()
     found = (items for name, items in _ratios().get(language, ()) if name.search(folded))
     return tuple(dict.fromkeys(item for items in found for item in items))

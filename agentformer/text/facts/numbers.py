@@ -1,8 +1,8 @@
 """Find the numbers of a text, the kinds of their units, and the things that are named by a number.
 
-"640 metres" is a length, and "3 years" is a span of time; the section `questions` of a language file has its units. A time,
-a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)" does
-not contain 3. "Berth 30" and "article 12(4)" are things that are named by a number.
+"640 metres" is a length, and "3 years" is a span of time; the section `questions` of a language file has its units. A
+time, a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)"
+does not contain 3. "Berth 30" and "article 12(4)" are things that are named by a number.
 """
 
 from __future__ import annotations
