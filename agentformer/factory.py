@@ -70,7 +70,7 @@ if TYPE_CHECKING:
     from agentformer.events import EventLog
     from agentformer.events.delivery import Delivery
     from agentformer.events.webhooks import Webhooks
-    from agentformer.jobs import JobFiles
+    from agentformer.jobs.queue import JobFiles
     from agentformer.jobs.store import JobStore
     from agentformer.memory.distributed import DistributedMemory
     from agentformer.memory.learning.learner import Learner
@@ -327,7 +327,7 @@ class AgentFormer:
         stays, and so does what the user has in other namespaces. The trail records the call. docs/OPERATIONS.md says
         what remains in backups and on a database server. A second call completes an interrupted one. Raises
         `StoreBusy` if an upload of the user is still being stored after a minute."""
-        from agentformer.jobs import delete_jobs_of, stored_jobs
+        from agentformer.jobs.queue import delete_jobs_of, stored_jobs
 
         settings = self.settings
         scope = Scope(fields.name("namespace", namespace), user_id=fields.name("user_id", user_id))

@@ -49,12 +49,12 @@ PARTS: dict[str, dict[str, str]] = {
         "postgres": "agentformer.memory.distributed:DistributedMemory.from_settings",
     },
     "stored_spaces": {
-        "cosmos_db": "agentformer.memory.backends.cosmos_db:stored_space",
+        "cosmos_db": "agentformer.memory.backends.cosmos_db.container:stored_space",
         "faiss": "agentformer.memory.backends.faiss:stored_space",
         "postgres": "agentformer.memory.backends.postgres:stored_space",
     },
     "wanted_embedders": {
-        "cosmos_db": "agentformer.memory.backends.cosmos_db:wanted_embedder",
+        "cosmos_db": "agentformer.memory.backends.cosmos_db.container:wanted_embedder",
         "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
         "postgres": "agentformer.memory.backends.postgres:wanted_embedder",
     },

@@ -26,7 +26,7 @@ import numpy as np
 import agentformer
 from agentformer.search import replacement
 from agentformer.search.replacement import Weights, centred, cosine_features
-from agentformer.text.facts.replacing import FEATURES, features
+from agentformer.text.facts.comparing import FEATURES, features
 from agentformer.text.facts.statements import keys
 from agentformer.text.languages import detect_language
 from bench.data import DATA

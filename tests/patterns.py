@@ -101,7 +101,7 @@ def from_data() -> Iterator[re.Pattern[str]]:
     from agentformer.agent.cited_pages import _BRACKETED, _NAMED, _WITH_WORD
     from agentformer.text import questions
     from agentformer.text.dates.relative import _pattern
-    from agentformer.text.facts.numbers import _numbers
+    from agentformer.text.facts.quantities import _numbers
     from agentformer.text.language_files import sections
 
     for language, kinds in sections("questions").items():

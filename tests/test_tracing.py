@@ -177,7 +177,7 @@ def test_a_call_over_mcp_continues_the_trace_in_its_metadata(spans: InMemorySpan
     import anyio
     from mcp import Client
 
-    from agentformer.mcp_server import LazyMemory, MemoryServer
+    from agentformer.mcp_server.server import LazyMemory, MemoryServer
     from agentformer.tools.caller import Caller
 
     folders = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u"}

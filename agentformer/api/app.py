@@ -37,7 +37,7 @@ from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.lazy import Lazy
 from agentformer.rag.removals import Removals
 from agentformer.settings import Settings

@@ -23,7 +23,7 @@ from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
 from agentformer.factory import AgentFormer
 from agentformer.http import tracing
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.lazy import Lazy
 from agentformer.llms.forwarding import ChatForwarder
 from agentformer.llms.in_process import ModelChat

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from agentformer.errors import StoreError
 from agentformer.factory import AgentFormer
 from agentformer.http.patient import Patient
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.records.offers import status_of
 
 log = logging.getLogger("agentformer")

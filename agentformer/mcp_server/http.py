@@ -30,7 +30,8 @@ from agentformer.access.rates import quota_headers
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, TooLarge, Unauthenticated
 from agentformer.http.json_limits import check_values
-from agentformer.mcp_server import (
+from agentformer.mcp_server.oauth import WELL_KNOWN, Challenge, Tokens
+from agentformer.mcp_server.server import (
     GRANT,
     MAX_MESSAGE,
     USER,
@@ -40,7 +41,6 @@ from agentformer.mcp_server import (
     exit_timer,
     message_error,
 )
-from agentformer.mcp_server.oauth import WELL_KNOWN, Challenge, Tokens
 from agentformer.servers.logs import log_to
 from agentformer.servers.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.servers.slow_clients import MCP, TimeBudget

@@ -26,7 +26,7 @@ from mcp.server.stdio import stdio_server
 
 from agentformer.errors import TooLarge
 from agentformer.http.json_limits import check_values
-from agentformer.mcp_server import (
+from agentformer.mcp_server.server import (
     MAX_MESSAGE,
     LazyMemory,
     MemoryServer,

@@ -21,9 +21,9 @@ from urllib.parse import quote
 from agentformer.access.keys import KeyStore
 from agentformer.access.places import FILE as KEYS_FILE
 from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
-from agentformer.jobs import FILE as JOBS_FILE
-from agentformer.jobs import FOLDER as JOBS_FOLDER
-from agentformer.jobs import files_elsewhere
+from agentformer.jobs.queue import FILE as JOBS_FILE
+from agentformer.jobs.queue import FOLDER as JOBS_FOLDER
+from agentformer.jobs.queue import files_elsewhere
 from agentformer.jobs.store import JobStore, check_log, damaged_rows
 from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals

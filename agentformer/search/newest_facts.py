@@ -19,7 +19,7 @@ import numpy as np
 from agentformer.index.entry_properties import fact_keys
 from agentformer.search.relevance import EntryLanguages
 from agentformer.search.replacement import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
-from agentformer.text.facts.replacing import Difference, asks_former, difference, features
+from agentformer.text.facts.comparing import Difference, asks_former, difference, features
 from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
 
 COMPARED = 40  # number of best hits that are compared

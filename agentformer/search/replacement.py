@@ -1,5 +1,5 @@
 """The classifier that decides whether a newer statement replaces an older one. Its features are those of
-`text.facts.replacing`, and for the packaged encoders also the vectors of both statements: such vectors show whether a
+`text.facts.comparing`, and for the packaged encoders also the vectors of both statements: such vectors show whether a
 text reports a change or a present state, or a wish, a question, the past, or something about another person.
 
 The weights are in `replacement_weights`, one file for each encoder, and one without vectors, for all other embedders
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.text.facts.replacing import FEATURES
+from agentformer.text.facts.comparing import FEATURES
 from agentformer.types import Matrix, Vector
 
 Floats = NDArray[np.floating[Any]]

@@ -117,7 +117,7 @@ class MemoryBackend(_Readable, Protocol):
 
     Reads with a scope return the entries that hold at its moment and have not expired; see `Scope`. Each read compares
     with the clock anew: no cache returns an entry that has ceased to hold. `update` with a successor sets `valid_to` of
-    the entry to the time from which the successor holds, unless it ends earlier; see `records.replacements.checked`. An
+    the entry to the time from which the successor holds, unless it ends earlier; see `records.supersession.checked`. An
     entry that loses its successor gets its former `valid_to` back. Every call raises `InvalidInput` if it would store a
     `valid_to` before `valid_from`."""
 

@@ -15,7 +15,7 @@ import anyio
 from mcp.client import Client
 
 from agentformer import connect
-from agentformer.mcp_server import LazyMemory, MemoryServer
+from agentformer.mcp_server.server import LazyMemory, MemoryServer
 from agentformer.settings import load_settings
 from agentformer.tools.caller import Caller
 from tests.attacks.gullible import TOKENS, why

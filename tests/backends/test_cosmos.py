@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
+from agentformer.memory.backends.cosmos_db.container import CosmosAddress
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.testing import BackendConformance, by_words, make_entry

@@ -19,8 +19,9 @@ import pytest
 from agentformer.builders import build_backend
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, TooLarge
-from agentformer.memory.backends.cosmos_db import Container, CosmosAddress, head
+from agentformer.memory.backends.cosmos_db import head
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend, check_consistency
+from agentformer.memory.backends.cosmos_db.container import Container, CosmosAddress
 from agentformer.settings import Settings
 from agentformer.testing import by_words, make_entry
 from agentformer.types import Scope

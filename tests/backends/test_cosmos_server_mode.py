@@ -16,7 +16,6 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, TooLarge
-from agentformer.memory.backends.cosmos_db import CosmosAddress, local_properties, server_properties
 from agentformer.memory.backends.cosmos_db.backend import (
     CosmosMemoryBackend,
     ServerQuery,
@@ -24,6 +23,7 @@ from agentformer.memory.backends.cosmos_db.backend import (
     select_scope,
     words_of,
 )
+from agentformer.memory.backends.cosmos_db.container import CosmosAddress, local_properties, server_properties
 from agentformer.memory.backends.cosmos_db.items import partition_of
 from agentformer.testing import FlakyEmbedder, make_entry
 from agentformer.types import Decay, MemoryEntry, Query, Scope, Source

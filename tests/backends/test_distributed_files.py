@@ -17,7 +17,7 @@ from agentformer.builders import open_keys
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, NotFound, Unauthenticated
 from agentformer.factory import AgentFormer, connect
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.shared import SharedJobFiles, SharedJobStore
 from agentformer.memory.backends.postgres.backend import PostgresOptions
 from agentformer.memory.distributed import DistributedMemory

@@ -14,7 +14,7 @@ import pytest
 
 from agentformer.errors import InvalidInput, NotFound
 from agentformer.factory import AgentFormer, connect
-from agentformer.jobs import stored_jobs
+from agentformer.jobs.queue import stored_jobs
 from agentformer.jobs.store import Task
 from agentformer.rag.removals import Removals
 from agentformer.records.integrity.disk import holders

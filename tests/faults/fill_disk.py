@@ -22,7 +22,7 @@ from mounts import Ballast, mount
 import agentformer
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreError, StoreFull
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Task
 from agentformer.types import Scope
 

@@ -26,7 +26,7 @@ from test_vanished import opened
 
 from agentformer.access.keys import KeyStore
 from agentformer.errors import Unauthenticated
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Task
 from agentformer.types import new_id
 from tests import forked

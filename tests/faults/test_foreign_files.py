@@ -20,7 +20,7 @@ from test_vanished import LANTERNS, facts, never, opened
 
 from agentformer.access.keys import KeyStore
 from agentformer.errors import StoreDamaged, StoreError
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.records.sqlite.database import Database
 from tests import forked
 

@@ -17,7 +17,7 @@ from mounts import apart, mount, play, unmount, why_not
 import agentformer
 from agentformer.access.keys import KeyStore
 from agentformer.errors import AgentFormerError, NotFound, StoreError
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Task
 from tests import forked
 

@@ -23,7 +23,7 @@ from writers import Desk, Step, Work
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable
-from agentformer.jobs import stored_jobs
+from agentformer.jobs.queue import stored_jobs
 from agentformer.jobs.store import Task
 from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.rag.documents import Document

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from tests.jobs.helpers import RecordingIngestor, open_jobs
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Progress, Task
 
 BOUND = 120.0  # seconds that any test waits at most

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-import agentformer.jobs as module
+import agentformer.jobs.queue as module
 from agentformer.errors import StoreBusy
-from agentformer.jobs import delete_jobs_of, stored_jobs
+from agentformer.jobs.queue import delete_jobs_of, stored_jobs
 from agentformer.jobs.store import Task
 from agentformer.records.integrity.disk import holders
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, until

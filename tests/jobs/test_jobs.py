@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from agentformer.errors import Busy, Conflict, NotFound, StoreError, StoreFull
-from agentformer.jobs import _PROGRESS_SECONDS, Jobs
+from agentformer.jobs.queue import _PROGRESS_SECONDS, Jobs
 from agentformer.jobs.store import Job, JobStore, Progress, Task
 from tests.jobs.helpers import BOUND, RecordingIngestor, files, open_jobs, remaining_folders, task, until
 
@@ -257,7 +257,7 @@ def test_an_active_job_is_never_too_old(tmp_path: Path, ingestor: RecordingInges
 def test_progress_counts_the_windows_of_all_files(
     jobs: Jobs, ingestor: RecordingIngestor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentformer.jobs._PROGRESS_SECONDS", 0)
+    monkeypatch.setattr("agentformer.jobs.queue._PROGRESS_SECONDS", 0)
     seen: list[tuple[int, int, int]] = []
 
     def look(name: str) -> None:
@@ -281,7 +281,7 @@ def test_progress_is_stored_at_most_twice_a_second(jobs: Jobs, tmp_path: Path, m
     stored: list[int] = []
     set_progress = jobs._store.set_progress
     monkeypatch.setattr(jobs._store, "set_progress", lambda *args: (stored.append(args[1]), set_progress(*args))[1])
-    monkeypatch.setattr("agentformer.jobs.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("agentformer.jobs.queue.time.monotonic", lambda: next(clock))
     try:
         job = jobs.submit(task("a"), files(b"1"))
         while not jobs.get(job.id).ended:

@@ -25,8 +25,8 @@ from hypothesis.stateful import (
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound
-from agentformer.memory.backends.cosmos_db import CosmosAddress
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
+from agentformer.memory.backends.cosmos_db.container import CosmosAddress
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
 from agentformer.records.duplicates import is_duplicate

@@ -16,7 +16,7 @@ from agentformer.rag.answer.context import PassageBuilder
 from agentformer.rag.answer.evidence import Evidence
 from agentformer.rag.answer.passages import layout_of
 from agentformer.rag.answer.sources import Found
-from agentformer.text.facts import numbers
+from agentformer.text.facts import quantities
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import find_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms
@@ -130,12 +130,12 @@ def test_a_question_over_a_stored_list_of_sixty_kilobytes_calls_few_functions(tm
 @pytest.mark.parametrize("piece", ["berth %d ", "§ 1.2.%d ", "%d, "])
 def test_a_question_of_many_numbered_things_compares_few_of_them(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    includes = numbers._includes
-    monkeypatch.setattr(numbers, "_includes", lambda *given: (compared.append(1), includes(*given))[1])
+    includes = quantities._includes
+    monkeypatch.setattr(quantities, "_includes", lambda *given: (compared.append(1), includes(*given))[1])
     question = "Which berths: " + "".join(piece % n for n in range(1_000))
     text = "The berths are " + "".join(piece % n for n in range(5_000, 6_000))
-    things = numbers.numbered_things(question, "en")
-    numbers.names_another(things, text, "en")
+    things = quantities.numbered_things(question, "en")
+    quantities.names_another(things, text, "en")
     assert len(compared) <= 20 * 1_000
 
 

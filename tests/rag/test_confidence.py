@@ -23,7 +23,7 @@ from agentformer.rag.answer.sources import Found
 from agentformer.rag.answer.support import unknown_in_question
 from agentformer.settings import Settings
 from agentformer.text.analysis import analyze_query
-from agentformer.text.facts.numbers import names_another, numbered_things
+from agentformer.text.facts.quantities import names_another, numbered_things
 from agentformer.tools.result_json import answer_json
 from agentformer.types import EmbeddingSpace, Hit, Matrix, MemoryEntry, Vector, Vote
 from tests.rag.models import HITS, KEYS, Scripted, hit

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from agentformer.factory import AgentFormer, connect
-from agentformer.jobs import FOLDER, Jobs
+from agentformer.jobs.queue import FOLDER, Jobs
 from agentformer.jobs.store import Task
 from agentformer.rag import ownership
 from agentformer.rag.removals import Removals
@@ -389,7 +389,7 @@ def test_the_waiting_uploads_of_two_running_servers_end_well(servers: Callable[.
         assert status == 202
         return str(job["id"])
 
-    waits = "import agentformer.jobs as jobs; jobs._Worker.wake = lambda self: None"  # no worker takes a job
+    waits = "import agentformer.jobs.queue as jobs; jobs._Worker.wake = lambda self: None"  # no worker takes a job
     one, two = servers("one", waits), servers("two", waits)
     jobs = [(server, submit(server, number)) for number in range(7) for server in (one, two)]
     assert one.end() == two.end() == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from agentformer.errors import StoreDamaged, StoreError
-from agentformer.jobs import FILE as JOBS_FILE
+from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.rag import verify as verification
 from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals

@@ -11,7 +11,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreDamaged, StoreError
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
-from agentformer.records import duplicates, replacements
+from agentformer.records import duplicates, supersession
 from agentformer.records.integrity import checksums
 from agentformer.records.integrity.file_guard import open_read_only
 from agentformer.records.sqlite import schema
@@ -91,7 +91,7 @@ def test_the_lookup_of_superseded_entries_uses_its_index(tmp_path: Path) -> None
     """Every removal runs it, so it must not read all entries."""
     database = Database(tmp_path / "memory.sqlite3")
     with database.reading() as connection:
-        plan = connection.execute(f"EXPLAIN QUERY PLAN {replacements.PREDECESSORS.sqlite}", ['["x"]']).fetchall()
+        plan = connection.execute(f"EXPLAIN QUERY PLAN {supersession.PREDECESSORS.sqlite}", ['["x"]']).fetchall()
     database.close()
     assert any("entries_by_successor (superseded_by=?)" in row[3] for row in plan)
 

@@ -13,9 +13,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentformer.memory import near_duplicates
-from agentformer.text import facts
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
-from agentformer.text.facts.numbers import numbered_things
+from agentformer.text.facts.quantities import numbered_things
+from agentformer.text.facts.values import facts_of
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
@@ -120,7 +120,7 @@ PATHS: dict[str, Callable[[str], object]] = {
     "questions": is_question,
     "quoting": escape_text,
     "duplicates": near_duplicates.normalize,
-    "facts": lambda text: facts.facts_of(text, "en"),
+    "facts": lambda text: facts_of(text, "en"),
 }
 FAMILIES = {
     "marks of one class": "\u0301",

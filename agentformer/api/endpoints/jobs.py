@@ -15,7 +15,7 @@ from agentformer.api.models.documents import Document, PageParameters
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply, reply_page, stream
 from agentformer.errors import Busy, Conflict, NotFound
-from agentformer.jobs import Jobs as JobQueue
+from agentformer.jobs.queue import Jobs as JobQueue
 from agentformer.jobs.store import Job as UploadJob
 
 JOB = "/api/jobs/{job_id}"

@@ -28,7 +28,7 @@ from agentformer.api.request import BoundedBody, ParameterModel
 from agentformer.api.response import reply
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreError, TooLarge, is_passing, store_failure
 from agentformer.factory import AgentFormer
-from agentformer.jobs import Jobs
+from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Progress, Task, any_usable
 from agentformer.rag.document_store import Retire
 from agentformer.rag.documents import Document

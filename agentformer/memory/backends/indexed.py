@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from agentformer.errors import NotFound
 from agentformer.memory.backends import check_version, with_changes, with_times
-from agentformer.records import change_feed, meta, replacements, spaces
+from agentformer.records import change_feed, meta, spaces, supersession
 from agentformer.records import entries as records
 from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
@@ -112,7 +112,7 @@ class RecordsBackend:
                 replaced.update(records.with_parts(connection, records.numbers(connection, what)))
             inserted = stored = entries
             if unique:
-                replaced = replacements.with_summaries(connection, sorted(replaced))
+                replaced = supersession.with_summaries(connection, sorted(replaced))
                 nums, inserted, stored = records.insert_unique(connection, entries, replaced)
                 embedded = _select(embedded, entries, inserted)
             else:
@@ -120,8 +120,8 @@ class RecordsBackend:
                 insert_histories(connection, nums, entries, histories)
             meta.end_absence(connection, inserted)
             self._embedding().commit(connection, nums, inserted, embedded)
-            replacements.remove(connection, sorted(replaced))  # removed last: vectors of unchanged texts are kept
-            stored = replacements.keep_valid(connection, stored)
+            supersession.remove(connection, sorted(replaced))  # removed last: vectors of unchanged texts are kept
+            stored = supersession.keep_valid(connection, stored)
         self._embedding().follow_up(embedded)
         return stored
 
@@ -138,13 +138,13 @@ class RecordsBackend:
                 current = next(iter(records.get(connection, [entry_id])), None)
                 if current is None or current.version != former.version:
                     continue  # another caller changed the entry first: apply the changes to the new version
-                replacements.check_free(connection, current, changes)
-                changes = replacements.checked_changes(connection, current, changes)
+                supersession.check_free(connection, current, changes)
+                changes = supersession.checked_changes(connection, current, changes)
                 # not from `former`, because use counts and archiving change without a new version
                 updated = with_changes(current, changes)
                 nums = [records.replace(connection, updated)]
-                if replacements.is_moved(current, updated) or replacements.releases(updated):
-                    replacements.release(connection, [entry_id])
+                if supersession.is_moved(current, updated) or supersession.releases(updated):
+                    supersession.release(connection, [entry_id])
                 self._embedding().commit(connection, nums, [updated], embedded)
             return updated
 
@@ -157,7 +157,7 @@ class RecordsBackend:
                 for entry in records.get(connection, what):
                     check_version(entry, expected_version)
             nums = records.with_parts(connection, records.numbers(connection, what))
-            removed = replacements.remove(connection, nums)
+            removed = supersession.remove(connection, nums)
             if removed and isinstance(what, Scope):  # after the removal of a scope, no file may contain its text
                 self._note_removal(connection)
         self._after_removal(removed)
@@ -170,14 +170,14 @@ class RecordsBackend:
         summary = with_times(summary)
         embedded = self._embed([summary])
         with self._changing() as connection:
-            replacements.archive(connection, summary, archive_ids, now(), versions or {})
+            supersession.archive(connection, summary, archive_ids, now(), versions or {})
             nums = records.insert(connection, [summary])
             self._embedding().commit(connection, nums, [summary], embedded)
         return summary
 
     def restore(self, summary_id: str) -> list[MemoryEntry]:
         with self._changing() as connection:
-            return replacements.restore(connection, summary_id, now())
+            return supersession.restore(connection, summary_id, now())
 
     def touch(self, uses: Sequence[Use]) -> None:
         """Add these uses to the use counts of the entries. Do nothing if the store cannot be written."""

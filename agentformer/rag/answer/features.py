@@ -15,7 +15,7 @@ from typing import NamedTuple
 from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
-from agentformer.text.facts.numbers import names_another, numbered_things
+from agentformer.text.facts.quantities import names_another, numbered_things
 from agentformer.text.languages import stem
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.row_values import asked_value, label_share, period_fit, selected_rows

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agentformer.errors import StoreDamaged, store_failure
-from agentformer.records import change_feed, meta, replacements
+from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_state
 from agentformer.records.integrity import Findings, checksums
@@ -155,7 +155,7 @@ def _repair_entry(connection: SqliteConnection, num: int, quarantine: Quarantine
             quarantine.add("history", {**dict(former), "id": row["id"]}, "its entry is damaged")
         _remove(connection, num)
         if isinstance(row["id"], str):
-            replacements.release(connection, [row["id"]])
+            supersession.release(connection, [row["id"]])
     return False, len(versions) + (row["kind"] not in PARTS)
 
 
@@ -222,14 +222,14 @@ def links(database: RecordStore, findings: Findings, quarantine: Quarantine | No
 
 def superseded(database: RecordStore, findings: Findings, quarantine: Quarantine | None) -> None:
     """Make the lost entries current. A superseded entry is lost if none of its successors can be found in its place
-    (see `replacements.is_lost`). In a cycle of entries that supersede each other, only the newest entry is made
+    (see `supersession.is_lost`). In a cycle of entries that supersede each other, only the newest entry is made
     current, because the chains of the other entries then end at this entry."""
     for entry_id in findings.keys:
         with database.writing() as connection, connection.lenient_text():
-            find = replacements.finder(connection)
+            find = supersession.finder(connection)
             entry = find(entry_id)
-            if entry is not None and replacements.is_lost(entry, find, set()):
-                replacements.make_current(connection, entry)
+            if entry is not None and supersession.is_lost(entry, find, set()):
+                supersession.make_current(connection, entry)
     how = "these entries are current again; in a cycle of entries, only the newest entry was made current"
     findings.mark_repaired(len(findings.keys), how)
 

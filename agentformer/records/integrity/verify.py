@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreDamaged
-from agentformer.records import replacements
+from agentformer.records import supersession
 from agentformer.records.codec import from_row, from_state
 from agentformer.records.integrity import Findings
 from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_name
@@ -163,13 +163,13 @@ def links(connection: Connection) -> Findings:
 
 def superseded(connection: Connection) -> Findings:
     """Check that no superseded entry is lost. An entry is lost if searches find none of its successors (see
-    `replacements.is_lost`). The keys of the findings are the ids of the lost entries."""
+    `supersession.is_lost`). The keys of the findings are the ids of the lost entries."""
     findings = Findings(
         "superseded", "each superseded entry leads to an entry that searches find, or that a summary replaces"
     )
     with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
         findings.looked_at = _count(connection, "entries WHERE superseded_by IS NOT NULL")
-        for entry in replacements.lost_entries(connection):
+        for entry in supersession.lost_entries(connection):
             successor = f"{entry.superseded_by}, which is missing or archived, or leads back to it"
             findings.add(f"entry {entry.id} is superseded by {successor}", entry.id)
     return findings

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
 from agentformer.text.dates.relative import phrase_tables
-from agentformer.text.facts import all_values, ascii_digits, find_numbers
-from agentformer.text.facts.numbers import whole_numbers, whole_values
+from agentformer.text.facts.quantities import whole_numbers, whole_values
+from agentformer.text.facts.values import all_values, ascii_digits, find_numbers
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.splitting import sentence_spans

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts import is_year, number_values, phrase_kinds
 from agentformer.text.facts.statements import is_long
+from agentformer.text.facts.values import is_year, number_values, phrase_kinds
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
 from agentformer.text.questions import question_words

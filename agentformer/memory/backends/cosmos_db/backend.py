@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from agentformer.errors import Conflict, EmbedderError, InvalidInput, SpaceMismatch, StoreDamaged, StoreError
 from agentformer.index.embedding.active import embedder_for
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.cosmos_db import (
+from agentformer.memory.backends.cosmos_db.container import (
     CACHE_FOLDER,
     SEARCHED_FOLDER,
     Container,

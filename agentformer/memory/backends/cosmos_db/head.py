@@ -26,7 +26,7 @@ from functools import partial
 from typing import Any
 
 from agentformer.errors import StoreBusy, StoreDamaged, StoreError
-from agentformer.memory.backends.cosmos_db import Changed, Container, Exists
+from agentformer.memory.backends.cosmos_db.container import Changed, Container, Exists
 from agentformer.memory.backends.cosmos_db.items import CONTROL, PARTITION_KEY, Item, item_bytes
 from agentformer.types import new_id
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import StoreError
-from agentformer.memory.backends.cosmos_db import Container
+from agentformer.memory.backends.cosmos_db.container import Container
 from agentformer.memory.backends.cosmos_db.head import Change, Head, Heads, Writer
 from agentformer.memory.backends.cosmos_db.items import (
     CONDITIONS,

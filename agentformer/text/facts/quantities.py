@@ -14,7 +14,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from agentformer.text.dates import Mention, months
-from agentformer.text.facts import Number, all_values, ascii_digits, find_numbers, masked
+from agentformer.text.facts.values import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
 from agentformer.text.questions import QUANTITIES, pattern_of, question_words
