@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, date
-from marshal import dumps, loads
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -47,7 +46,6 @@ Analysis = tuple[str, str, str, str, str]  # the title, language, days, facts an
 Analyses = Mapping[int, tuple[MemoryEntry, Analysis]]  # by the `id` of the entry object
 _COLUMNS = ("entry", "version", "source", "title", "language", "days", "facts", "message")
 _SEPARATOR = "\x1f"
-_TITLED, _OF_DOCUMENT, _OF_SESSION = 1, 2, 4  # bits of the last byte of a packed row: the values that it has
 _CHECKED = len(_COLUMNS)  # number of columns that the checksum covers
 _WRITE = Statement(
     sqlite=f"INSERT OR REPLACE INTO derived ({', '.join(_COLUMNS)}, checksum) "
@@ -113,81 +111,60 @@ class Turn(NamedTuple):
     role: str
 
 
-class Derived(bytes):
+class Derived:
     """The stored properties of one entry (its row of the table `derived`), and the columns of the table `entries` that
-    a ranking needs. The values are packed and decoded when they are used, because a search keeps thousands of rows in
-    memory: a collection of garbage visits one object for each row instead of about ten."""
+    a ranking needs. Some are decoded when they are used, because a search keeps thousands of rows in memory: a
+    collection of garbage visits one object for each row instead of about ten, as it leaves out texts, numbers, and
+    tuples that contain only these."""
 
-    __slots__ = ()
+    __slots__ = ("_days", "_facts", "_message", "_turn", "document", "language", "occurred_at", "title")
 
-    @classmethod
-    def of(cls, row: Sequence[Any]) -> Derived:
-        """Return the properties in a row of `_READ_COLUMNS`."""
+    def __init__(self, row: Sequence[Any]) -> None:
         _, _, _, title, language, days, facts, message, _, document, occurred_at, message_id, created_at, *turn = row
-        place: Any = ()
+        self.title: str = title  # a title by which other entries may mention this entry, or ""
+        self.language: str = language  # language of the content (ISO 639-1), or ""
+        self.document: str | None = document  # the id of the document to which the entry belongs
+        self.occurred_at: int | None = occurred_at  # in microseconds
+        self._days: str = days
+        self._facts: str = facts
+        self._message: str = message
+        self._turn: tuple[Any, ...] | None = None
         if message_id is not None:
             moment = created_at if occurred_at is None else occurred_at
-            place = message_id, moment, turn[0], tuple(turn[1:-1]), turn[-1]
-        said = tuple(decode_json(message)[:2]) if message else ()  # rows of former versions have more values
-        head = dumps((document, occurred_at))
-        known = _TITLED * bool(title) | _OF_DOCUMENT * (document is not None) | _OF_SESSION * bool(place)
-        return cls(head + dumps((title, language, days, facts, said, place)) + len(head).to_bytes(4) + bytes([known]))
-
-    def _head(self) -> tuple[str | None, int | None]:
-        return loads(self)  # type: ignore[no-any-return]  # noqa: S302 - `of` has packed it in this process
-
-    def _rest(self) -> tuple[str, str, str, str, Any, Any]:
-        return loads(memoryview(self)[int.from_bytes(self[-5:-1]) :])  # type: ignore[no-any-return]  # noqa: S302
-
-    @property
-    def document(self) -> str | None:
-        """The id of the document to which the entry belongs."""
-        return self._head()[0] if self[-1] & _OF_DOCUMENT else None
-
-    @property
-    def occurred_at(self) -> int | None:
-        """The time of the entry in microseconds."""
-        return self._head()[1]
-
-    @property
-    def title(self) -> str:  # type: ignore[override]  # bytes have a method of this name
-        """A title by which other entries may mention this entry, or ""."""
-        return self._rest()[0] if self[-1] & _TITLED else ""
+            self._turn = message_id, moment, turn[0], tuple(turn[1:-1]), turn[-1]
 
     @property
     def days(self) -> tuple[DaySpan, ...]:
         """The first and last day of each period that the content names."""
-        days = [date.fromordinal(int(number)) for number in self._rest()[2].split()]
+        days = [date.fromordinal(int(number)) for number in self._days.split()]
         return tuple(zip(days[::2], days[1::2], strict=True))
 
     @property
     def analyzed(self) -> Analyzed:
-        """The language of the entry (ISO 639-1, or ""), and the keys of what it states."""
-        _, language, _, facts, _, _ = self._rest()
-        return Analyzed(language, tuple(decode_json(facts)) if facts else ())
+        """The language of the entry, and the keys of what it states."""
+        return Analyzed(self.language, tuple(decode_json(self._facts)) if self._facts else ())
 
     @property
     def message(self) -> Message:
         """The properties that only a message has."""
-        return Message(*self._rest()[4])
+        question, share, *_ = decode_json(self._message)  # rows of former versions have more values
+        return Message(question, share)
 
     @property
     def turn(self) -> Turn | None:
         """The position in a conversation, for a message of a session."""
-        return Turn(*self._rest()[5]) if self[-1] & _OF_SESSION else None
+        return None if self._turn is None else Turn(*self._turn)
 
 
 NONE: Mapping[int, Derived] = {}
-PLAIN = Derived.of(
-    (*[None] * 3, "", "", "", "", "", None, None, None, None, None)
-)  # used for each plain row, see `plain`
+PLAIN = Derived((*[None] * 3, "", "", "", "", "", None, None, None, None, None))  # used for each plain row, see `plain`
 NO_ANALYSES: Analyses = {}
 
 
 def read(connection: Connection, nums: Sequence[int]) -> dict[int, Derived]:
     """Return a dictionary: row number of an entry -> its derived row. Outdated and damaged rows are left out."""
     rows = connection.run(_READ, [[*nums], VERSION]).fetchall() if nums else []
-    return {row[0]: Derived.of(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
+    return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 
 
 def plain(connection: Connection, nums: Sequence[int]) -> dict[int, int]:

@@ -13,7 +13,6 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from marshal import dumps, loads
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -32,7 +31,7 @@ from agentformer.types import Connection, Matrix, Span
 Row = TypeVar("Row")
 Load = Callable[[Sequence[int]], Mapping[int, Row]]
 
-CACHED_DERIVED = 16_384  # rows in memory, of about 300 bytes each
+CACHED_DERIVED = 16_384  # rows in memory, of about 500 bytes each
 _PLAIN = 65_536  # rows in memory, of about 100 bytes each
 _SAMPLES = 8_192  # rows in memory, of about 700 bytes each
 _SPANS = 8_192
@@ -45,8 +44,8 @@ _DROPPED = 0.25  # share of the rows, oldest first, that is dropped to make room
 
 class CachedRows(Generic[Row]):
     """A cache of rows. The key is the number of an entry or of a window, and `most` is the maximum number of rows.
-    Rows are immutable. A tuple is packed as bytes, which a collection of garbage does not visit; `unpack` makes the row
-    of the values of the tuple."""
+    With `unpack`, rows are named tuples of texts and numbers. They are kept as plain tuples, which a collection of
+    garbage does not visit; `unpack` makes the row of such a tuple."""
 
     def __init__(self, most: int, unpack: Callable[[Any], Row] | None = None) -> None:
         self._most = most
@@ -57,13 +56,13 @@ class CachedRows(Generic[Row]):
         """Return the rows with these numbers that are in memory."""
         found = {num: row for num in nums if (row := self._rows.get(num)) is not None}
         if (unpack := self._unpack) is not None:
-            found = {num: unpack(loads(row)) for num, row in found.items()}  # noqa: S302 - `add` has packed it
+            found = {num: unpack(row) for num, row in found.items()}
         return found
 
     def add(self, rows: Mapping[int, Row]) -> None:
         """Keep these rows. If there are too many, the oldest quarter is dropped."""
         added: Mapping[int, Any] = rows
-        self._rows.update(added if self._unpack is None else {num: dumps((*row,)) for num, row in added.items()})
+        self._rows.update(added if self._unpack is None else {num: (*row,) for num, row in added.items()})
         if len(self._rows) > self._most:
             self.drop(list(islice(self._rows, len(self._rows) - int(self._most * (1 - _DROPPED)))))
 

@@ -150,7 +150,7 @@ def test_a_message_that_only_asks_is_no_answer(af: AgentFormer) -> None:
 def test_a_model_reads_what_a_memory_is(af: AgentFormer) -> None:
     af.memory.add_message("s", "user", NUTS, speaker='Ai"no', occurred_at="2026-03-01T12:00:00+00:00")
     model = Scripted("Maija is allergic to hazelnuts [1].")
-    object.__setattr__(af.rag._questions._answerer(), "model", model)
+    object.__setattr__(af.rag._questions._answerer.get(), "model", model)
     citation = af.rag.query(ASKED).citations[0]
     assert (citation.kind, citation.quote, citation.speaker) == ("message", NUTS, 'Ai"no')
     frame = next(line for line in model.asked[0][1].content.splitlines() if 'number="1"' in line)

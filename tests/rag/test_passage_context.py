@@ -110,7 +110,7 @@ def test_a_model_may_cite_what_is_not_among_the_first_three(filled: AgentFormer)
     wanted = [p for p in filled.rag.context("Which boat has the keys?").passages if p.number > 3]
     passage = wanted[-1]
     model = Scripted(f"{passage.text} [{passage.number}]")
-    answerer = filled.rag._questions._answerer()
+    answerer = filled.rag._questions._answerer.get()
     object.__setattr__(answerer, "model", model)
     answer = filled.rag.query("Which boat has the keys?")
     assert answer.mode == "llm"
@@ -128,7 +128,7 @@ def test_a_model_may_cite_what_is_not_among_the_first_three(filled: AgentFormer)
 
 def test_a_given_top_k_also_limits_what_a_model_receives(filled: AgentFormer) -> None:
     model = Scripted("The caretaker [1].")
-    object.__setattr__(filled.rag._questions._answerer(), "model", model)
+    object.__setattr__(filled.rag._questions._answerer.get(), "model", model)
     filled.rag.query("Which boat has the keys?", top_k=2)
     filled.rag.query("Which boat has the keys?")
     received = [asked[1].content.count("<passage number=") for asked in model.asked]
@@ -137,7 +137,7 @@ def test_a_given_top_k_also_limits_what_a_model_receives(filled: AgentFormer) ->
 
 def test_the_first_hits_of_a_wider_search_are_those_that_are_quoted(filled: AgentFormer) -> None:
     quoted = filled.rag.query("Which boat has the keys?").hits
-    object.__setattr__(filled.rag._questions._answerer(), "model", Scripted("The caretaker [1]."))
+    object.__setattr__(filled.rag._questions._answerer.get(), "model", Scripted("The caretaker [1]."))
     assert [hit.entry.id for hit in filled.rag.query("Which boat has the keys?").hits] == [
         hit.entry.id for hit in quoted
     ]
