@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 from filelock import Timeout
 
 from agentformer.access.allowance import HIGHEST, NO_LIMITS, Allowance, Limits, checked_limits
+from agentformer.access.key_storage import KeyFile, KeyPlace, Remembered
 from agentformer.access.limits import DayCounts
 from agentformer.access.permissions import RIGHTS, Grant, Right
-from agentformer.access.places import KeyFile, KeyPlace, Remembered
-from agentformer.access.rates import Rates, quota_headers
+from agentformer.access.rates import WRONG_A_MINUTE, Rates, quota_headers
 from agentformer.errors import (
     Busy,
     Conflict,
@@ -44,7 +44,6 @@ from agentformer.records import fields
 
 PREFIX = "af_"
 MAX_DAYS = 36_500  # the longest lifetime of a key
-WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refused with `Busy`
 _VERSION = 1
 _LOCAL = "local_access"  # a field of the file; if it is true, programs on this machine need no key
 _SUM = "checksum"  # a field of each record; a file of a former version has none

@@ -24,7 +24,7 @@ from typing import Self, TypeGuard
 from filelock import Timeout
 
 from agentformer.access.allowance import Allowance, Limits
-from agentformer.access.places import KeyPlace
+from agentformer.access.key_storage import KeyPlace
 from agentformer.access.rates import DAY, Quota
 from agentformer.errors import Busy, KeyFull, StoreDamaged, StoreError
 from agentformer.lazy import Lazy

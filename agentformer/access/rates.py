@@ -1,5 +1,5 @@
 """How often something may happen: requests of a key, and wrong keys from one address, in a minute. The callers give the
-limits: the limit of a key is in its `allowance.Limits`, and that of wrong keys is `keys.WRONG_A_MINUTE`."""
+limits: the limit of a key is in its `allowance.Limits`, and that of wrong keys is `WRONG_A_MINUTE`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refused with `Busy`
 MINUTE = 60.0
 DAY = 86_400
 _REMEMBERED = 10_000  # names of which the last use is known

@@ -13,6 +13,7 @@ from flask import Blueprint, Flask
 from agentformer.access.hosts import ip_address, networks_in
 from agentformer.access.permissions import Grant
 from agentformer.api.auth import Guard
+from agentformer.api.concurrency import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.endpoints import (
     console,
     documents,
@@ -28,7 +29,6 @@ from agentformer.api.endpoints import (
     trail,
     uploads,
 )
-from agentformer.api.limits import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
 from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
 from agentformer.api.response import handle_errors

@@ -16,7 +16,7 @@ from werkzeug.exceptions import ClientDisconnected, MethodNotAllowed
 
 from agentformer.access.permissions import PERMISSIONS, Permission
 from agentformer.api.auth import Guard
-from agentformer.api.limits import ThreadLimit
+from agentformer.api.concurrency import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
 from agentformer.api.store_counts import StoreCounts
 from agentformer.console import CheckRuns

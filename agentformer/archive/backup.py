@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from agentformer._version import __version__
+from agentformer.access.key_storage import FILE as KEYS_FILE
+from agentformer.access.key_storage import OWNER_ONLY
 from agentformer.access.keys import KeyStore
-from agentformer.access.places import FILE as KEYS_FILE
-from agentformer.access.places import OWNER_ONLY
 from agentformer.archive.export import copy_original, write_manifest
 from agentformer.archive.format import MANIFEST, digest_of, entries_in, has_original, read_manifest
 from agentformer.errors import InvalidInput, store_failure

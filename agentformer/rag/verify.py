@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from agentformer.access.key_storage import FILE as KEYS_FILE
 from agentformer.access.keys import KeyStore
-from agentformer.access.places import FILE as KEYS_FILE
 from agentformer.errors import AgentFormerError, NotFound, StoreDamaged, StoreError
 from agentformer.jobs.queue import FILE as JOBS_FILE
 from agentformer.jobs.queue import FOLDER as JOBS_FOLDER

@@ -15,13 +15,13 @@ import pytest
 from filelock import FileLock
 
 import agentformer
+from agentformer.access import key_storage
 from agentformer.access import keys as keys_module
 from agentformer.access import limits as limits_module
-from agentformer.access import places
 from agentformer.access.allowance import HIGHEST, Allowance, Limits
+from agentformer.access.key_storage import KeyFile
 from agentformer.access.keys import KeyStore, _sum
 from agentformer.access.limits import DayCounts, KeyLimits
-from agentformer.access.places import KeyFile
 from agentformer.access.rates import DAY, Quota, quota_headers
 from agentformer.errors import Busy, InvalidInput, KeyFull, StoreBusy, StoreDamaged, Unauthenticated
 from agentformer.lazy import Lazy
@@ -84,7 +84,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from agentformer.access.limits import DayCounts
-from agentformer.access.places import KeyFile
+from agentformer.access.key_storage import KeyFile
 questions = DayCounts(KeyFile(Path(sys.argv[1]), "questions.json"), lambda: datetime(2026, 11, 30, tzinfo=UTC))
 print(sum(questions.take("a", 30)[1] for _ in range(20)))
 """
@@ -221,8 +221,8 @@ def test_with_many_keys_their_uses_are_written_together(tmp_path: Path, monkeypa
 
 @pytest.mark.unit
 def test_a_file_of_keys_is_read_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    reads, read = [], places.read_file
-    monkeypatch.setattr(places, "read_file", lambda path: (reads.append(path), read(path))[1])
+    reads, read = [], key_storage.read_file
+    monkeypatch.setattr(key_storage, "read_file", lambda path: (reads.append(path), read(path))[1])
     store, path = KeyStore(tmp_path), tmp_path / "keys.json"
     _, secret = store.make("team")
     store.grant_of(secret)  # which stores the day
@@ -230,7 +230,7 @@ def test_a_file_of_keys_is_read_again_only_when_it_has_changed(tmp_path: Path, m
     for _ in range(3):
         store.grant_of(secret)
     assert len(reads) == 3, "a young file may change again within the resolution of its times"
-    monkeypatch.setattr(places, "_SETTLED_SECONDS", -1)
+    monkeypatch.setattr(key_storage, "_SETTLED_SECONDS", -1)
     for _ in range(3):
         store.grant_of(secret)
     assert len(reads) == 4

@@ -25,15 +25,15 @@ from click.testing import CliRunner  # noqa: E402
 from ruamel.yaml import YAML  # noqa: E402
 
 import agentformer  # noqa: E402
-from agentformer.access import places  # noqa: E402
+from agentformer.access import key_storage  # noqa: E402
 from agentformer.access.permissions import EVERYTHING  # noqa: E402
 from agentformer.api import (  # noqa: E402
     create_app,
     store_counts,
 )
 from agentformer.api.app import close_app  # noqa: E402
+from agentformer.api.concurrency import ThreadLimit  # noqa: E402
 from agentformer.api.endpoints.metrics import router  # noqa: E402
-from agentformer.api.limits import ThreadLimit  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
 from agentformer.api.requests_seen import RequestsSeen  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
@@ -53,7 +53,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name in (
         (store_counts, "_PROBE_SECONDS"),
         (store_counts, "_COUNT_SECONDS"),
-        (places, "_ANSWER_SECONDS"),
+        (key_storage, "_ANSWER_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 60.0)
 
@@ -291,8 +291,8 @@ def test_a_large_store_shows_the_counts_of_the_last_scrape(monkeypatch: pytest.M
 def test_metrics_are_answered_while_postgres_hangs(
     postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    remembered, read = [], places.Remembered.read
-    monkeypatch.setattr(places.Remembered, "read", lambda self: (remembered.append(self), read(self))[1])
+    remembered, read = [], key_storage.Remembered.read
+    monkeypatch.setattr(key_storage.Remembered, "read", lambda self: (remembered.append(self), read(self))[1])
     proxy = Proxy(parse_qs(urlsplit(postgres_url).query)["host"][0])
     where = {"index_dir": tmp_path / "i", "upload_dir": tmp_path / "u", "embedder": "hashing"}
     schema = {"backend": "postgres", "postgres_url": proxy.url, "postgres_schema": schema_of(tmp_path)}
@@ -307,7 +307,7 @@ def test_metrics_are_answered_while_postgres_hangs(
         assert not remembered, "an entry of this id"
         proxy.lose = lambda _: "drop"
         monkeypatch.setattr(store_counts, "_PROBE_SECONDS", 0.2)
-        monkeypatch.setattr(places, "_ANSWER_SECONDS", 0.2)
+        monkeypatch.setattr(key_storage, "_ANSWER_SECONDS", 0.2)
         for _ in range(2):
             answer = client.get("/metrics", headers=headers)
             assert value(answer.text, "store_up") == 0 and "agentformer_entries{" not in answer.text

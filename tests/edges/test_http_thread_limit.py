@@ -10,8 +10,8 @@ import pytest
 
 flask = pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer.api import limits  # noqa: E402
-from agentformer.api.limits import ThreadLimit, server_threads  # noqa: E402
+from agentformer.api import concurrency  # noqa: E402
+from agentformer.api.concurrency import ThreadLimit, server_threads  # noqa: E402
 from agentformer.errors import Busy  # noqa: E402
 from agentformer.servers.slow_clients import MAX_SLOW_READERS  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
@@ -19,7 +19,7 @@ from tests.edges.mounted import mounted  # noqa: E402
 
 
 def test_a_server_has_a_thread_more_than_slow_requests_can_hold() -> None:
-    slow = limits.MAX_BODIES + MAX_SLOW_READERS + limits.MAX_WAITING + limits.MAX_WAITING_UPLOADS
+    slow = concurrency.MAX_BODIES + MAX_SLOW_READERS + concurrency.MAX_WAITING + concurrency.MAX_WAITING_UPLOADS
     for threads, running in ((1, 1), (2, 1), (8, 7)):
         assert server_threads(Settings(threads=threads, max_uploads=3)) == running + 3 + slow + 1
 

@@ -16,8 +16,8 @@ pytest.importorskip("gunicorn", reason="the extra `server` is not installed")
 from gunicorn.config import Config
 from gunicorn.http.parser import RequestParser
 
-from agentformer.api import limits
-from agentformer.api.limits import ConnectionCounts
+from agentformer.api import concurrency
+from agentformer.api.concurrency import ConnectionCounts
 from agentformer.api.serving import Settling
 from agentformer.api.serving.gunicorn import _Worker, share_processors
 
@@ -39,7 +39,7 @@ def test_each_worker_gets_its_share_unless_the_user_has_set_one(
 
 def test_a_worker_leaves_a_connection_to_a_worker_with_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     counts, now = ConnectionCounts(), 100.0
-    monkeypatch.setattr(limits.time, "monotonic", lambda: now)
+    monkeypatch.setattr(concurrency.time, "monotonic", lambda: now)
     assert counts.free_slot(()) == 0
     assert counts.free_slot({0, 2}) == 1
     counts.set(0, 3)

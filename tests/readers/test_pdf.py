@@ -15,7 +15,7 @@ from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument, install_command
 from agentformer.readers import ReadLimits, ocr, page_image, pdf, read
-from agentformer.readers.pdf.page_text import PdfiumDocument, PypdfDocument
+from agentformer.readers.pdf.engines import PdfiumDocument, PypdfDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten
 

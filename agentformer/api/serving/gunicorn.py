@@ -42,7 +42,7 @@ from agentformer import errors
 from agentformer._version import __version__
 from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
-from agentformer.api.limits import ConnectionCounts, server_threads
+from agentformer.api.concurrency import ConnectionCounts, server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, Settling, check_names, open_listener
 from agentformer.errors import AgentFormerError

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from filelock import Timeout
 
-from agentformer.access.places import FILE, KeyFile
+from agentformer.access.key_storage import FILE, KeyFile
 from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.server import open_connection, translated_errors
@@ -81,7 +81,7 @@ class DatabaseFiles:
 
 
 class DatabaseKeys:
-    """The API keys of all nodes, as a file in the database; see `access.places.KeyPlace`. If the database has no such
+    """The API keys of all nodes, as a file in the database; see `key_storage.KeyPlace`. If the database has no such
     file, the file in `folder` on this machine is copied into the database, so that a memory with keys stays
     protected."""
 

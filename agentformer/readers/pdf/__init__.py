@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.ocr import DRAFT_SECONDS, MAX_PIXELS, MIN_LETTERS, image_text, ocr_unavailable, without_text
+from agentformer.readers.pdf.engines import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.layout import Title, bodies, page_headings, with_titles
-from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, PypdfDocument, Unreadable
 from agentformer.readers.pdf.tables import DraftTable, located
 from agentformer.readers.sections import outcome_of
 from agentformer.text.normalize import from_small_capitals, from_symbol_area, normalize_pages
@@ -104,6 +104,8 @@ def _check_page_count(data: bytes) -> None:
 
 
 def _open(data: bytes, options: ReadOptions) -> tuple[PdfiumDocument | None, PypdfDocument | None]:
+    """Open a file with PDFium, or with pypdf if PDFium is not wanted or cannot read the file. Exactly one of the two is
+    returned. Raises `EncryptedDocument` if no password fits, and `CorruptDocument` if neither can read the file."""
     passwords = _passwords(options.password)
     locked = False
     if "pdfium" in options.engines:

@@ -24,7 +24,7 @@ from pypdfium2 import raw
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.pdf.page_text import PasswordNeeded, PdfiumDocument, Unreadable, upright_text
+from agentformer.readers.pdf.engines import PasswordNeeded, PdfiumDocument, Unreadable, upright_text
 from agentformer.readers.sandbox.protocol import Box, PageImage
 from agentformer.text.normalize import bare_letters
 

@@ -1,4 +1,4 @@
-"""The two text extractors for PDF files.
+"""The adapters of the two engines that read PDF files, PDFium and pypdf.
 
 `PdfiumDocument` returns text with paragraphs, and also page labels, the outline, form values and images of pages.
 PDFium is fast and can read damaged files, so it is used first. PDFium is not thread-safe; a child process opens only
