@@ -139,7 +139,7 @@ class AgentFormer:
         self.backend = build_backend(settings, self.embedder)
         self._closing = ExitStack()
         self._closing.callback(self.backend.close)
-        self.originals.settle()
+        self.originals.settle()  # takes over the files of the documents, and deletes what killed processes left
         self._usage = UsageCounter(self.backend)
         self._closing.callback(self._usage.flush)
         self._model_usage = Usage()
@@ -148,7 +148,7 @@ class AgentFormer:
         self._embed_retry = EmbedRetry(self.backend, settings.embed_retry_seconds)
         if settings.cleanup_interval > 0:
             self.cleaner.start()
-            if settings.learn_every > 0:
+            if settings.learn_every > 0:  # the learner has the schedule of the cleaner
                 self.learner.start()
         self._embed_retry.start()
 

@@ -207,13 +207,15 @@ def _compared(embedder: Embedder, questions: list[str], passages: list[str]) -> 
 
 def _scale(pairs: Mapping[str, tuple[Cosines, Cosines]], reference: Anchors) -> Scale | None:
     """Return the scale of a space. `pairs` is a dictionary: language code -> the cosines of unrelated texts, and of
-    related texts. Return None if the cosines do not separate related from unrelated texts."""
+    related texts. `reference` are the anchors of all-MiniLM-L6-v2 for the same kind of cosines. Return None if the
+    cosines do not separate related from unrelated texts."""
     means = {code: Anchors(float(low.mean()), float(high.mean())) for code, (low, high) in pairs.items()}
+    # The mean is for two texts of one language. Cosines between languages are lower, and have anchors of their own.
     languages = [code for code in pairs if code != FOREIGN]
     mean = Anchors(*(float(np.mean([means[code][n] for code in languages])) for n in range(2)))
     deviation = float(np.sqrt(np.mean([pairs[code][0].var() for code in languages])))
     gap = mean.related - mean.unrelated
-    if not gap >= max(_LEAST_GAP, _LEAST_DEVIATIONS * deviation):
+    if not gap >= max(_LEAST_GAP, _LEAST_DEVIATIONS * deviation):  # also true if the gap is not a number
         return None
     least = _LEAST_OF_LANGUAGE * gap
     anchors = {code: Anchors(low, max(high, low + least)) for code, (low, high) in means.items()}

@@ -2,6 +2,9 @@
 
 The formats are those that the agents document, as of November 2026: Claude Code 2.1 and Codex 0.1xx (the same fields),
 Gemini CLI 0.26 or later, and Cursor 2 (`hooks.json`, version 1). Unknown events and unknown fields are ignored.
+
+These are no events of the memory: `records/events.py` has the types of those, which are changes of entries, and the
+folder `events/` delivers them.
 """
 
 from __future__ import annotations

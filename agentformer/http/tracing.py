@@ -165,6 +165,8 @@ def traced(part: T, name: str) -> T:
 
 
 def _with_span(method: Callable[..., Any], name: str, call: str) -> Callable[..., Any]:
+    # Only the written return type tells a stream: a method that streams must be annotated with `Generator[...]`. With
+    # another type, such as `Iterator`, its span would end before the first item.
     is_stream = str(inspect.unwrap(method).__annotations__.get("return", "")).startswith("Generator")
 
     @functools.wraps(method)

@@ -136,6 +136,9 @@ def _words_lock(folder: Path) -> AbstractContextManager[object]:
 
 
 def _compare_words(connection: SqliteConnection, words: _Words, findings: Findings, damaged: Collection[int]) -> None:
+    """Add the differences between the word index and the records to `findings`: missing, unknown and repeated entries,
+    and entries of a sample that lack terms. Entries that were changed after the last commit of the index, and those in
+    `damaged`, are not compared."""
     if change_feed.token_at(connection, words.seq) != words.point:
         findings.note(
             "the word index was made from another history of the records, for example before a backup was restored; "

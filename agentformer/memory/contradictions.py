@@ -22,7 +22,7 @@ from agentformer.index.entry_properties import EVENTS
 from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.replacement import NEAR_COSINE
 from agentformer.text.analysis import query_terms
-from agentformer.text.facts.statements import MAX_LENGTH, is_long
+from agentformer.text.facts.statements import MAX_FACT_LENGTH, is_long
 from agentformer.text.facts.values import Facts, conflict, facts_of
 from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
@@ -34,9 +34,7 @@ _MAX_SENTENCES = 2_000
 _MAX_REPORTED = 100
 _MAX_SHARED = 200  # sentences that are compared because of one term; a more frequent term does not show the subject
 _SAMPLED_BLOCKS = 20  # blocks from whose text the common language is detected
-_MAX_LENGTH = 1_000  # at most this many code points of a sentence are compared
-
-
+_MAX_SENTENCE_LENGTH = 1_000  # code points of a sentence that are compared; the rest is ignored
 _RECENT = 20  # a fact is compared with at most this number of older facts for each of its words, and by its vector
 _LAST = 1_000  # number of older facts with whose vectors that of a fact is compared
 
@@ -83,11 +81,11 @@ def _contradictions(sentences: Sequence[_Sentence]) -> Iterator[Contradiction]:
 
 
 def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
-    common = detect_language(" ".join(block.content[:_MAX_LENGTH] for block in blocks[:_SAMPLED_BLOCKS]))
+    common = detect_language(" ".join(block.content[:_MAX_SENTENCE_LENGTH] for block in blocks[:_SAMPLED_BLOCKS]))
     for block in blocks:
         fallbacks = (detect_language(block.content), common)
         for start, end in sentence_spans(block.content):
-            text = block.content[start : min(end, start + _MAX_LENGTH)]
+            text = block.content[start : min(end, start + _MAX_SENTENCE_LENGTH)]
             detected = detect_language(text)
             # The first language whose words of negation are known, if there is one.
             language = next((name for name in (detected, *fallbacks) if name in NEGATIONS), detected)
@@ -158,7 +156,7 @@ class FactContradictions:
             notes.append(f"{len(newest)} contradictions among facts; only the newest {_MAX_REPORTED} are listed")
         if self.long:
             notes.append(
-                f"facts with more than {MAX_LENGTH} characters were not searched for contradictions: {self.long}"
+                f"facts with more than {MAX_FACT_LENGTH} characters were not searched for contradictions: {self.long}"
             )
         return tuple(found for _, found in newest[:_MAX_REPORTED]), tuple(notes)
 

@@ -140,7 +140,7 @@ def copies(
 def _renamed(entry: MemoryEntry, document: Document) -> MemoryEntry:
     """Return an entry of a renamed document with the new name. `entry` is the entry of the document itself, of a page
     or of a chunk. Only the entry of the document itself also gets the new origin and the new stamp of the file (see
-    `folder_sync`)."""
+    `folder_sync`). The title of a chunk is made of the file's name; a page has no title."""
     if entry.kind == "document":
         place = {"name": document.name, "origin": document.origin, "root": document.root, "stamp": document.stamp}
         return replace(entry, content=document.name, metadata={**entry.metadata, **place})

@@ -51,18 +51,22 @@ def table_lines(rows: Iterable[Sequence[Cell]], heads: int = 0) -> list[str]:
 
 def filled(rows: Iterable[Sequence[Cell]]) -> list[GridRow]:
     """Return the texts of the cells by row and column. The text of a merged cell is in each of its rows, in its first
-    column. Cells after the first `MAX_COLUMNS` columns are added to the last column."""
+    column. Cells after the first `MAX_COLUMNS` columns are added to the last column.
+
+    Formats mark a cell that reaches into further rows in one of two ways. In HTML, OpenDocument and PowerPoint, the
+    first cell has the number of its rows, and the rows below do not have the cell: `covered` has such cells. In Word,
+    each row below has a cell that continues the cell above: its `text` is None."""
     grid: list[GridRow] = []
     size = 0
     covered: dict[int, tuple[int, str]] = {}  # column -> number of further rows that a cell covers, and its text
     for cells in rows:
-        row, column, last = GridRow(), 0, []
-        left = {at: (rows - 1, text) for at, (rows, text) in covered.items() if rows > 1}
+        row, column, overflow = GridRow(), 0, []
+        covered_below = {at: (more - 1, text) for at, (more, text) in covered.items() if more > 1}
         for cell in cells:
             while column in covered:
                 column += 1
             if column >= MAX_COLUMNS:
-                last.append(cell.text or "")
+                overflow.append(cell.text or "")
                 continue
             columns = max(1, min(cell.columns, MAX_COLUMNS - column)) if size <= _MAX_CELLS else 1
             text = cell.text if cell.text is not None else grid[-1].get(column, "") if grid else ""
@@ -71,15 +75,15 @@ def filled(rows: Iterable[Sequence[Cell]]) -> list[GridRow]:
             for at in range(column, column + columns):
                 row.setdefault(at, "")
                 if cell.rows > 1:
-                    left[at] = (cell.rows - 1, carried if at == column else "")
+                    covered_below[at] = (cell.rows - 1, carried if at == column else "")
             if columns > 1:
                 row.spans[column] = columns
             column += columns
         row.update((at, text) for at, (_, text) in covered.items() if at not in row)
-        if last:
-            row[MAX_COLUMNS - 1] = " ".join(filter(None, [row.get(MAX_COLUMNS - 1), *last]))
+        if overflow:
+            row[MAX_COLUMNS - 1] = " ".join(filter(None, [row.get(MAX_COLUMNS - 1), *overflow]))
         size += len(row)
-        covered = left if size <= _MAX_CELLS else {}
+        covered = covered_below if size <= _MAX_CELLS else {}
         grid.append(GridRow(sorted(row.items()), row.spans))
     return grid
 

@@ -108,9 +108,10 @@ def relevant_hits(query: str, hits: Hits, nearness: Nearness | None = None) -> H
         return hits.with_hits(())
     nearness = nearness or Nearness(hits)
     matches = _matches(analyze_query(query.replace("_", " ")), hits, nearness)
-    owners = Counter(match.name for match in matches if match.name)
-    most = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
-    named = {id(match) for match in matches if match.name and owners[match.name] <= most}
+    # A hit that the query names is relevant, unless many hits have the name: then the name does not say which is meant.
+    owners = Counter(match.named_by_query for match in matches if match.named_by_query)
+    most_owners = max(_FEW_NAMED, len(matches) // _COMMON_NAME)
+    named = {id(m) for m in matches if m.named_by_query and owners[m.named_by_query] <= most_owners}
     judge = _Judge(matches, named)
     relevant = [m.hit for m in matches if id(m) in named or judge.is_near(m) or judge.holds_enough(m)]
     return hits.with_hits(relevant)
@@ -139,7 +140,7 @@ class _Match:
     cosine: float = 0.0  # on the common scale; 0 if the vectors had no influence on the ranking
     # term of the query -> certainty that the hit contains it, 0..1
     terms: dict[str, float] = field(default_factory=dict)
-    name: frozenset[str] | None = None  # the terms of a name that the query contains completely
+    named_by_query: frozenset[str] | None = None  # the terms of a name that the query contains completely
 
 
 def _matches(query: QueryTerms, hits: Sequence[Hit], nearness: Nearness) -> list[_Match]:
@@ -157,7 +158,7 @@ def _matches(query: QueryTerms, hits: Sequence[Hit], nearness: Nearness) -> list
     for match in matches:
         match.terms = {term: certainty for term in match.query.terms if (certainty := _certainty(match, term))}
         query_terms = set(match.query.terms).union(*match.query.corrections.values())
-        match.name = next((terms for terms, _ in match.names if terms and terms <= query_terms), None)
+        match.named_by_query = next((terms for terms, _ in match.names if terms and terms <= query_terms), None)
     return matches
 
 

@@ -149,8 +149,13 @@ class Questions:
         stopwatch = _Stopwatch()
         limit = fields.limit("top_k", self._limits.top_k if top_k is None else top_k)
         uses_model = not extractive and self._answerer.get().model is not None
-        candidates = self._contexts.get().candidates if uses_model and top_k is None else 0
-        quotable = limit if top_k is not None else max(limit, _QUOTABLE)
+        # The answer has the first `limit` hits, may quote the first `quotable`, and a model's context is chosen from
+        # the first `candidates`. A given `top_k` limits all three.
+        if top_k is not None:
+            quotable = candidates = limit
+        else:
+            quotable = max(limit, _QUOTABLE)
+            candidates = self._contexts.get().candidates if uses_model else 0
         ranked = self._search(question, filters, max(quotable, candidates))
         hits = ranked.with_hits(ranked[:limit])
         self._usage.count((hit.entry.id for hit in hits), matches=1)

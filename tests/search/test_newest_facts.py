@@ -14,7 +14,7 @@ from agentformer.factory import build_embedder
 from agentformer.rag.answer import prompts
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.settings import Settings
-from agentformer.text.facts.statements import MAX_LENGTH
+from agentformer.text.facts.statements import MAX_FACT_LENGTH
 from agentformer.types import Hit, HitVectors, MemoryEntry, Query
 
 PRECISION = 0.9  # least share of the found replacements that are right
@@ -198,7 +198,7 @@ def test_a_longer_text_is_more_than_one_fact() -> None:
     def replaces(length: int) -> bool:
         return order(hits("The rent is 800 euros.", "The rent is 950 euros.".ljust(length, "."))) == ["1", "0"]
 
-    assert (replaces(MAX_LENGTH), replaces(MAX_LENGTH + 1)) == (True, False)
+    assert (replaces(MAX_FACT_LENGTH), replaces(MAX_FACT_LENGTH + 1)) == (True, False)
 
 
 def share_right(pairs: Iterable[tuple[bool, bool]]) -> tuple[float, float]:

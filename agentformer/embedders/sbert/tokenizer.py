@@ -101,26 +101,26 @@ def _word_piece(content: Mapping[str, Any], pad_id: int) -> WordPiece | None:
     model, normalizer = content["model"], content.get("normalizer") or {}
     added: list[dict[str, Any]] = content.get("added_tokens") or []
     vocabulary = model["vocab"]
-    around = _around(content.get("post_processor") or {})
+    special = _special_tokens(content.get("post_processor") or {})
     known = (
         model.get("type") == "WordPiece"
         and _WORD_PIECE.items() <= model.items()
         and _BERT.items() <= normalizer.items()
         and normalizer.get("strip_accents") in (None, True)
         and content.get("pre_tokenizer") == {"type": "BertPreTokenizer"}
-        and around is not None
-        and len(around) == WordPiece.special_tokens
+        and special is not None
+        and len(special) == WordPiece.special_tokens
         and all(
             _LITERAL.items() <= token.items() and vocabulary.get(token["content"]) == token["id"] for token in added
         )
         and sorted(vocabulary.values()) == list(range(len(vocabulary)))
-        and {*around.items(), (model["unk_token"], vocabulary.get(model["unk_token"]))} <= vocabulary.items()
+        and {*special.items(), (model["unk_token"], vocabulary.get(model["unk_token"]))} <= vocabulary.items()
         and 0 <= pad_id < len(vocabulary)
     )
-    if not known or around is None:
+    if not known or special is None:
         return None
     pieces = sorted(vocabulary, key=vocabulary.__getitem__)
-    begin, end = around
+    begin, end = special
     return WordPiece(
         pieces,
         begin=begin,
@@ -131,7 +131,7 @@ def _word_piece(content: Mapping[str, Any], pad_id: int) -> WordPiece | None:
     )
 
 
-def _around(processor: Mapping[str, Any]) -> dict[str, int] | None:
+def _special_tokens(processor: Mapping[str, Any]) -> dict[str, int] | None:
     """Return the special token before each text and the one after it, with their ids. Return None for any other
     template."""
     if processor.get("type") == "BertProcessing":

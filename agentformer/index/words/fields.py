@@ -74,6 +74,7 @@ class AnalyzedEntry:
     ) -> AnalyzedEntry:
         """Return the terms of an entry for each field of the word index. `around` contains the texts of neighboring
         messages, whose terms get a lower weight. `num` is the row number of the entry in the store."""
+        # The language of an entry whose text does not show it: that of its document, or of the messages around it.
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
         language, terms = stored_terms(
             entry.content, prior, analyzers, of_code=entry.kind == "chunk" and "code" in entry.metadata
@@ -83,7 +84,7 @@ class AnalyzedEntry:
         nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOR], language, analyzers).stems]
         weighted = (*stems * _OWN_WEIGHT, *nearby) if nearby else stems
         fields = {"stems": weighted, "surface": terms.surface, "parts": terms.parts}
-        return cls(num, language, tuple(_places(entry)), fields, analyzers.names(language))
+        return cls(num, language, tuple(_filter_terms(entry)), fields, analyzers.names(language))
 
     def document(self) -> Any:
         """Return the entry as a document of tantivy."""
@@ -260,7 +261,8 @@ def _raw_term(schema: Any, field: str, value: str) -> Any:
     return tantivy.Query.term_query(schema, field, value, "basic")
 
 
-def _places(entry: MemoryEntry) -> list[str]:
+def _filter_terms(entry: MemoryEntry) -> list[str]:
+    """Return the terms of the field `places`; see `required_places`."""
     places = [_place(name, value) for name, value in zip(_PLACED, _placed(entry), strict=True) if value is not None]
     if entry.source:
         places.append(_place("document_id", entry.source.document_id))

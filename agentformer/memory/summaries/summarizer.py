@@ -55,8 +55,9 @@ def unsupported_claims(summary: str, originals: Sequence[MemoryEntry]) -> list[s
 
 
 def missing_facts(summary: str, originals: Sequence[MemoryEntry]) -> list[str]:
-    """Return the kinds of facts that occur several times in the originals, but not at all in the summary. Each kind has
-    examples: "numbers and dates (1,250; 3 April)", "names (Anna; Tampere)"."""
+    """Return the kinds of facts of which the originals contain several, and the summary none. Two different numbers or
+    dates are several, or three names. Each kind has examples: "numbers and dates (1,250; 3 April)", "names (Anna;
+    Tampere)"."""
     texts = [entry.content for entry in originals]
     missing = []
     figures = _figures(texts)

@@ -46,12 +46,14 @@ def confine_files(readable: Iterable[Path], writable: Iterable[Path], listed: It
 
 
 def _allow(rules: int, path: Path, rights: int) -> None:
+    """Add a file or folder to the rules. A missing path is skipped on purpose: it needs no rule."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return
     try:
-        rights &= ~0 if path.is_dir() else _FILES
+        if not path.is_dir():
+            rights &= _FILES  # Linux refuses a rule that gives a file the rights of a folder
         _call(_ADD, rules, _PATH_BENEATH, struct.pack("=Qi", rights, descriptor), 0)
     finally:
         os.close(descriptor)

@@ -70,7 +70,7 @@ class Log:
 class _Frame(NamedTuple):
     at: int
     head: bytes
-    own: Sums  # its checksum, if the checksum of the previous frame is (0, 0)
+    from_zero: Sums  # the checksum that the frame has if that of the previous frame is (0, 0)
 
     @property
     def stored(self) -> Sums:
@@ -95,9 +95,9 @@ class _Reading:
         self._open: dict[int, int] = {}  # places of the current transaction
         self._broken = False  # SQLite does not read the current frame
         self._big = bool(header[3] & 1)
-        own, stored = self._own(header[:24])[0], _sums(header[24:])
-        if own != stored:
-            corrections = _corrections(header[:24], own, stored, 0, self._big)
+        actual, stored = self._from_zero(header[:24])[0], _sums(header[24:])
+        if actual != stored:
+            corrections = _corrections(header[:24], actual, stored, 0, self._big)
             self._fixes, self._broken = corrections[:1], len(corrections) != 1
             header = corrections[0].applied(header, 0) if corrections else header
         size = int.from_bytes(header[8:12], "big")
@@ -173,6 +173,7 @@ class _Reading:
         return fixes, stored
 
     def _frames(self) -> Iterator[_Frame]:
+        """Yield all complete frames of the file in order, even those of a former log behind the end of this log."""
         length = _FRAME_HEADER + self.log.page_size
         at = _HEADER
         while True:
@@ -182,14 +183,14 @@ class _Reading:
             if not count:
                 return
             heads = [data[n * length : n * length + _FRAME_HEADER] for n in range(count)]
-            contents = b"".join(
+            contents = b"".join(  # a checksum covers the first 8 bytes of the header, and the page
                 head[:8] + data[n * length + _FRAME_HEADER : (n + 1) * length] for n, head in enumerate(heads)
             )
-            for n, own in enumerate(self._own(contents, count)):
-                yield _Frame(at + n * length, heads[n], own)
+            for n, sums in enumerate(self._from_zero(contents, count)):
+                yield _Frame(at + n * length, heads[n], sums)
             at += count * length
 
-    def _own(self, contents: bytes, count: int = 1) -> list[Sums]:
+    def _from_zero(self, contents: bytes, count: int = 1) -> list[Sums]:
         """Return the checksum of each of `count` equally long contents, if the checksum before it is (0, 0)."""
         import numpy as np
 
@@ -201,8 +202,8 @@ class _Reading:
     def _after(self, sums: Sums, frame: _Frame) -> Sums:
         a, b, c, d = _power(self._words // 2)
         return (
-            (a * sums[0] + b * sums[1] + frame.own[0]) & _MASK,
-            (c * sums[0] + d * sums[1] + frame.own[1]) & _MASK,
+            (a * sums[0] + b * sums[1] + frame.from_zero[0]) & _MASK,
+            (c * sums[0] + d * sums[1] + frame.from_zero[1]) & _MASK,
         )
 
 

@@ -1,6 +1,9 @@
 """Find the numbers, dates and names in a text that the sources of the text do not state. Other words of the text are
 not checked. Small numbers that are written as words ("five") are not compared. A name is recognized by its capital
-letters, so in scripts without capital letters only numbers and dates are checked."""
+letters, so in scripts without capital letters only numbers and dates are checked.
+
+`values.py` decides which numbers are equal. With `Stated.whole`, `quantities.whole_numbers` finds the numbers.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,9 @@
 "640 metres" is a length, and "3 years" is a span of time; the section `questions` of a language file has its units. A
 time, a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)"
 does not contain 3. "Berth 30" and "article 12(4)" are things that are named by a number.
+
+Numbers are equal if they have the same values. `values.py` computes them; `whole_numbers` computes those of phone
+numbers and paragraphs, and leaves out the readings in which a part of a number is a number.
 """
 
 from __future__ import annotations

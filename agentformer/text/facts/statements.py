@@ -16,7 +16,7 @@ from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, 
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import sentence_spans
 
-MAX_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
+MAX_FACT_LENGTH = 300  # code points of an entry; a longer entry contains more than one fact
 _WORDS = 80  # number of words of a text that are read
 _KEY = 4  # letters of a word in a key; its forms have them in common
 _CACHED = 16_384  # texts whose statements a process keeps
@@ -98,14 +98,14 @@ def _stated(text: str) -> str:
 
 
 def is_long(content: str) -> bool:
-    """Return whether a text is too long to be compared with others: it has more than `MAX_LENGTH` code points."""
-    return len(content) > MAX_LENGTH
+    """Return whether a text is too long to be compared with others: it has more than `MAX_FACT_LENGTH` code points."""
+    return len(content) > MAX_FACT_LENGTH
 
 
 def keys(content: str, language: str) -> tuple[str, ...]:
     """Return the keys of what a text states: the beginnings of its words, and "~home" for words such as "lives" and
     "moved" (see `CLASSES`). Two texts with a common key may be about the same property. `language` is ISO 639-1, or ""
-    if unknown. A text of more than `MAX_LENGTH` code points has none."""
+    if unknown. A text of more than `MAX_FACT_LENGTH` code points has none."""
     if is_long(content):
         return ()
     found = statement(content, _GROUP_OF.get(language, ""))

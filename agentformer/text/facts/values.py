@@ -1,6 +1,10 @@
 """Facts in a text: numbers, times, dates and negation. A fact has the same value in every spelling. Facts show
 differences that a similarity of words does not show: "Room 12 at 9:00" and "Room 14 at 9:00" have nearly all letters in
-common. Units are not compared."""
+common. Units are not compared.
+
+This module decides which numbers are equal: those with the same values, which are strings. `find_numbers` gives the
+values of all readings of a number, and `values_of` those of the first reading.
+"""
 
 from __future__ import annotations
 
