@@ -67,6 +67,8 @@ from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates.query import QueryDates, query_dates
 from agentformer.types import (
     NOT_INDEXED,
+    NOTHING_SEARCHED,
+    WORDS_ALONE,
     Connection,
     Decay,
     Embedder,
@@ -92,7 +94,6 @@ _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of
 _PENDING = (
     "{} entries have no vectors yet, so only a search by words finds them; run `agentformer reindex` to embed them"
 )
-_WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
 _NOT_INDEXED = (
     f"{NOT_INDEXED}, so this search did not find the words of {{}} changed entries; search again in a moment, or run "
     "`agentformer reindex` to wait for the update"
@@ -201,10 +202,10 @@ class Pipeline:
         self._rows = RankedRows()
 
     def search(self, query: Query) -> Hits:
-        """Return the hits, best first. If the embedder is unavailable, only words are searched. If the word index
-        cannot be written, only vectors are searched. In these two cases, the result contains a warning. Raises
-        `StoreError` if neither words nor vectors can be searched, and `SpaceMismatch` if the embedder belongs to
-        another embedding space."""
+        """Return the hits, best first. If the embedder is unavailable, only words are searched, and a search in the
+        mode `dense` finds nothing. If the word index cannot be written, only vectors are searched. In these cases, the
+        result contains a warning. Raises `StoreError` if neither words nor vectors can be searched, and `SpaceMismatch`
+        if the embedder belongs to another embedding space."""
         if query.limit < 1 or not query.text.strip():
             return Hits()
         asked = {"gen_ai.operation.name": "retrieval", "gen_ai.request.top_k": query.limit}
@@ -242,7 +243,7 @@ class Pipeline:
             except StoreDamaged as error:
                 if vectors is None or query.mode == "dense" or words_error is not None:
                     raise
-                warnings = (*warnings, _WORDS_ALONE.format(told(error)))
+                warnings = (*warnings, WORDS_ALONE.format(told(error)))
             reads.close()
             return self._ranked(request, replace(candidates, vectors=None, warnings=warnings, one_sided=True))
 
@@ -313,7 +314,7 @@ class Pipeline:
                 raise words_error from error
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
                 raise
-            return None, (_WORDS_ALONE.format(told(error)),)
+            return None, ((NOTHING_SEARCHED if request.query.mode == "dense" else WORDS_ALONE).format(told(error)),)
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:
         """Rank the candidates of both searches, and return the hits of the best ones. A list with the weight 0 is left

@@ -12,7 +12,7 @@ from typing import Any
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.records.offers import vectors_of
-from agentformer.testing.case import BackendCase, Reference, by_words, contents, make_entry
+from agentformer.testing.case import BackendCase, FlakyEmbedder, Reference, by_words, contents, make_entry
 from agentformer.types import TIERS, UNSEARCHED_KINDS, Decay, MemoryBackend, MemoryEntry, Query, Scope, Source, Use
 
 _ANIMALS = ("numbat", "kakapo", "axolotl", "fossa", "gharial", "dugong", "jerboa", "loris", "margay", "urial")
@@ -97,6 +97,15 @@ class Searching(BackendCase):
         scores = [hit.lexical_score or 0.0 for hit in hits]
         assert scores == sorted(scores, reverse=True) and scores[0] > scores[1] > scores[2] > 0
         assert [hit.lexical_rank for hit in hits] == [1, 2, 3]
+
+    def test_while_the_embedder_is_away_a_search_says_what_it_did(self, tmp_path: Path) -> None:
+        """A hybrid search finds the words. A dense search finds nothing, and does not claim to have searched words."""
+        embedder = FlakyEmbedder()
+        backend, (entry,) = self.stored(tmp_path, "the numbat hid a teapot", embedder=embedder)
+        embedder.down = True
+        assert [hit.entry.id for hit in backend.search(Query("numbat"))] == [entry.id]
+        dense = backend.search(Query("numbat", mode="dense"))
+        assert not dense and dense.warnings and "lexical or hybrid" in dense.warnings[0]
 
     def test_each_mode_reports_only_its_own_scores(self, tmp_path: Path) -> None:
         """A hit of dense search has no lexical score. A hit of lexical search has no dense score."""

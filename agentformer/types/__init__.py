@@ -39,10 +39,12 @@ from agentformer.types.memory import DOCUMENT_KINDS as DOCUMENT_KINDS
 from agentformer.types.memory import NEWER as NEWER
 from agentformer.types.memory import NOBODY as NOBODY
 from agentformer.types.memory import NOT_INDEXED as NOT_INDEXED
+from agentformer.types.memory import NOTHING_SEARCHED as NOTHING_SEARCHED
 from agentformer.types.memory import RESERVED_KINDS as RESERVED_KINDS
 from agentformer.types.memory import TIERS as TIERS
 from agentformer.types.memory import UNSEARCHED_KIND as UNSEARCHED_KIND
 from agentformer.types.memory import UNSEARCHED_KINDS as UNSEARCHED_KINDS
+from agentformer.types.memory import WORDS_ALONE as WORDS_ALONE
 from agentformer.types.memory import Analyzed as Analyzed
 from agentformer.types.memory import Comparison as Comparison
 from agentformer.types.memory import Condition as Condition

@@ -349,6 +349,10 @@ class StepResult(NamedTuple):
 # The beginning of a warning in `Hits`: the word index does not contain the newest changes yet.
 NOT_INDEXED = "the word index is being updated"
 
+# Warnings in `Hits` of a search while the vectors are unavailable: in the mode `hybrid`, and in the mode `dense`.
+WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
+NOTHING_SEARCHED = "nothing was searched, because vectors are unavailable: {}; search in the mode lexical or hybrid"
+
 
 class HitVectors(NamedTuple):
     """The vectors of hits, by entry id: the vector of the best window of each, float32[dimension], of unit length.

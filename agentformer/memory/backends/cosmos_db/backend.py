@@ -37,7 +37,9 @@ from agentformer.records.sqlite.database import Database
 from agentformer.records.sqlite.scopes import searchable_numbers, where
 from agentformer.settings import Settings
 from agentformer.types import (
+    NOTHING_SEARCHED,
     UNSEARCHED_KINDS,
+    WORDS_ALONE,
     Check,
     Connection,
     Embedder,
@@ -65,7 +67,6 @@ _MAX_NUMBERS = 20_000  # entry numbers in a query, because its text and paramete
 _MAX_READ = 2 * _MAX_NUMBERS  # entry numbers that are read for one search
 _PASSAGES = 4  # requested passages for each wanted entry; an entry can have several
 _K = 60  # the score of a hit is 61/(60 + rank), which is 1 for the first hit
-_WORDS_ALONE = "only words were searched, because vectors are unavailable: {}"
 
 
 class CosmosMemoryBackend(FaissMemoryBackend):
@@ -309,8 +310,8 @@ class ServerSearch:
             except SpaceMismatch:
                 raise
             except EmbedderError as error:
-                warnings = (_WORDS_ALONE.format(error),)
-        terms = words_of(query.text) if query.mode != "dense" or warnings else []
+                warnings = ((NOTHING_SEARCHED if query.mode == "dense" else WORDS_ALONE).format(error),)
+        terms = words_of(query.text) if query.mode != "dense" else []
         if selected is None or (not terms and vector is None):
             return Hits([], warnings)
         values = None if vector is None else [float(value) for value in vector]
