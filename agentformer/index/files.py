@@ -93,8 +93,8 @@ def usable_index_folder(folder: Path, *, writable: bool) -> Iterator[Path]:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Create a link to a file, or copy the file if the system does not allow links. Lock files are skipped, because a
-    lock on a link would change the original file."""
+    """Put an index file of a read-only store into its `ScratchFolder`: a link, or a copy if the system does not allow
+    links. Lock files are skipped, because a lock on a link would change the original file."""
     if not source.is_file() or source.suffix == ".lock":
         return
     try:

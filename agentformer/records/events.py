@@ -127,14 +127,14 @@ def check_cursor(cursor: str, name: str = "after") -> str:
 def _place(connection: Connection, cursor: str) -> tuple[int, bool]:
     """Return the number of the event after which a reader continues, and whether events before it are lost."""
     match = re.fullmatch(CURSOR, check_cursor(cursor))
-    if match is None:
+    if match is None:  # no cursor: the reader begins with the oldest event that is known
         return 0, False
     seq, token = int(match[1]), match[2] or ""
-    if not seq:
+    if not seq:  # the reader was at the start, before the first event of all
         first = connection.run(_FIRST_AND_LAST).fetchone()[0]
         return 0, bool(first and first > 1)
     row = connection.run(_TOKEN, [seq]).fetchone()
-    return (seq, False) if row and row[0] == token else (0, True)
+    return (seq, False) if row and row[0] == token else (0, True)  # deleted, or of another copy of the store
 
 
 def _type_of(entry: MemoryEntry) -> EventType:

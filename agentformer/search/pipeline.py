@@ -293,14 +293,15 @@ class Pipeline:
     ) -> tuple[VectorHits | None, tuple[str, ...]]:
         """Return the windows nearest to the query, and warnings. The windows are None if the search uses only words, or
         if vectors are unavailable. `words_error` is the error that makes the word index unavailable, or None. This
-        error is raised if vectors are unavailable, too."""
+        error is raised if vectors are unavailable, too. The read transaction is entered in `reads`. It begins after the
+        query is embedded, so that it is not open while a model is waited for."""
         if request.query.mode == "lexical":
             return None, ()
-        query, begin = request.query, lambda: reads.enter_context(self._one_transaction())
+        query, begin_reading = request.query, lambda: reads.enter_context(self._one_transaction())
         try:
             while request.space is not None:
                 result = self._vector_search.nearest(
-                    query.text, request.space, request.seq, request.limit, request.mask, begin
+                    query.text, request.space, request.seq, request.limit, request.mask, begin_reading
                 )
                 if result is not None:
                     return result
@@ -313,7 +314,7 @@ class Pipeline:
             if words_error is not None:
                 raise words_error from error
             if request.query.mode == "dense" and isinstance(error, StoreDamaged):
-                raise
+                raise  # words cannot replace what is damaged, as they do in the mode hybrid
             return None, ((NOTHING_SEARCHED if request.query.mode == "dense" else WORDS_ALONE).format(told(error)),)
 
     def _ranked(self, request: _Request, candidates: _Candidates) -> Hits:

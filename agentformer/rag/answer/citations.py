@@ -25,7 +25,7 @@ _CITED = re.compile(r"\[(\d{1,3})\]")
 _STRAY = "[0]"  # replaces a marker with an unknown number; no passage has the number 0
 # Neighbouring markers with the words that join them to each other and to the words before.
 _JOINT = r"(?:[ \t]{0,3}(?:[,;&]|\b(?:and|or|och|eller|og|ja|tai|und|oder|et|ou|y|e|i|en)\b)){1,2}"
-_MARKS = re.compile(
+_MARKER_RUNS = re.compile(
     rf"{_CODE}|(?P<framed>[ \t]{{0,3}}\((?:see |cf\. )?\[0\]\))"
     rf"|(?P<joint>{_JOINT})?{_SPACE}(?P<marks>\[\d{{1,3}}\](?:(?:{_JOINT})?[ \t]{{0,3}}\[\d{{1,3}}\])*)"
     r"(?P<last>(?=[ \t]{0,3}(?:[.!?,;:)。！？]|\n|\Z)))?",
@@ -77,7 +77,7 @@ def cite(text: str, passages: Sequence[Passage]) -> CitedText:
         own = "".join(f"[{n}]" for n in valid if not copied.has(n, marker.start(), marker.end()))
         return marker["space"] + (own or _STRAY)
 
-    text = _MARKS.sub(_without_strays, _MARK.sub(spell, text)).strip()
+    text = _MARKER_RUNS.sub(_without_strays, _MARK.sub(spell, text)).strip()
     citations = []
     for number, claim in _claims(text).items():
         if sentences := rank_sentences(QueryTerms.of(claim), [passages[number - 1]]):

@@ -83,16 +83,16 @@ def _with_subject(sentence: Sentence, links: Mapping[Sentence, Link], end: int) 
     end of the quote. If the sentence refers to the previous one ("It was built ..."), the quote begins with the
     previous one. If the previous sentence refers to the sentence before it, the quote begins with that sentence, and so
     on. If the quote would be too long, only the beginning of the sentence that names the subject is quoted before the
-    rest."""
+    rest. `links` say how a sentence refers to others (see `features.Link`)."""
     leads, refers, naming = links[sentence]
-    start, first = sentence.span.start, sentence.before if leads else None
-    while first and end - first.span.start <= MAX_QUOTE:
-        start, first = first.span.start, first.before if links[first].refers else None
-    naming = naming if first and refers else None
+    start, earlier = sentence.span.start, sentence.before if leads else None
+    while earlier and end - earlier.span.start <= MAX_QUOTE:
+        start, earlier = earlier.span.start, earlier.before if links[earlier].refers else None
+    naming = naming if earlier and refers else None  # a sentence is left that did not fit
     if naming is None:
         return start, ""
     content = sentence.passage.content
-    for begin in (start, sentence.span.start):
+    for begin in (start, sentence.span.start):  # with the sentences that fit; without them, if no room is left
         room = min(_NAMED, MAX_QUOTE - len(OMITTED) - (end - begin))
         if room >= min(_LEAST_NAMED, naming.span.end - naming.span.start):
             return begin, content[slice(*shortened(content, naming.span, room))] + OMITTED

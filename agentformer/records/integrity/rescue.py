@@ -63,16 +63,18 @@ class Rescue:
     def __init__(self, pages: Pages, target: SqliteConnection, quarantine: Quarantine) -> None:
         self._pages, self._target, self._quarantine = pages, target, quarantine
         self.entries = 0
-        self._found = False  # a row of this package
+        self._found = False  # whether a row of this package was read
         self.lost: list[str] = []  # names of the lost entries and former versions, without parts of documents
         self._damaged: dict[int, sqlite3.Row] = {}  # damaged entries, by number
         self._versions: dict[tuple[int, int], sqlite3.Row] = {}  # damaged former versions
         self._sequences: dict[str, int] = {}  # the highest row number that each table has ever used
+        # Empty results: a `sqlite3.Row` takes the names of its columns from a cursor.
         self._cursors = {table: target.execute(f"SELECT * FROM {table} LIMIT 0") for table in _TABLES}
-        self._defaults = {
+        self._defaults = {  # for columns that an older file lacks
             table: [{"''": "", "0": 0}.get(row["dflt_value"]) for row in target.execute(f"PRAGMA table_info({table})")]
             for table in _TABLES
         }
+        # The ids that the indexes of the damaged file name; `place` is the index.
         target.execute(
             "CREATE TEMP TABLE listed (id TEXT, num INTEGER, kind TEXT, namespace TEXT, place INTEGER, "
             "PRIMARY KEY (id, num, place))"

@@ -208,10 +208,12 @@ def _function_words(language: str) -> frozenset[str]:
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
-    """Yield the ranges of the dates that are written in figures or with the name of a month."""
+    """Yield the ranges of the dates that are written in figures or with the name of a month. `on` and `past` are those
+    of `find_date_ranges`."""
     for mention in find_dates(text, days_of_week=False):
         written = text[mention.start : mention.end]
         before = text[max(0, mention.start - 2) : mention.start] if written[0].isdecimal() else ""
+        # The last two: part of a code or of a longer number, such as "v1.2.2023" or "1.2.2023.4".
         if not mention.sure or _LEADS.search(before) or _GOES_ON.match(text, mention.end):
             continue
         has_one_order = "/" not in written or written[:4].isdigit()  # "7/5/2023" may be two days

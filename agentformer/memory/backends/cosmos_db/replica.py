@@ -289,9 +289,9 @@ class Following:
         self._connection = connection
         self._since = since
         self._present: dict[str, int] = {}  # item id -> the newest transaction in which the item exists
-        self._gone: dict[str, tuple[int, RowKey]] = {}
+        self._gone: dict[str, tuple[int, RowKey]] = {}  # item id -> the newest transaction that deleted it, and its row
         self._spaces: dict[str, Mapping[str, Any]] = {}
-        self._changed: dict[int, None] = {}
+        self._changed: dict[int, None] = {}  # numbers of entries whose indexed data changed
         self._vectors: set[int] = set()
         connection.execute("PRAGMA defer_foreign_keys = ON")
 
@@ -302,7 +302,8 @@ class Following:
         return any(item_id == RowKey("meta", ("erasure_due",)).item_id for item_id in self._present)
 
     def add(self, items: Iterable[Mapping[str, Any]]) -> None:
-        """Apply items of the container, except the deletions and the embedding spaces, which `finish` applies."""
+        """Apply items of the container, except the embedding spaces and the deletions, which `finish` applies: items
+        come in any order, and a later one may contain the row again. `items.read_item` explains `seq` and `change`."""
         for item in items:
             key, seq = key_of(item), item["seq"]
             if item.get("change", 0) > self._since and key.type == "entry":
