@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from agentformer.readers import read
 from agentformer.readers.sandbox import process as sandbox
+from tests.edges.running import wait_until
 
 from .takeover import LINUX, PDF, taken_over, told
 
@@ -35,8 +35,20 @@ def _own_server() -> Iterator[None]:
 
 
 def _wait_until_gone(pid: int) -> None:
-    while Path(f"/proc/{pid}").exists():
-        time.sleep(0.01)
+    """Wait until nothing is left of a process, not even a zombie."""
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())
+
+
+def _wait_until_ended(pid: int) -> None:
+    """Wait until a process has ended that is nobody's child here: who inherits it may leave it a zombie."""
+
+    def ended() -> bool:
+        try:
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+        except (FileNotFoundError, ProcessLookupError):
+            return True
+
+    wait_until(ended)
 
 
 def test_one_server_forks_the_readers_of_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,8 +56,7 @@ def test_one_server_forks_the_readers_of_many_files(monkeypatch: pytest.MonkeyPa
     server = int(told())
     assert server in _children(os.getpid())
     assert [told() for _ in range(3)] == [str(server)] * 3
-    while _children(server):  # none stays as a zombie
-        time.sleep(0.01)
+    wait_until(lambda: not _children(server))  # none stays as a zombie
 
 
 def test_a_fork_has_no_file_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +84,7 @@ def test_after_the_server_was_killed_another_one_is_started(monkeypatch: pytest.
     taken_over(monkeypatch, PARENT)
     server = int(told())
     os.kill(server, signal.SIGKILL)
-    _wait_until_gone(server)  # nothing of it stays, not even a zombie
+    _wait_until_gone(server)
     assert int(told()) != server
 
 
@@ -120,10 +131,10 @@ time.sleep(600)
         (its_server,) = _children(fork)
         asking.kill()
         asking.wait()
-        _wait_until_gone(server)
+        _wait_until_ended(server)
         assert Path(f"/proc/{its_server}").exists()
         os.kill(fork, signal.SIGKILL)
-        _wait_until_gone(its_server)
+        _wait_until_ended(its_server)
     finally:
         asking.kill()
         asking.stdout.close()  # type: ignore[union-attr]
