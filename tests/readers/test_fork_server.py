@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,10 @@ TEXT = "A page of text about ships."
 
 def _children(pid: int) -> list[int]:
     return [int(n) for task in Path(f"/proc/{pid}/task").iterdir() for n in (task / "children").read_text().split()]
+
+
+def _servers() -> list[int]:
+    return [pid for pid in _children(os.getpid()) if b"fork_server" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +91,18 @@ def test_after_the_server_was_killed_another_one_is_started(monkeypatch: pytest.
     os.kill(server, signal.SIGKILL)
     _wait_until_gone(server)
     assert int(told()) != server
+
+
+def test_a_file_whose_server_is_killed_is_read_by_a_new_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no fault of the file, which would else be called too large for the memory."""
+    body = "'agentformer.readers.sandbox.fork_server' in sys.modules and time.sleep(600)\nyield attempt(os.getppid)"
+    taken_over(monkeypatch, body)
+    with ThreadPoolExecutor(3) as pool:
+        files = [pool.submit(told) for _ in range(3)]
+        wait_until(lambda: len([n for pid in _servers() for n in _children(pid)]) == 3)
+        (server,) = _servers()
+        os.kill(server, signal.SIGKILL)
+        assert {int(file.result()) for file in files} == {os.getpid()}
 
 
 def test_an_idle_server_ends_and_the_next_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

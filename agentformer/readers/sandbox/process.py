@@ -134,7 +134,8 @@ class _Process(subprocess.Popen[bytes]):
 
 
 class _Fork:
-    """A child process that the fork server starts when it gets the order."""
+    """A child process that the fork server starts when it gets the order. `lost` is True if the server was killed, and
+    the process with it."""
 
     def __init__(self) -> None:
         self._given, to_child = os.pipe()
@@ -142,6 +143,7 @@ class _Fork:
         self.stdin = os.fdopen(to_child, "wb", buffering=0)
         self.stdout = os.fdopen(from_child, "rb", buffering=0)
         self.returncode = 0
+        self.lost = False
         self._connection, self._its_connection = socket.socketpair()
         self._exited = False
 
@@ -182,7 +184,7 @@ class _Fork:
             return False
         except OSError:
             pass
-        # If the server was killed, the process has ended with it.
+        self.lost = not status
         self.returncode = STATUS.unpack(status)[0] if status else -getattr(signal, "SIGKILL", 9)
         self._exited = True
         return True
@@ -291,12 +293,14 @@ def _folder(options: ReadOptions) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(data: bytes, options: ReadOptions) -> _Outcome:
+def _run(data: bytes, options: ReadOptions, *, may_fork: bool = _FORKS) -> _Outcome:
+    """Read a file in a child process. If the fork server is killed meanwhile, which is no fault of the file, a new
+    process reads it again."""
     frames, limits = protocol.Frames(options.limits.output_bytes), options.limits
     timed_out = False
     fault: DocumentError | None = None
     with _READERS, _folder(options) as folder:
-        process = (_server.fork(options, folder) if _FORKS else None) or _start(_BOOT, folder)
+        process = (_server.fork(options, folder) if may_fork else None) or _start(_BOOT, folder)
         given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
         try:
             timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
@@ -306,6 +310,8 @@ def _run(data: bytes, options: ReadOptions) -> _Outcome:
             )
         except protocol.NoFrame:
             fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(protocol.NOT_STARTED)
+    if isinstance(process, _Fork) and process.lost and not frames.draft:
+        return _run(data, options, may_fork=False)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
     return _Outcome(frames, timed_out, process.returncode, fault)
 
