@@ -152,8 +152,8 @@ class KeyLimits:
 
     def take_question(self, allowance: Allowance | None) -> TakenQuestion:
         """Count a question that a language model is going to answer. If the model fails, the caller gives the question
-        back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today
-        as it may; see also `DayCounts`."""
+        back. Without a model, nothing is counted. Raises `Busy` if the key has asked as many today as it may; see also
+        `DayCounts`."""
         if allowance is None or not (limit := allowance.limits.questions_per_day) or self._model.get() is None:
             return TakenQuestion(self._questions, None)
         question = TakenQuestion(self._questions, allowance)

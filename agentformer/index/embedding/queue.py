@@ -99,9 +99,8 @@ def queue_lock(folder: Path, wait: bool) -> AbstractContextManager[object]:
 
 class EmbeddingQueue:
     """Embeds entries and stores their vectors. `lock` acquires the lock that a process holds while it embeds the queue.
-    `window_tokens` is the maximum number of tokens in a window (0: the maximum of
-    the model). Methods that embed raise `SpaceMismatch` if the vectors of the store belong to another embedding
-    space."""
+    `window_tokens` is the maximum number of tokens in a window (0: the maximum of the model). Methods that embed raise
+    `SpaceMismatch` if the vectors of the store belong to another embedding space."""
 
     def __init__(
         self,
