@@ -293,14 +293,14 @@ def _folder(options: ReadOptions) -> Iterator[str]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(data: bytes, options: ReadOptions, *, may_fork: bool = _FORKS) -> _Outcome:
-    """Read a file in a child process. If the fork server is killed meanwhile, which is no fault of the file, a new
-    process reads it again."""
+def _run(data: bytes, options: ReadOptions, *, alone: bool = False) -> _Outcome:
+    """Read a file in a child process: a fork, or with `alone` a new process. If the fork server is killed meanwhile,
+    which is no fault of the file, a new process reads it again."""
     frames, limits = protocol.Frames(options.limits.output_bytes), options.limits
     timed_out = False
     fault: DocumentError | None = None
     with _READERS, _folder(options) as folder:
-        process = (_server.fork(options, folder) if may_fork else None) or _start(_BOOT, folder)
+        process = (_server.fork(options, folder) if _FORKS and not alone else None) or _start(_BOOT, folder)
         given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
         try:
             timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
@@ -311,7 +311,7 @@ def _run(data: bytes, options: ReadOptions, *, may_fork: bool = _FORKS) -> _Outc
         except protocol.NoFrame:
             fault = CorruptDocument(_CRASH) if frames.ready else DocumentError(protocol.NOT_STARTED)
     if isinstance(process, _Fork) and process.lost and not frames.draft:
-        return _run(data, options, may_fork=False)
+        return _run(data, options, alone=True)
     timed_out = timed_out or -process.returncode == getattr(signal, "SIGXCPU", 0)
     return _Outcome(frames, timed_out, process.returncode, fault)
 
