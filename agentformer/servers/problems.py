@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[type[errors.AgentFormerError], int, str, str], ...] = (
     (errors.TooLarge, 413, "too-large", "Limit exceeded"),
     (errors.DocumentError, 422, "unreadable-document", "Unreadable document"),
     (errors.FetchFailed, 422, "fetch-failed", "Document cannot be fetched"),
-    (errors.Busy, 429, "busy", "Server busy"),
+    (errors.Busy, 429, "busy", "Too many requests"),
     (errors.NotOffered, 501, "not-offered", "Not offered by the store of this memory"),
     (errors.MissingExtra, 501, "missing-extra", "Optional package not installed"),
     (errors.EmbedderUnavailable, 503, "embedder-unavailable", "Embedder unavailable"),
