@@ -84,7 +84,7 @@ def open_keys(settings: Settings) -> Iterator[KeyStore]:
     if settings.backend not in SERVERS:
         yield KeyStore(settings.index_dir)
         return
-    from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
+    from agentformer.memory.backends.postgres.database import PostgresDatabase, schema_of
     from agentformer.memory.nodes.sharing import DatabaseKeys
 
     database = PostgresDatabase(settings.postgres_url, schema_of(settings), _KEY_CONNECTIONS)

@@ -67,8 +67,8 @@ if TYPE_CHECKING:
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
-    from agentformer.events import EventLog
     from agentformer.events.delivery import Delivery
+    from agentformer.events.event_log import EventLog
     from agentformer.events.webhooks import Webhooks
     from agentformer.jobs.queue import JobFiles
     from agentformer.jobs.store import JobStore
@@ -214,7 +214,7 @@ class AgentFormer:
     @_Part
     def events(self) -> EventLog:
         """The changes of the entries, in order. Raises `NotOffered` if the backend has no change feed."""
-        from agentformer.events import EventLog
+        from agentformer.events.event_log import EventLog
         from agentformer.tools.result_json import shown_json
 
         return EventLog(self._feed, shown_json)
@@ -521,7 +521,7 @@ def trial(settings: Settings, embedder: Embedder | None = None, folder: Path | N
             settings, index_dir=index_dir, clean_every=0, learn_every=0, cleanup_interval=0.0, postgres_schema=schema
         )
         if settings.backend in SERVERS:
-            stack.callback(lambda: load("agentformer.memory.backends.postgres:remove_store")(settings))
+            stack.callback(lambda: load("agentformer.memory.backends.postgres.database:remove_store")(settings))
         backend = build_backend(settings, embedder)
         stack.callback(backend.close)
         base = Base(settings, backend, embedder, Lazy(lambda: None), UsageCounter(backend))

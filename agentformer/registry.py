@@ -45,33 +45,33 @@ PARTS: dict[str, dict[str, str]] = {
     "backends": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db.backend:CosmosMemoryBackend.from_settings",
         "faiss": "agentformer.memory.backends.faiss.backend:FaissMemoryBackend.from_settings",
-        "local_json": "agentformer.memory.backends.local_json:LocalJsonMemoryBackend.from_settings",
+        "local_json": "agentformer.memory.backends.local_json.backend:LocalJsonMemoryBackend.from_settings",
         "postgres": "agentformer.memory.distributed:DistributedMemory.from_settings",
     },
     "stored_spaces": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db.container:stored_space",
-        "faiss": "agentformer.memory.backends.faiss:stored_space",
-        "postgres": "agentformer.memory.backends.postgres:stored_space",
+        "faiss": "agentformer.memory.backends.faiss.folder:stored_space",
+        "postgres": "agentformer.memory.backends.postgres.database:stored_space",
     },
     "wanted_embedders": {
         "cosmos_db": "agentformer.memory.backends.cosmos_db.container:wanted_embedder",
-        "faiss": "agentformer.memory.backends.faiss:wanted_embedder",
-        "postgres": "agentformer.memory.backends.postgres:wanted_embedder",
+        "faiss": "agentformer.memory.backends.faiss.folder:wanted_embedder",
+        "postgres": "agentformer.memory.backends.postgres.database:wanted_embedder",
     },
     "present": {
-        "faiss": "agentformer.memory.backends.faiss:present",
+        "faiss": "agentformer.memory.backends.faiss.folder:present",
         "local_json": "agentformer.memory.backends:has_local_json",
-        "postgres": "agentformer.memory.backends.postgres:present",
+        "postgres": "agentformer.memory.backends.postgres.database:present",
     },
     # Backends with a database whose schema can be old, and whose deleted content takes space. The callables are
     # (settings, *, copy) and (settings, history_before).
     "upgrades": {
-        "faiss": "agentformer.memory.backends.faiss:upgrade",
-        "postgres": "agentformer.memory.backends.postgres:upgrade",
+        "faiss": "agentformer.memory.backends.faiss.folder:upgrade",
+        "postgres": "agentformer.memory.backends.postgres.database:upgrade",
     },
     "vacuums": {
-        "faiss": "agentformer.memory.backends.faiss:vacuum",
-        "postgres": "agentformer.memory.backends.postgres:vacuum",
+        "faiss": "agentformer.memory.backends.faiss.folder:vacuum",
+        "postgres": "agentformer.memory.backends.postgres.database:vacuum",
     },
     "salvagers": {"faiss": "agentformer.memory.backends.faiss.verifier:salvage_folder"},
     "servers": {

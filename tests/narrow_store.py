@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agentformer.memory.backends.local_json import JsonFileStore
+from agentformer.memory.backends.local_json.backend import JsonFileStore
 
 DOOR = (
     *("store", "get", "list", "latest", "count", "search", "history", "namespaces"),

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 import agentformer
-from agentformer.access import secrets
+from agentformer.access import secret_masking as secrets
 from agentformer.memory.hierarchical import CoreMemory
 from agentformer.memory.memory_manager import MemoryManager
 from agentformer.rag.document_store import DocumentStore
 from agentformer.text import instructions
 from agentformer.text import language_files as files
-from agentformer.text.facts import told
+from agentformer.text.facts import personal_facts as told
 from agentformer.tools.rag_tool import RAGTool
 
 PARTS = (MemoryManager, CoreMemory, DocumentStore, RAGTool, instructions, told, files, secrets)

@@ -87,7 +87,7 @@ def test_opening_a_store_with_its_own_embedder_loads_no_model(
     tmp_path: Path, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = EmbeddingSpace("minilm", "all-MiniLM-L6-v2@int8", dimension=384, max_tokens=254)
-    monkeypatch.setattr("agentformer.memory.backends.faiss.stored_space", lambda folder: space)
+    monkeypatch.setattr("agentformer.memory.backends.faiss.folder.stored_space", lambda folder: space)
     with agentformer.connect(index_dir=tmp_path, embedder=spec) as af:
         assert af.embedder.current.known_space is None
     with pytest.raises(InvalidInput, match="minilm is always all-MiniLM-L6-v2"):

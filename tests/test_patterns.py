@@ -19,7 +19,7 @@ SHORT_TEXTS = {
     "agentformer.readers.html._ATTRIBUTE": "reads a tag that consists of its matches",
     "agentformer.readers.html._LIST_STYLE": "reads 500 characters of a style",
     "agentformer.text.dates._BEGINS": "reads 24 characters before a month",
-    "agentformer.text.facts.claims._OPENING": "reads 3 characters before a name",
+    "agentformer.text.facts.unsupported_claims._OPENING": "reads 3 characters before a name",
     "agentformer.api.endpoints.openapi": "reads names of our own schemas",
     "agentformer.readers.sandbox.linux": "reads a table of our own",
 }

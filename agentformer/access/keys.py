@@ -25,11 +25,19 @@ from typing import Any, NamedTuple
 
 from filelock import Timeout
 
-from agentformer.access.allowance import HIGHEST, NO_LIMITS, Allowance, Limits, checked_limits
 from agentformer.access.key_storage import KeyFile, KeyPlace, Remembered
-from agentformer.access.limits import DayCounts
+from agentformer.access.limits import (
+    HIGHEST,
+    NO_LIMITS,
+    WRONG_A_MINUTE,
+    Allowance,
+    DayCounts,
+    Limits,
+    Rates,
+    checked_limits,
+    quota_headers,
+)
 from agentformer.access.permissions import RIGHTS, Grant, Right
-from agentformer.access.rates import WRONG_A_MINUTE, Rates, quota_headers
 from agentformer.errors import (
     Busy,
     Conflict,

@@ -6,7 +6,8 @@ minute, and when a request would be refused although something has changed since
 stored since is added, so a request does not wait for a large store. A request reserves what it is about to store, so
 requests of one process that run at the same time do not take the same room.
 
-Questions are counted in a file beside the keys, for all processes and over restarts, by days in UTC.
+Questions are counted in a file beside the keys, for all processes and over restarts, by days in UTC. Each process
+counts requests, and wrong keys from one address, for itself.
 """
 
 from __future__ import annotations
@@ -15,22 +16,32 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Self, TypeGuard
+from typing import NamedTuple, Self, TypeGuard
 
 from filelock import Timeout
 
-from agentformer.access.allowance import Allowance, Limits
 from agentformer.access.key_storage import KeyPlace
-from agentformer.access.rates import DAY, Quota
-from agentformer.errors import Busy, KeyFull, StoreDamaged, StoreError
+from agentformer.errors import Busy, InvalidInput, KeyFull, StoreDamaged, StoreError
 from agentformer.lazy import Lazy
 from agentformer.records.offers import size_of
 from agentformer.types import LanguageModel, MemoryBackend, StoreSize
 
+HIGHEST: Mapping[str, int] = {  # limit -> its highest value; JavaScript reads each of them exactly
+    "requests_per_minute": 1_000_000,
+    "max_entries": 1_000_000_000_000,
+    "max_bytes": 1_000_000_000_000_000,
+    "questions_per_day": 1_000_000,
+}
+WRONG_A_MINUTE = 30  # requests with a wrong key from one address; more are refused with `Busy`
+MINUTE = 60.0
+DAY = 86_400
+_REMEMBERED = 10_000  # names of which the last use is known
+_UNITS = {"bytes": ';qu="content-bytes"'}  # units other than requests, by the name of the quota
 _NOTHING = StoreSize()
 _FRESH = 60.0  # seconds for which a whole count is used
 _AGAIN = 1.0  # seconds between two whole counts, if a request would be refused
@@ -41,6 +52,92 @@ _LOCK_SECONDS = 10.0
 _ROOM_SECONDS = 10.0  # for which a request waits for earlier ones, if its room depends on what they store
 _VERSION = 1
 _COUNTING = "another process is counting a question; try again in a moment"
+
+
+class Limits(NamedTuple):
+    """The limits of a key; 0: no limit. Each server process accepts `requests_per_minute`; the others hold for all
+    processes together."""
+
+    requests_per_minute: int = 0
+    max_entries: int = 0
+    max_bytes: int = 0
+    questions_per_day: int = 0
+
+
+NO_LIMITS = Limits()
+
+
+class Quota(NamedTuple):
+    """What a key may use of a limit, what is left, and the seconds until all is left again. `window` is the time in
+    seconds for which the limit holds. A limit of what is stored has no window, and waiting does not help: both are 0.
+    """
+
+    limit: int
+    left: int
+    seconds: int
+    window: int = int(MINUTE)
+
+
+def quota_headers(quotas: Mapping[str, Quota]) -> dict[str, str]:
+    """Return the headers RateLimit-Policy and RateLimit (draft-ietf-httpapi-ratelimit-headers) for quotas by name."""
+    if not quotas:
+        return {}
+    policies = (
+        f'"{name}";q={quota.limit}{f";w={quota.window}" if quota.window else ""}{_UNITS.get(name, "")}'
+        for name, quota in quotas.items()
+    )
+    states = (
+        f'"{name}";r={quota.left}{f";t={quota.seconds}" if quota.window else ""}' for name, quota in quotas.items()
+    )
+    return {"RateLimit-Policy": ", ".join(policies), "RateLimit": ", ".join(states)}
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The limits of the key of a request, the namespaces of the key (none: all), and what the key has left of each
+    limit that was looked at, by its name in the header RateLimit."""
+
+    key_id: str
+    limits: Limits
+    namespaces: tuple[str, ...] = ()
+    quotas: dict[str, Quota] = field(default_factory=dict)
+
+
+def checked_limits(given: Mapping[str, object]) -> dict[str, int]:
+    """Return limits by name. Raises `InvalidInput` for an unknown name, and for a value that is not a whole number
+    between 0 and the highest value of the limit."""
+    checked = {}
+    for name, value in given.items():
+        if name not in HIGHEST:
+            raise InvalidInput(name[:80], f"is not a limit of a key; the limits are {', '.join(HIGHEST)}")
+        if type(value) is not int or not 0 <= value <= HIGHEST[name]:
+            raise InvalidInput(name, f"must be a whole number in 0..{HIGHEST[name]}; 0: no limit")
+        checked[name] = value
+    return checked
+
+
+class Rates:
+    """Counts events by name, as a token bucket: each name has `limit` tokens, an event takes one, and they grow back
+    in a minute. The names used longest ago are forgotten. Each process counts for itself. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._spent: OrderedDict[str, tuple[float, float]] = OrderedDict()  # name -> (tokens spent, at this time)
+
+    def take(self, name: str, limit: int) -> tuple[Quota, float]:
+        """Take a token. Return what is left, and the seconds until a token is free: 0 if this one was."""
+        with self._lock:
+            now = self._clock()
+            spent, at = self._spent.pop(name, (0.0, now))
+            spent = min(limit, max(0.0, spent - (now - at) * limit / MINUTE))  # the limit may have been lowered
+            wait = max(0.0, (spent + 1 - limit) * MINUTE / limit)
+            if not wait:
+                spent += 1
+            self._spent[name] = spent, now
+            if len(self._spent) > _REMEMBERED:
+                self._spent.popitem(last=False)
+        return Quota(limit, int(limit - spent), round(spent * MINUTE / limit)), wait
 
 
 class DayCounts:

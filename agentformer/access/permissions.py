@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from agentformer.access.allowance import Allowance
+from agentformer.access.limits import Allowance
 from agentformer.errors import Forbidden, InvalidInput, NotFound
 from agentformer.records import fields
 from agentformer.types import DEFAULT_NAMESPACE, MemoryEntry

@@ -17,11 +17,11 @@ from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.wsgi import ClosingIterator
 
-from agentformer.access.allowance import Allowance
-from agentformer.access.hosts import Host, authenticate, host_of, hosts_in, is_local, origin_host, origins_in
+from agentformer.access.authentication import authenticate
+from agentformer.access.hosts import Host, host_of, hosts_in, is_local, origin_host, origins_in
 from agentformer.access.keys import KEY, KeyStore
+from agentformer.access.limits import Allowance, quota_headers
 from agentformer.access.permissions import Grant
-from agentformer.access.rates import quota_headers
 from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api.request import BoundedBody
 from agentformer.api.requests_seen import RequestsSeen

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from agentformer.hooks.events import AGENTS, Agent, Event, answer_to, event_of
+from agentformer.hooks.agent_formats import AGENTS, Agent, Event, answer_to, event_of
 from agentformer.hooks.spool import Spool
 
 _DEADLINE = 0.3  # seconds

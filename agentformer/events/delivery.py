@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import EVERYTHING
 from agentformer.errors import AgentFormerError, FetchFailed, StoreError, Unauthenticated
-from agentformer.events import EventLog, Filter
+from agentformer.events.event_log import EventLog, Filter
 from agentformer.events.webhooks import DeliveryState, Webhook, Webhooks, signature
 from agentformer.memory.background import PeriodicThread
 from agentformer.records.events import START

@@ -19,7 +19,7 @@ from typing import Any
 
 from agentformer.access.permissions import Grant
 from agentformer.errors import Conflict, NotFound
-from agentformer.events import EventType, types_of
+from agentformer.events.event_log import EventType, types_of
 from agentformer.http.fetch_rules import parse_url
 from agentformer.records import fields, meta
 from agentformer.records.events import last

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from agentformer.errors import InvalidInput
-from agentformer.hooks.events import EVENTS, Agent
+from agentformer.hooks.agent_formats import EVENTS, Agent
 
 SERVER = "agentformer"  # the name of the MCP server
 _OPTIONS = {"--agent", "--index-dir", "--upload-dir", "--budget", "--deadline", "--idle"}

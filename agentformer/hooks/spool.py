@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from agentformer.access.secrets import reads_secrets, shortened, without_secrets
-from agentformer.hooks.events import Event
+from agentformer.access.secret_masking import reads_secrets, shortened, without_secrets
+from agentformer.hooks.agent_formats import Event
 
 _MAX_TEXT = 20_000  # characters of a prompt or an answer that are kept
 _MAX_TOOL = 2_000  # characters of the input and of the output of a tool that are kept

@@ -23,13 +23,13 @@ from agentformer.records.codec import decode_json, from_row
 from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
-from agentformer.text.facts.statements import is_long, keys
+from agentformer.text.facts.statement_words import is_long, keys
 from agentformer.text.languages import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Row, Statement
 
 # The version of the analysis. Raise it whenever a function of this module, of `text.dates`, of `text.languages`, of
-# `text.facts.statements` or of `text.splitting` returns another result for a text.
+# `text.facts.statement_words` or of `text.splitting` returns another result for a text.
 # `tests/index/test_entry_properties.py` detects such a change.
 VERSION = 3
 INLINE = 32  # maximum entries whose rows are written in their own transaction; the analysis of each takes up to 1 ms
@@ -258,7 +258,7 @@ def entry_language(entry: MemoryEntry) -> str:
 
 
 def fact_keys(entry: MemoryEntry, language: Callable[[], str]) -> tuple[str, ...]:
-    """Return the keys of what an entry states (see `text.facts.statements.keys`). Parts of documents, summaries,
+    """Return the keys of what an entry states (see `text.facts.statement_words.keys`). Parts of documents, summaries,
     events and very long texts have none. `language` returns the language of the entry."""
     if entry.kind in _WITHOUT_FACTS or is_long(entry.content):
         return ()

@@ -24,9 +24,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from agentformer.access.hosts import authenticate, host_of, is_local, listen, origin_host, url_of
+from agentformer.access.authentication import authenticate
+from agentformer.access.hosts import host_of, is_local, origin_host
 from agentformer.access.keys import KeyStore
-from agentformer.access.rates import quota_headers
+from agentformer.access.limits import quota_headers
 from agentformer.builders import open_keys
 from agentformer.errors import AgentFormerError, Busy, InvalidInput, StoreError, TooLarge, Unauthenticated
 from agentformer.http.json_limits import check_values
@@ -41,6 +42,7 @@ from agentformer.mcp_server.server import (
     exit_timer,
     message_error,
 )
+from agentformer.servers.listening import listen, url_of
 from agentformer.servers.logs import log_to
 from agentformer.servers.problems import PROBLEM, Problem, problem_json, problem_of
 from agentformer.servers.slow_clients import MCP, TimeBudget

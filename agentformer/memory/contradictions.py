@@ -22,8 +22,8 @@ from agentformer.index.entry_properties import EVENTS
 from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.replacement import NEAR_COSINE
 from agentformer.text.analysis import query_terms
-from agentformer.text.facts.statements import MAX_FACT_LENGTH, is_long
-from agentformer.text.facts.values import Facts, conflict, facts_of
+from agentformer.text.facts.numbers_and_dates import Facts, conflict, facts_of
+from agentformer.text.facts.statement_words import MAX_FACT_LENGTH, is_long
 from agentformer.text.languages import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import RESERVED_KINDS, HitVectors, MemoryEntry, Vector

@@ -14,9 +14,9 @@ from typing import Any
 from agentformer.errors import Conflict, StoreError
 from agentformer.index.embedding.queue import EmbeddingQueue
 from agentformer.index.embedding.windows import Progress
-from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.backend import MOVING, PostgresMemoryBackend, PostgresOptions, options_of
 from agentformer.memory.backends.postgres.connection import native
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.nodes import Node, release_lease, take_lease
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, Listener, NodeLocks
 from agentformer.records import vectors as store

@@ -13,7 +13,7 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.text.facts.values import Facts, facts_of, number_values
+from agentformer.text.facts.numbers_and_dates import Facts, facts_of, number_values
 from agentformer.text.languages import detect_language
 from agentformer.text.normalize import normalized
 

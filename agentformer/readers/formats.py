@@ -273,14 +273,14 @@ class ReadOptions:
 
 _READERS = "agentformer.readers"
 ADAPTERS = {
-    PDF: f"{_READERS}.pdf",
-    DOCX: f"{_READERS}.docx",
+    PDF: f"{_READERS}.pdf.reader",
+    DOCX: f"{_READERS}.office.docx",
     PPTX: f"{_READERS}.office.pptx",
     XLSX: f"{_READERS}.office.xlsx",
     **dict.fromkeys((ODT, ODS, ODP), f"{_READERS}.office.opendocument"),
     EPUB: f"{_READERS}.epub",
     RTF: f"{_READERS}.rtf",
-    **dict.fromkeys((MAIL, MBOX), f"{_READERS}.mail"),
+    **dict.fromkeys((MAIL, MBOX), f"{_READERS}.mail.reader"),
     **dict.fromkeys(IMAGES, f"{_READERS}.ocr"),
     HTML: f"{_READERS}.html",
     MARKDOWN: f"{_READERS}.markdown",

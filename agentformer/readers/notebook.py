@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.code import GRAMMARS
+from agentformer.readers.code.languages import GRAMMARS
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of, page_of, parts_of

@@ -17,9 +17,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.code import language_of
+from agentformer.readers.code.languages import language_of
 from agentformer.readers.formats import CSV, TSV, ReadLimits, ReadOptions, utf16_without_bom
-from agentformer.readers.office import GridPages
+from agentformer.readers.office.sheet_pages import GridPages
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page

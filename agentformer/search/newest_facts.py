@@ -19,7 +19,7 @@ import numpy as np
 from agentformer.index.entry_properties import fact_keys
 from agentformer.search.relevance import EntryLanguages
 from agentformer.search.replacement import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
-from agentformer.text.facts.comparing import Difference, asks_former, difference, features
+from agentformer.text.facts.replacement_features import Difference, asks_former, difference, features
 from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
 
 COMPARED = 40  # number of best hits that are compared
@@ -44,8 +44,8 @@ class FactComparison:
         self._rows = centred(np.array([*rows.values()]), self._weights.mean) if rows else np.zeros((0, 0), np.float32)
 
     def keys(self, entry: MemoryEntry) -> tuple[str, ...]:
-        """Return the keys of what an entry states (see `text.facts.statements.keys`), which most entries have stored.
-        An entry without keys states nothing."""
+        """Return the keys of what an entry states (see `text.facts.statement_words.keys`), which most entries have
+        stored. An entry without keys states nothing."""
         known = self.languages.known.get(entry.id)
         return known.facts if known else fact_keys(entry, lambda: self.languages.of(entry))
 

@@ -1,6 +1,7 @@
 """The classifier that decides whether a newer statement replaces an older one. Its features are those of
-`text.facts.comparing`, and for the packaged encoders also the vectors of both statements: such vectors show whether a
-text reports a change or a present state, or a wish, a question, the past, or something about another person.
+`text.facts.replacement_features`, and for the packaged encoders also the vectors of both statements: such vectors show
+whether a text reports a change or a present state, or a wish, a question, the past, or something about another
+person.
 
 The weights are in `replacement_weights`, one file for each encoder, and one without vectors, for all other embedders
 and for statements without a vector. `python -m bench.facts_fit --write` writes them.
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.text.facts.comparing import FEATURES
+from agentformer.text.facts.replacement_features import FEATURES
 from agentformer.types import Matrix, Vector
 
 Floats = NDArray[np.floating[Any]]

@@ -1,1 +1,1 @@
-"""Parts that all servers of this package share: problem documents, and protection against slow clients."""
+"""Parts that all servers of this package share: sockets, problem documents, the log, limits for slow clients."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import agentformer
 from agentformer.factory import AgentFormer
-from agentformer.memory.backends.postgres import drop_schema
+from agentformer.memory.backends.postgres.database import drop_schema
 from agentformer.memory.backends.postgres.server import open_connection
 from agentformer.records.codec import now
 from agentformer.types import MemoryEntry, Query, new_id

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.records.codec import CHECKED, COLUMNS, to_row
 from agentformer.records.integrity import checksums
 from agentformer.types import MemoryEntry, new_id

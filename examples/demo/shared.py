@@ -22,7 +22,7 @@ from typing import Any
 
 from run import DOCUMENTS, ENVIRONMENT, HERE, ask, form_of
 
-from agentformer.memory.backends.postgres import drop_schema
+from agentformer.memory.backends.postgres.database import drop_schema
 from agentformer.types import new_id
 
 LEASE_SECONDS = "3"

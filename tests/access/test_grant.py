@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.access.hosts import authenticate, check_bind_address
+from agentformer.access.authentication import authenticate
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import EVERYTHING, Grant
 from agentformer.errors import Forbidden, InvalidInput, NotFound, Unauthenticated
+from agentformer.servers.listening import check_bind_address
 from agentformer.testing import make_entry
 
 

@@ -15,7 +15,7 @@ import pytest
 from filelock import FileLock
 
 from agentformer.access import keys
-from agentformer.access.hosts import authenticate
+from agentformer.access.authentication import authenticate
 from agentformer.access.keys import KeyStore
 from agentformer.access.permissions import EVERYTHING
 from agentformer.errors import (

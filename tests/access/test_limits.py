@@ -18,11 +18,9 @@ import agentformer
 from agentformer.access import key_storage
 from agentformer.access import keys as keys_module
 from agentformer.access import limits as limits_module
-from agentformer.access.allowance import HIGHEST, Allowance, Limits
 from agentformer.access.key_storage import KeyFile
 from agentformer.access.keys import KeyStore, _sum
-from agentformer.access.limits import DayCounts, KeyLimits
-from agentformer.access.rates import DAY, Quota, quota_headers
+from agentformer.access.limits import DAY, HIGHEST, Allowance, DayCounts, KeyLimits, Limits, Quota, quota_headers
 from agentformer.errors import Busy, InvalidInput, KeyFull, StoreBusy, StoreDamaged, Unauthenticated
 from agentformer.lazy import Lazy
 from agentformer.types import Scope

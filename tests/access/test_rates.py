@@ -9,7 +9,7 @@ import pytest
 
 from agentformer.access import keys as keys_module
 from agentformer.access.keys import KeyStore
-from agentformer.access.rates import MINUTE, WRONG_A_MINUTE, Quota, Rates
+from agentformer.access.limits import MINUTE, WRONG_A_MINUTE, Quota, Rates
 from agentformer.errors import Busy, Conflict, InvalidInput, NotFound, Unauthenticated
 
 pytestmark = pytest.mark.unit

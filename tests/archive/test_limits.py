@@ -18,7 +18,7 @@ from agentformer.archive.importer import Imported
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, InvalidInput, StoreError
 from agentformer.factory import connect
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.records.entry_json import entry_to_json
 from agentformer.testing import make_entry
 from agentformer.types import Link, MemoryEntry, Source

@@ -15,7 +15,7 @@ from agentformer.archive import importer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.memory.routing import RoutedBackend
 from agentformer.settings import Route
 from agentformer.testing import CountingEmbedder, FlakyEmbedder, make_entry

@@ -39,7 +39,7 @@ def stored_keys(index_dir: Path) -> KeyStore:
     settings = load_settings({"index_dir": index_dir})
     if settings.backend != "postgres":
         return KeyStore(index_dir)
-    from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
+    from agentformer.memory.backends.postgres.database import PostgresDatabase, schema_of
     from agentformer.memory.nodes.sharing import DatabaseKeys
 
     database = PostgresDatabase(settings.postgres_url, schema_of(settings))

@@ -12,8 +12,8 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.cosmos_db.container import CosmosAddress
-from agentformer.memory.backends.faiss import DATABASE_FILE
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.testing import BackendConformance, by_words, make_entry
 from agentformer.types import Embedder, MemoryBackend, Scope
 from tests.backends.cosmos_emulator import KEY, Emulator

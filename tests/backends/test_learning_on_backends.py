@@ -12,7 +12,7 @@ import pytest
 from agentformer.errors import Conflict, NotFound
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.memory.learning.journal import Journal
 from agentformer.records import fields
 from agentformer.testing import make_entry

@@ -13,9 +13,10 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreDamaged, StoreError, StoreFull
-from agentformer.memory.backends import local_json
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend, folder
+from agentformer.memory.backends.local_json import backend as local_json
+from agentformer.memory.backends.local_json import folder
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.testing import (
     BackupConformance,
     LeaseConformance,

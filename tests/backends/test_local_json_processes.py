@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.testing import by_words, make_entry
 from agentformer.types import Link, Query, Scope
 from tests import forked

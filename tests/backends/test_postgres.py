@@ -10,8 +10,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.testing import BackendConformance, make_entry
 from agentformer.testing.case import run_in_threads
 from agentformer.types import Embedder, MemoryBackend, Query, Scope, new_id

@@ -13,8 +13,9 @@ import pytest
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, StoreError, StoreReadOnly
-from agentformer.memory.backends.postgres import PostgresDatabase, searching, vacuum, vectors
+from agentformer.memory.backends.postgres import searching, vectors
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
+from agentformer.memory.backends.postgres.database import PostgresDatabase, vacuum
 from agentformer.memory.backends.postgres.server import open_connection
 from agentformer.settings import Settings
 from agentformer.testing import make_entry

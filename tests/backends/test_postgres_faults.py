@@ -12,9 +12,10 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, StoreBusy, StoreError
-from agentformer.memory.backends.postgres import PostgresDatabase, pool
+from agentformer.memory.backends.postgres import pool
 from agentformer.memory.backends.postgres.backend import PostgresMemoryBackend, PostgresOptions
 from agentformer.memory.backends.postgres.connection import PostgresConnection
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.backends.postgres.server import ServerUnreachable, open_connection
 from agentformer.testing import make_entry
 from agentformer.testing.case import EVERYTHING, run_in_threads

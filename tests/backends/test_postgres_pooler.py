@@ -18,7 +18,8 @@ import psycopg
 
 from agentformer.errors import StoreError
 from agentformer.factory import AgentFormer, connect
-from agentformer.memory.backends.postgres import PostgresDatabase, drop_schema, vectors
+from agentformer.memory.backends.postgres import vectors
+from agentformer.memory.backends.postgres.database import PostgresDatabase, drop_schema
 from agentformer.types import Scope
 from tests.backends.pooler import Pooler, pgbouncer
 from tests.edges.running import wait_until

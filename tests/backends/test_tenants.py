@@ -14,7 +14,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.cosmos_db.backend import CosmosMemoryBackend
 from agentformer.memory.backends.cosmos_db.container import CosmosAddress
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.testing import make_entry
 from agentformer.types import MemoryBackend, MemoryEntry, Query, Scope
 from tests.backends.cosmos_emulator import KEY

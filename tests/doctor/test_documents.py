@@ -11,7 +11,7 @@ from typing import Any
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.factory import AgentFormer, connect
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import SIDECAR_FILE, JsonFileStore
+from agentformer.memory.backends.local_json.backend import SIDECAR_FILE, JsonFileStore
 from agentformer.memory.backends.sidecar import SidecarStore
 from agentformer.memory.routing import RoutedBackend
 from agentformer.rag.originals import Originals

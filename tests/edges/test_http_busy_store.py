@@ -13,7 +13,7 @@ from filelock import FileLock
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.jobs import store as jobs_store
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.memory.backends.local_json import folder
 from agentformer.records.sqlite import database
 from tests.edges.mounted import Mounted, mounted

@@ -16,7 +16,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access import limits as limits_module
 from agentformer.access.keys import KeyStore
-from agentformer.access.rates import WRONG_A_MINUTE
+from agentformer.access.limits import WRONG_A_MINUTE
 from agentformer.api.app import close_app, create_app
 from agentformer.settings import load_settings
 from tests.edges.running import wait_until

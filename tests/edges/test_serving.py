@@ -20,11 +20,12 @@ if os.name != "posix":
     pytest.skip("gunicorn runs on POSIX only", allow_module_level=True)
 
 import agentformer
-from agentformer.access.hosts import is_local, url_of
+from agentformer.access.hosts import is_local
 from agentformer.access.keys import KeyStore
 from agentformer.api.serving import open_listener
 from agentformer.cli import main
 from agentformer.errors import InvalidInput
+from agentformer.servers.listening import url_of
 from agentformer.settings import Settings
 from tests.edges.running import BOUND, FORM, Running, Serve, answer_on, form_of, head_of, takes_connections, wait_until
 

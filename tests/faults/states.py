@@ -15,8 +15,8 @@ from agentformer.archive.backup import check_backup
 from agentformer.archive.reader import read as read_archive
 from agentformer.errors import StoreDamaged
 from agentformer.factory import AgentFormer
-from agentformer.memory.backends.faiss import DATABASE_FILE
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.records import entries as records
 from agentformer.records.entries import versions_of
 from agentformer.records.entry_json import TIMES, entry_to_json

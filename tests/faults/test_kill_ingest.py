@@ -22,7 +22,7 @@ import pytest
 from ingest_documents import command, entries, half_documents, observe, write_documents
 from long_form import LONG, long_form
 
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from tests import forked
 
 KILLS = int(os.environ.get("FAULTS_KILLS", "1"))

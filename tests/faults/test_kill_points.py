@@ -27,7 +27,7 @@ from works import WORKS
 from writers import Work
 
 from agentformer.jobs.store import JobStore
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.records.integrity.files import write_atomically
 from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry

@@ -25,7 +25,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict, EmbedderUnavailable
 from agentformer.jobs.queue import stored_jobs
 from agentformer.jobs.store import Task
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.rag.documents import Document
 from agentformer.records.integrity.disk import holders
 from agentformer.records.sqlite.schema import MIGRATIONS

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from writers import Desk, Step, Work
 
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.types import MemoryEntry, Query
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentformer.access.secrets import HIDDEN, reads_secrets, without_secrets
-from agentformer.hooks.events import AGENTS, EVENTS, Agent, Event, answer_to, event_of
+from agentformer.access.secret_masking import HIDDEN, reads_secrets, without_secrets
+from agentformer.hooks.agent_formats import AGENTS, EVENTS, Agent, Event, answer_to, event_of
 from agentformer.hooks.spool import Spool
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import agentformer
+from agentformer.hooks.agent_formats import Event
 from agentformer.hooks.companion import SOURCE
-from agentformer.hooks.events import Event
 from agentformer.hooks.spool import Spool
 from agentformer.types import MemoryEntry
 from tests.faults.long_form import LONG

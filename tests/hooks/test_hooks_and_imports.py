@@ -11,7 +11,7 @@ import pytest
 
 import agentformer
 from agentformer.hooks import companion
-from agentformer.hooks.events import event_of
+from agentformer.hooks.agent_formats import event_of
 from agentformer.hooks.recall import recalled
 from agentformer.hooks.spool import Spool
 

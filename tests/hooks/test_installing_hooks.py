@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from agentformer.cli.commands import main
 from agentformer.cli.hook import _options
 from agentformer.errors import InvalidInput
-from agentformer.hooks.events import AGENTS, EVENTS, Agent
+from agentformer.hooks.agent_formats import AGENTS, EVENTS, Agent
 from agentformer.hooks.installing import BACKUP, installed, uninstalled, write
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.contradictions import block_contradictions
 from agentformer.memory.near_duplicates import Text, find_near_duplicates
 from agentformer.testing import make_entry
-from agentformer.text.facts.values import number_values
+from agentformer.text.facts.numbers_and_dates import number_values
 from agentformer.types import MemoryEntry, Scope, Source, Use
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -26,7 +26,7 @@ import pytest
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.testing import Reference, admits
 from agentformer.types import UNSEARCHED_KINDS, Decay, Hits, MemoryBackend, Query, Scope
 from tests.memory.test_state_machine import MOMENT, NAMESPACES, Machine

@@ -24,7 +24,7 @@ from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, rank_se
 from agentformer.rag.answer.sources import Found
 from agentformer.rag.chunks import CARRIED
 from agentformer.text.analysis import analyze_query
-from agentformer.text.facts.claims import Vocabulary, inner_names
+from agentformer.text.facts.unsupported_claims import Vocabulary, inner_names
 from agentformer.types import Analyzed, Hit, Hits, Matrix, MemoryEntry, Source, Span, TokenVectors, Vector
 from tests.rag.models import HITS, hit
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from agentformer.errors import Conflict, NotFound
-from agentformer.memory.backends.local_json import LocalJsonMemoryBackend
+from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.rag import removals
 from agentformer.rag.removals import REMOVE_AT, Removals
 from agentformer.testing import make_entry

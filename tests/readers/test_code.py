@@ -11,7 +11,8 @@ import time
 import pytest
 
 from agentformer.readers import read
-from agentformer.readers.code import GRAMMARS, language_of, symbols
+from agentformer.readers.code import symbols
+from agentformer.readers.code.languages import GRAMMARS, language_of
 from agentformer.types import DocumentText, Page, Symbol
 
 PYTHON = '''"""A module."""

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
-from agentformer.readers import docx, html, markdown, plain
+from agentformer.readers import html, markdown, plain
 from agentformer.readers.formats import (
     BINARY,
     DOCX,
@@ -26,6 +26,7 @@ from agentformer.readers.formats import (
     sniff,
     utf16_without_bom,
 )
+from agentformer.readers.office import docx
 from agentformer.readers.pdf.layout import Line, OutlineEntry, bodies, page_headings, with_paragraphs
 from agentformer.readers.sections import MIN_SECTION, OutlineBuilder, document_of, page_of, parts_of
 from agentformer.types import DocumentText, Heading, Page, Span

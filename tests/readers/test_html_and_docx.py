@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EmptyDocument
-from agentformer.readers import docx, read
+from agentformer.readers import read
+from agentformer.readers.office import docx
 
 from .conftest import W, make_docx
 

@@ -14,7 +14,8 @@ from reportlab.lib.pagesizes import A4
 from reportlab.pdfgen.canvas import Canvas
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge, EncryptedDocument, install_command
-from agentformer.readers import ReadLimits, ocr, page_image, pdf, read
+from agentformer.readers import ReadLimits, ocr, page_image, read
+from agentformer.readers.pdf import reader as pdf
 from agentformer.readers.pdf.engines import PdfiumDocument, PypdfDocument
 from agentformer.types import DocumentText
 from tests.readers.conftest import make_pdf, rewritten

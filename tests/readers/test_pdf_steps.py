@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from agentformer.errors import CorruptDocument, DocumentTooLarge
-from agentformer.readers import pdf
 from agentformer.readers.formats import PDF, ReadLimits, ReadOptions
-from agentformer.readers.pdf import _Draft
+from agentformer.readers.pdf import reader as pdf
 from agentformer.readers.pdf.engines import PageContent, Unreadable
 from agentformer.readers.pdf.layout import Title
+from agentformer.readers.pdf.reader import _Draft
 from agentformer.readers.sections import outcome_of
 from agentformer.text.quality import Quality
 from agentformer.types import Page, Span

@@ -160,7 +160,7 @@ def test_threads_may_read_at_the_same_time() -> None:
 
 def test_the_child_imports_neither_the_application_nor_anything_heavy() -> None:
     check = sandbox._BOOT.replace("main()\n", "") + (
-        "import importlib; importlib.import_module('agentformer.readers.pdf')\n"
+        "import importlib; importlib.import_module('agentformer.readers.pdf.reader')\n"
         "print([m for m in ('torch', 'faiss', 'flask', 'agentformer.settings') if m in sys.modules])"
     )
     argument = f'[{[p for p in sys.path if p]!r}, "{sandbox._PACKAGE}"]'.replace("'", '"')
@@ -192,7 +192,7 @@ def test_no_message_tells_a_path_of_this_machine() -> None:
 
 def test_a_child_imports_no_library_that_hardly_any_file_needs() -> None:
     unneeded = "{'numpy', 'pypdf', 'pytesseract'}"
-    asked = f"import agentformer.readers.pdf; print(sorted({unneeded} & set(sys.modules)))"
+    asked = f"import agentformer.readers.pdf.reader; print(sorted({unneeded} & set(sys.modules)))"
     boot = sandbox._BOOT.partition("from agentformer.readers.sandbox.worker")[0]
     paths = json.dumps([[p for p in sys.path if p], str(sandbox._PACKAGE)])
     child = subprocess.run(

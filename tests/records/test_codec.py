@@ -25,7 +25,7 @@ from agentformer.archive.format import entry_lines, read_entry_line
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.backends.in_memory import Record
+from agentformer.memory.backends.in_memory.store import Record
 from agentformer.memory.backends.local_json.file_format import file_text, parse_file, record_text
 from agentformer.memory.validation import CHANGED, STORED
 from agentformer.records import entries as records

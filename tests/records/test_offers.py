@@ -9,7 +9,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput, NotOffered
-from agentformer.memory.backends.local_json import JsonFileStore
+from agentformer.memory.backends.local_json.backend import JsonFileStore
 from agentformer.memory.backends.sidecar import SidecarStore
 from agentformer.records.offers import checks_of, leases_of, offered, required, status_of, vectors_of
 from agentformer.servers.problems import problem_of

@@ -12,8 +12,8 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderError, SpaceMismatch
-from agentformer.memory.backends.faiss import stored_space
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
+from agentformer.memory.backends.faiss.folder import stored_space
 from agentformer.records.spaces import check_same_space, claim_space
 from agentformer.records.sqlite.database import Database
 from agentformer.records.vectors import check_rows, put_vectors, text_hash, vector_ids

@@ -14,7 +14,7 @@ from agentformer.factory import build_embedder
 from agentformer.rag.answer import prompts
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.settings import Settings
-from agentformer.text.facts.statements import MAX_FACT_LENGTH
+from agentformer.text.facts.statement_words import MAX_FACT_LENGTH
 from agentformer.types import Hit, HitVectors, MemoryEntry, Query
 
 PRECISION = 0.9  # least share of the found replacements that are right

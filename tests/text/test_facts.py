@@ -8,7 +8,7 @@ import pytest
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.hierarchical import CoreMemory
-from agentformer.text.facts.values import conflict, facts_of, find_numbers, is_year, number_values
+from agentformer.text.facts.numbers_and_dates import conflict, facts_of, find_numbers, is_year, number_values
 from agentformer.types import MemoryBackend
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.facts.told import facts_told, is_stated, is_unbound
+from agentformer.text.facts.personal_facts import facts_told, is_stated, is_unbound
 from agentformer.types import Span
 
 NAMES = {"aino", "anna"}

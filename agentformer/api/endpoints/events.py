@@ -17,7 +17,7 @@ from agentformer.api.operations import Router, Service
 from agentformer.api.request import ParameterModel, RequestModel
 from agentformer.api.response import EVENT_STREAM, Event, prefers_events, reply
 from agentformer.errors import Unauthenticated
-from agentformer.events import Filter
+from agentformer.events.event_log import Filter
 from agentformer.records.events import CURSOR, check_cursor
 
 EVENTS, WEBHOOKS = "/api/events", "/api/webhooks"

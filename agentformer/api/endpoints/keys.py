@@ -8,8 +8,8 @@ from typing import Annotated
 from flask import Response
 from pydantic import ConfigDict, Field
 
-from agentformer.access.allowance import HIGHEST, Limits
 from agentformer.access.keys import MAX_DAYS, Key, KeyStore
+from agentformer.access.limits import HIGHEST, Limits
 from agentformer.access.permissions import RIGHTS, Grant, Right
 from agentformer.api.models import Moment, Name, ResponseModel
 from agentformer.api.operations import Router, Service

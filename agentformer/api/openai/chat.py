@@ -13,8 +13,7 @@ from typing import Any
 from flask import Response, request
 from werkzeug.datastructures import Headers
 
-from agentformer.access.allowance import Allowance
-from agentformer.access.limits import TakenQuestion
+from agentformer.access.limits import Allowance, TakenQuestion
 from agentformer.access.permissions import PERMISSIONS, Grant
 from agentformer.api.openai import NAMESPACE_HEADER, header, models, request_namespace
 from agentformer.api.openai.embeddings import DEFAULT

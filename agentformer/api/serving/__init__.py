@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from agentformer.access.hosts import hosts_in, listen, networks_in, origins_in, passed_listener
+from agentformer.access.hosts import hosts_in, networks_in, origins_in
 from agentformer.builders import open_keys
 from agentformer.errors import is_passing
 from agentformer.registry import lookup
+from agentformer.servers.listening import listen, passed_listener
 from agentformer.settings import Settings
 
 log = logging.getLogger("agentformer")

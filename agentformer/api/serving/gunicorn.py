@@ -40,13 +40,13 @@ from gunicorn.workers.gthread import ThreadWorker
 
 from agentformer import errors
 from agentformer._version import __version__
-from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.concurrency import ConnectionCounts, server_threads
 from agentformer.api.response import problem
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, Settling, check_names, open_listener
 from agentformer.errors import AgentFormerError
 from agentformer.factory import load_shared_modules
+from agentformer.servers.listening import url_of
 from agentformer.servers.logs import log_to
 from agentformer.servers.problems import Problem, problem_json
 from agentformer.servers.slow_clients import HTTP_API, HeadersTooLong, TimedSocket

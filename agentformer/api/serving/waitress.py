@@ -13,11 +13,11 @@ from typing import Any
 
 import waitress
 
-from agentformer.access.hosts import url_of
 from agentformer.api.app import close_app, create_app, stop_jobs
 from agentformer.api.auth import FORM_BYTES, JSON_BYTES
 from agentformer.api.concurrency import server_threads
 from agentformer.api.serving import FINISH_SECONDS, AcceptPause, Settling, open_listener
+from agentformer.servers.listening import url_of
 from agentformer.servers.logs import log_to
 from agentformer.settings import Settings
 

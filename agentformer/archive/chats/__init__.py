@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from agentformer.access.secrets import without_secrets
+from agentformer.access.secret_masking import without_secrets
 from agentformer.archive.chats.echoes import HOOK, echoes
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
 from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of

@@ -17,8 +17,8 @@ import click
 from agentformer.cli.group import examples, main, reported
 from agentformer.cli.inputs import confirm
 from agentformer.cli.output import plural, print_json, say
+from agentformer.hooks.agent_formats import AGENTS, Agent
 from agentformer.hooks.companion import SOURCE
-from agentformer.hooks.events import AGENTS, Agent
 from agentformer.hooks.installing import Change, installed, uninstalled, write
 from agentformer.hooks.recall import opened
 from agentformer.hooks.spool import Spool

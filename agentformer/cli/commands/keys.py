@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from agentformer.access.allowance import HIGHEST, Limits
 from agentformer.access.keys import MAX_DAYS, Key, KeyStore
+from agentformer.access.limits import HIGHEST, Limits
 from agentformer.access.permissions import RIGHTS, Right
 from agentformer.builders import open_keys
 from agentformer.cli.group import Command, Number, examples, main, without_namespace, without_tools

@@ -10,10 +10,10 @@ from agentformer.http.redaction import redact
 from agentformer.memory.learning import FACT, Proposal
 from agentformer.records import fields
 from agentformer.text.analysis import text_terms
-from agentformer.text.facts.claims import Stated, unsupported_claims
-from agentformer.text.facts.clauses import words_in
-from agentformer.text.facts.told import is_stated, is_unbound
-from agentformer.text.facts.values import facts_of
+from agentformer.text.facts.numbers_and_dates import facts_of
+from agentformer.text.facts.personal_facts import is_stated, is_unbound
+from agentformer.text.facts.sentence_forms import words_in
+from agentformer.text.facts.unsupported_claims import Stated, unsupported_claims
 from agentformer.text.languages import detect_language, function_stems
 from agentformer.types import MemoryEntry, Span, new_id
 

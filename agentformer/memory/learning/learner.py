@@ -28,8 +28,8 @@ from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts.claims import inner_names
-from agentformer.text.facts.told import facts_told
+from agentformer.text.facts.personal_facts import facts_told
+from agentformer.text.facts.unsupported_claims import inner_names
 from agentformer.text.languages import detect_language
 from agentformer.types import Condition, LanguageModel, MemoryBackend, MemoryEntry, Query, Scope, new_id
 

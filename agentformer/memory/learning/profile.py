@@ -14,7 +14,7 @@ from agentformer.memory.contradictions import FactContradictions
 from agentformer.memory.instructions import INSTRUCTION
 from agentformer.records.duplicates import comparable
 from agentformer.search.newest_facts import moment, owner
-from agentformer.text.facts.clauses import language_group, statements
+from agentformer.text.facts.sentence_forms import language_group, statements
 from agentformer.types import RESERVED_KINDS, MemoryBackend, MemoryEntry, Scope, Shown
 
 # The properties that a statement may be about, in the order of the groups, each with the name of its group.

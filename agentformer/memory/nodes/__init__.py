@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from agentformer.errors import StoreError
-from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.background import PeriodicThread
 from agentformer.types import new_id
 

@@ -14,7 +14,7 @@ from filelock import Timeout
 
 from agentformer.access.key_storage import FILE, KeyFile
 from agentformer.errors import StoreError
-from agentformer.memory.backends.postgres import PostgresDatabase
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.backends.postgres.server import open_connection, translated_errors
 from agentformer.memory.nodes import Node, take_lease
 

@@ -22,7 +22,7 @@ from agentformer.rag.answer.quotes import RankedSentence, choose_quotes, knows_l
 from agentformer.rag.answer.sources import Found
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates.expressions import find_date_ranges
-from agentformer.text.facts.designations import is_about_another
+from agentformer.text.facts.other_subjects import is_about_another
 from agentformer.text.facts.quantities import names_another, numbered_things
 from agentformer.text.questions import classify
 from agentformer.text.row_values import asked_value

@@ -21,7 +21,7 @@ from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 
-from agentformer.readers.code import GRAMMARS, MAX_ABOUT, MAX_SYMBOLS, Part
+from agentformer.readers.code.languages import GRAMMARS, MAX_ABOUT, MAX_SYMBOLS, Part
 from agentformer.readers.sandbox import protocol
 from agentformer.readers.sandbox.process import LastingWorker
 from agentformer.types import DocumentText, Symbol

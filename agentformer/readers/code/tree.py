@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import IO, Any
 
 from agentformer.errors import DocumentError
-from agentformer.readers.code import DATA, GRAMMARS, MAX_ABOUT, MAX_SYMBOLS, Grammar, Part
+from agentformer.readers.code.languages import DATA, GRAMMARS, MAX_ABOUT, MAX_SYMBOLS, Grammar, Part
 from agentformer.readers.formats import MIB, PLAIN, ReadLimits, ReadOptions
 from agentformer.readers.sandbox.protocol import DONE, READY, error_frame, parts_frame
 from agentformer.readers.sandbox.worker import programs, refuse_events, restrict

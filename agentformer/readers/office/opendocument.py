@@ -11,10 +11,10 @@ from lxml import etree
 from agentformer.errors import CorruptDocument
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import GridRow, filled, table_lines
-from agentformer.readers.office import GridPages, slide_page
 from agentformer.readers.office.equations import annotation, equation_text
 from agentformer.readers.office.odf_parts import DRAW, OFFICE, SHOW, SKIPPED, TABLE, cells_of, paragraphs_of, rows_of
 from agentformer.readers.office.odf_text import TextReader, list_styles
+from agentformer.readers.office.sheet_pages import GridPages, slide_page
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.text.normalize import clean

@@ -10,8 +10,8 @@ from lxml import etree
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import Cell, table_lines
 from agentformer.readers.numerals import numeral
-from agentformer.readers.office import slide_page
 from agentformer.readers.office.equations import M, equation_text
+from agentformer.readers.office.sheet_pages import slide_page
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, Relation, ZipParts, unescaped
 from agentformer.text.normalize import clean

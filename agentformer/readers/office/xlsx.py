@@ -16,7 +16,7 @@ from lxml import etree
 
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import MAX_CARRIED, MAX_COLUMNS, GridRow
-from agentformer.readers.office import GridPages
+from agentformer.readers.office.sheet_pages import GridPages
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts, unescaped
 from agentformer.types import DocumentText

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
-from agentformer.readers.code import GRAMMARS
+from agentformer.readers.code.languages import GRAMMARS
 from agentformer.readers.formats import FILE_BYTES, OPEN_FILES, ReadOptions, adapter_for
 from agentformer.readers.sandbox.protocol import (
     DONE,

@@ -4,8 +4,8 @@
 time, a date, a phone number and a reference to a paragraph are one token each: "04:30" does not contain 30, and "12(3)"
 does not contain 3. "Berth 30" and "article 12(4)" are things that are named by a number.
 
-Numbers are equal if they have the same values. `values.py` computes them; `whole_numbers` computes those of phone
-numbers and paragraphs, and leaves out the readings in which a part of a number is a number.
+Numbers are equal if they have the same values. `numbers_and_dates.py` computes them; `whole_numbers` computes those of
+phone numbers and paragraphs, and leaves out the readings in which a part of a number is a number.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import islice, pairwise
 from typing import NamedTuple
 
 from agentformer.text.dates import Mention, months
-from agentformer.text.facts.values import Number, all_values, ascii_digits, find_numbers, masked
+from agentformer.text.facts.numbers_and_dates import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
 from agentformer.text.questions import QUANTITIES, pattern_of, question_words

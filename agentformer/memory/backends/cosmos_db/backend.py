@@ -27,8 +27,8 @@ from agentformer.memory.backends.cosmos_db.container import (
 from agentformer.memory.backends.cosmos_db.head import Heads
 from agentformer.memory.backends.cosmos_db.items import PARTITION_KEY, partition_of
 from agentformer.memory.backends.cosmos_db.replica import ReplicaDatabase
-from agentformer.memory.backends.faiss import DEFAULT_OPTIONS, FaissOptions
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, search_options
+from agentformer.memory.backends.faiss.folder import DEFAULT_OPTIONS, FaissOptions
 from agentformer.records import entries as records
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space

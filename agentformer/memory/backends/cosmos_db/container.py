@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from agentformer.errors import InvalidInput, MissingExtra, StoreBusy, StoreError, TooLarge
 from agentformer.http.redaction import redact_url
-from agentformer.memory.backends import faiss
 from agentformer.memory.backends.cosmos_db.items import PARTITION_KEY, Item, check_size
+from agentformer.memory.backends.faiss import folder as faiss
 from agentformer.types import EmbeddingSpace
 
 if TYPE_CHECKING:

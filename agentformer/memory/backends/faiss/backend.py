@@ -22,7 +22,7 @@ from agentformer.index.files import (
     usable_index_folder,
 )
 from agentformer.index.vectors import IndexOptions
-from agentformer.memory.backends.faiss import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions, OpenIndexes
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE, DEFAULT_OPTIONS, FaissOptions, OpenIndexes
 from agentformer.memory.backends.indexed import IndexedBackend, record_status
 from agentformer.records import change_feed, spaces
 from agentformer.records.integrity.disk import sizes

@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from agentformer.errors import InvalidInput, StoreDamaged
-from agentformer.memory.backends.in_memory import Record
+from agentformer.memory.backends.in_memory.store import Record
 from agentformer.records.integrity.files import safe_file_name
 from agentformer.types import AbsentDocument
 

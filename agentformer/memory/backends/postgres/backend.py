@@ -20,10 +20,10 @@ from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends import with_times
-from agentformer.memory.backends.faiss import DATABASE_FILE
+from agentformer.memory.backends.faiss.folder import DATABASE_FILE
 from agentformer.memory.backends.indexed import IndexedBackend, SearchOptions, record_status
-from agentformer.memory.backends.postgres import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.connection import PostgresConnection
+from agentformer.memory.backends.postgres.database import PostgresDatabase, schema_of
 from agentformer.memory.backends.postgres.searching import SearchReads, ServerScopes
 from agentformer.memory.backends.postgres.server import TransactionLost
 from agentformer.memory.backends.postgres.vectors import ServerVectors

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from agentformer.index.scope_masks import ScopeMask
-from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.connection import PostgresConnection, native
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.backends.postgres.scopes import where
 from agentformer.records.change_feed import LAST_SEQ
 from agentformer.records.codec import now_micros

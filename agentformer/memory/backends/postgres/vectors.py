@@ -27,8 +27,8 @@ from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.vectors.flat import IntArray
 from agentformer.index.vectors.index import VectorHits
 from agentformer.index.vectors.stored_vectors import VECTORS
-from agentformer.memory.backends.postgres import PostgresDatabase
 from agentformer.memory.backends.postgres.connection import PostgresConnection
+from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.backends.postgres.schema import NO_NAMESPACE
 from agentformer.memory.backends.postgres.searching import (
     FEW,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agentformer.access.hosts import listen, url_of
 from agentformer.access.keys import KeyStore
 from agentformer.errors import InvalidInput
+from agentformer.servers.listening import listen, url_of
 
 pytestmark = pytest.mark.process
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from agentformer.text.facts.statements import CLASSES, Statement, language_group, statement
-from agentformer.text.facts.values import is_year
+from agentformer.text.facts.numbers_and_dates import is_year
+from agentformer.text.facts.statement_words import CLASSES, Statement, language_group, statement
 from agentformer.text.languages import detect_language
 from agentformer.text.questions import classify
 

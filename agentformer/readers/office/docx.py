@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from lxml import etree
 
 from agentformer.errors import CorruptDocument
-from agentformer.readers.docx.numbering import Numbering, numbering_of
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import Cell, table_lines
 from agentformer.readers.numerals import superscript
+from agentformer.readers.office.docx_numbering import Numbering, numbering_of
 from agentformer.readers.office.equations import M, equation_text
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.readers.zip_parts import MAX_UNPACKED, DocumentKind, ZipParts

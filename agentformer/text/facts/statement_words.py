@@ -1,4 +1,4 @@
-"""Read what a text states: its words, with their kinds. The words of two statements are compared in `comparing.py`.
+"""Read what a text states: its words, with their kinds. `replacement_features.py` compares the words of two statements.
 
 `statement_words.txt` has the words of each language that matter, and can be extended.
 """
@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts.values import LABEL, is_year, number_values, phrase_kinds
+from agentformer.text.facts.numbers_and_dates import LABEL, is_year, number_values, phrase_kinds
 from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import sentence_spans

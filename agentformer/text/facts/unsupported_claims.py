@@ -2,7 +2,8 @@
 not checked. Small numbers that are written as words ("five") are not compared. A name is recognized by its capital
 letters, so in scripts without capital letters only numbers and dates are checked.
 
-`values.py` decides which numbers are equal. With `Stated.whole`, `quantities.whole_numbers` finds the numbers.
+`numbers_and_dates.py` decides which numbers are equal. With `Stated.whole`, `quantities.whole_numbers` finds the
+numbers.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from typing import NamedTuple
 
 from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
 from agentformer.text.dates.relative import phrase_tables
+from agentformer.text.facts.numbers_and_dates import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.quantities import whole_numbers, whole_values
-from agentformer.text.facts.values import all_values, ascii_digits, find_numbers
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
 from agentformer.text.splitting import sentence_spans

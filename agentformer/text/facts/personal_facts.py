@@ -3,7 +3,8 @@ and what a sentence says of a person or thing with a name ("Aino works at Kone")
 
 Only the form of a sentence is read, and precision counts more than recall: a sentence with a guess, a wish or a
 condition, with a word for the listener, or with a pronoun whose meaning is in another sentence states nothing. Of a
-longer sentence, only the first clause is taken. The words are in `clause_words.txt` and `told_words.txt`.
+longer sentence, only the first clause is taken. The words are in `sentence_form_words.txt` and
+`personal_fact_words.txt`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import NamedTuple
 
 from agentformer.text import data_lines
 from agentformer.text.dates import months, weekdays
-from agentformer.text.facts.clauses import (
+from agentformer.text.facts.sentence_forms import (
     LANGUAGES_OF,
     Statement,
     is_kind,
@@ -31,7 +32,7 @@ from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import Span
 
-_FILE = Path(__file__).with_name("told_words.txt")
+_FILE = Path(__file__).with_name("personal_fact_words.txt")
 _MAX_TEXT = 8_000  # code points of a message that are read
 _MAX_FACT = 240  # a longer clause says more than one thing
 _LEAST = 2  # content words of a fact, without which it says too little
@@ -276,7 +277,7 @@ def _opening_words(group: str) -> frozenset[str]:
 
 @cache
 def _items(kind: str, group: str) -> frozenset[str]:
-    """Return the words and phrases of a kind in `told_words.txt`."""
+    """Return the words and phrases of a kind in `personal_fact_words.txt`."""
     lines = (line.split() for line in data_lines(_FILE))
     found = (item for code, of_kind, *items in lines if (code, of_kind) == (group, kind) for item in items)
     return frozenset(item.replace("_", " ").casefold() for item in found)
