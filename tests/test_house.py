@@ -21,7 +21,7 @@ ROOT = Path(agentformer.__file__).parent
 # Lowest first. A folder imports lower layers only; inside a folder files may import each other, without a cycle.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("types", "actor", "errors", "lazy", "_version"),
-    ("http",),
+    ("ahead", "http"),
     ("records", "text", "embedders", "settings", "registry"),
     ("index", "llms", "rerankers", "readers", "access", "jobs"),
     ("search",),

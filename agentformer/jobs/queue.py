@@ -7,8 +7,8 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any, BinaryIO, Protocol
 from filelock import FileLock, Timeout
 
 from agentformer.actor import ACTOR, Actor
+from agentformer.ahead import AHEAD_BYTES, one_ahead
 from agentformer.errors import Conflict, NotFound, StoreBusy, StoreDamaged, StoreError, store_failure
 from agentformer.jobs.shared import SharedJobFiles
 from agentformer.jobs.store import FileProgress, Job, JobStore, Progress, Task, any_usable
 from agentformer.records.integrity.files import sync_folder, write_atomically
 from agentformer.settings.access import file_lock, make_folder, opener, sync_file
-from agentformer.types import HeldLock, new_id
+from agentformer.types import HeldLock, Stopped, new_id
 
 log = logging.getLogger("agentformer")
 
@@ -49,12 +50,16 @@ _INTERNAL_ERROR = "an internal error occurred; the log of the server has the det
 class Ingestor(Protocol):
     """The interface through which the queue stores an uploaded file as a document. The server implements it."""
 
-    def ingest(
-        self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
-    ) -> Mapping[str, Any]:
-        """Ingest a file, and return the outcome as a dict of JSON values with the key `status`. A second call with the
-        same bytes changes nothing. If `progress` raises an exception, the call stops and stores nothing of the file.
-        Raises `StoreError` if the caller must try again later."""
+    def prepare(self, job: Job, number: int, file: BinaryIO, password: str | None, stopped: Stopped | None) -> Any:
+        """Return the file `number` of the job for `ingest`. Store nothing. The queue may call this method in another
+        thread while it ingests the file before; `stopped` is then given, and returns True if the result is not needed
+        any more."""
+
+    def ingest(self, job: Job, name: str, prepared: Callable[[], Any], progress: Progress) -> Mapping[str, Any]:
+        """Ingest a file, and return the outcome as a dict of JSON values with the key `status`. `prepared` returns the
+        file, or raises the error of `prepare` or of opening the file. A second call with the same bytes changes
+        nothing. If `progress` raises an exception, the call stops and stores nothing of the file. Raises `StoreError`
+        if the caller must try again later."""
 
     def failed(self, job: Job, name: str, reason: str) -> Mapping[str, Any]:
         """Return the JSON outcome of a file that cannot be ingested. `reason` is a text for users."""
@@ -276,16 +281,27 @@ class _Worker:
     def _ingest_files(self, job: Job) -> None:
         ACTOR.set(Actor(job.task.key_id, via="job", request=job.id))
         password = self._files.password(job.id)
-        while len(job.documents) < len(job.task.names):
-            self._check(job)
-            job = self._ingest_file(job, len(job.documents), password)
+
+        def prepare(number: int, stopped: Stopped | None) -> Any:
+            with self._files.open(job.id, number) as file:
+                return self._ingestor.prepare(job, number, file, password, stopped)
+
+        def may_precede(number: int) -> bool:
+            """If the process has crashed at the present file, the next one is not read beside it: it may be guilty."""
+            return not self._store.attempts(job.id) and self._files.size(job.id, number) <= AHEAD_BYTES
+
+        remaining = range(len(job.documents), len(job.task.names))
+        with closing(one_ahead(remaining, prepare, may_precede)) as files:
+            for number, prepared in files:
+                self._check(job)
+                job = self._ingest_file(job, number, prepared)
         if any_usable(job.documents):
             self._store.end(job.id, "done")
         else:
             self._store.end(job.id, "failed", _NONE_USABLE)
         log.info("the job %s has ended, files: %d", job.id, len(job.documents))
 
-    def _ingest_file(self, job: Job, number: int, password: str | None) -> Job:
+    def _ingest_file(self, job: Job, number: int, prepared: Callable[[], Any]) -> Job:
         """Ingest the file `number` of the job, store its outcome, and return the changed job. After a crash, the same
         file is ingested again, but only a limited number of times."""
         total, next_write = 0, time.monotonic() + _PROGRESS_SECONDS
@@ -304,8 +320,7 @@ class _Worker:
             else:
                 present = FileProgress(progress)
                 self._present = job.id, number, present
-                with self._files.open(job.id, number) as file:
-                    document = self._ingestor.ingest(job, name, file, password, present)
+                document = self._ingestor.ingest(job, name, prepared, present)
         except (StoreError, _Stopped, _Cancelled):
             raise
         except FileNotFoundError:
@@ -395,6 +410,11 @@ class _JobFiles:
     def open(self, job_id: str, number: int) -> BinaryIO:
         """Open the file `number` of a job for reading. Raises `OSError` if the file cannot be opened."""
         return (self._of(job_id) / str(number)).open("rb")
+
+    def size(self, job_id: str, number: int) -> int:
+        """Return the size of the file `number` of a job in bytes, or 0 if it is missing."""
+        path = self._of(job_id) / str(number)
+        return path.stat().st_size if path.exists() else 0
 
     def password(self, job_id: str) -> str | None:
         """Return the password for the uploaded files of a job, or None if the client sent no password."""

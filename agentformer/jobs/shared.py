@@ -84,6 +84,11 @@ class SharedJobFiles:
             raise FileNotFoundError(_name(job_id, str(number)))
         return io.BytesIO(data)
 
+    def size(self, job_id: str, number: int) -> int:
+        """Return the size of the file `number` of a job in bytes, or 0 if it is missing."""
+        name = _name(job_id, str(number))
+        return self._files.sizes(name).get(name, 0)
+
     def password(self, job_id: str) -> str | None:
         """Return the password for the uploaded files of a job, or None if the client sent no password."""
         data = self._files.get(_name(job_id, _PASSWORD))

@@ -293,6 +293,12 @@ class JobStore:
             row = connection.run(_ATTEMPTS, [job_id]).fetchone()
             return int(row["attempts"]) if row else 0
 
+    def attempts(self, job_id: str) -> int:
+        """Return the number of attempts to ingest the next file of a job that have not ended."""
+        with self.reading() as connection:
+            row = connection.run(_ATTEMPTS, [job_id]).fetchone()
+            return int(row["attempts"]) if row else 0
+
     def add_outcome(self, job: Job, document: Mapping[str, Any], windows: int) -> Job:
         """Store the outcome of the next file of a job, and return the changed job. `windows` is the number of text
         passages in all files that are finished, including this file."""

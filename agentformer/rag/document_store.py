@@ -11,10 +11,10 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, TypedDict, Unpack
 
-from agentformer.errors import Conflict, retried
+from agentformer.errors import AgentFormerError, Conflict, retried
 from agentformer.lazy import Lazy
 from agentformer.rag.documents import (
     FORMER_KEPT,
@@ -44,7 +44,7 @@ from agentformer.rag.uploads import (
 from agentformer.records import fields
 from agentformer.records.offers import vectors_of
 from agentformer.search.reading import all_entries, existing_document
-from agentformer.types import DEFAULT_NAMESPACE, MemoryBackend, MemoryEntry, Page, Scope
+from agentformer.types import DEFAULT_NAMESPACE, DocumentText, MemoryBackend, MemoryEntry, Page, Scope, Stopped
 
 if TYPE_CHECKING:
     from agentformer.rag.ingest import IngestPipeline, Progress
@@ -57,13 +57,26 @@ Retire = Callable[[Sequence[MemoryEntry], str], None]  # receives the former ver
 
 
 class UploadOptions(TypedDict, total=False):
-    """The options of an upload; see `DocumentStore.upload`."""
+    """The options of an upload except `progress`; see `DocumentStore.upload`."""
 
     namespace: str
     user_id: str | None
     metadata: Mapping[str, Any] | None
     password: str | None
-    progress: Progress | None
+    on_conflict: OnConflict
+    retire: Retire | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Upload:
+    """A file whose bytes are `data`, and the document as which `DocumentStore.put` stores it. `text` is its text, which
+    is read at its first use. `given_metadata` is True if the metadata of `document` come from the caller. `on_conflict`
+    and `retire` are those of `DocumentStore.upload`."""
+
+    data: bytes
+    document: Document
+    text: Lazy[DocumentText]
+    given_metadata: bool
     on_conflict: OnConflict
     retire: Retire | None
 
@@ -94,10 +107,11 @@ class DocumentStore:
         *,
         name: str = "",
         origin: Origin | None = None,
+        progress: Progress | None = None,
         **options: Unpack[UploadOptions],
     ) -> Document:
         """Ingest a document. `file` is a path, bytes, or an open binary file. The `options` are `namespace`, `user_id`,
-        `metadata`, `password`, `progress`, `on_conflict` and `retire`.
+        `metadata`, `password`, `on_conflict` and `retire`.
 
         With `user_id`, the document belongs to this user: an upload of another user, or without a user, neither
         replaces nor finds it, and `AgentFormer.forget_user` deletes it. Searches treat it as a memory of the user.
@@ -123,6 +137,19 @@ class DocumentStore:
         >>> document.status, document.pages
         ('ready', 1)
         """
+        return self.put(self.prepare(file, name=name, origin=origin, **options), progress)
+
+    def prepare(
+        self,
+        file: str | os.PathLike[str] | bytes | BinaryIO,
+        *,
+        name: str = "",
+        origin: Origin | None = None,
+        stopped: Stopped | None = None,
+        **options: Unpack[UploadOptions],
+    ) -> Upload:
+        """Check the parameters of an upload, get the bytes of the file, and return both for `put`. The parameters and
+        errors are those of `upload`. With `stopped`, the text of a new file is read, too; see `prepared`."""
         if unknown := options.keys() - UploadOptions.__annotations__.keys():
             raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")
         namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
@@ -130,34 +157,43 @@ class DocumentStore:
         metadata = options.get("metadata")
         stored, conflict = fields.stored_metadata(metadata), checked_on_conflict(options.get("on_conflict", "replace"))
         data, document = read_upload(file, name, origin, self._max_bytes)
-        return self.put(
+        return self.prepared(
             data,
             dataclasses.replace(document, namespace=namespace, user_id=user_id, metadata=stored),
-            on_conflict=conflict,
             given_metadata=metadata is not None,
             password=options.get("password"),
-            progress=options.get("progress"),
+            on_conflict=conflict,
             retire=options.get("retire"),
+            stopped=stopped,
         )
 
-    def put(
+    def prepared(
         self,
         data: bytes,
         document: Document,
         *,
-        on_conflict: OnConflict = "replace",
-        given_metadata: bool = False,
+        given_metadata: bool,
         password: str | None = None,
-        progress: Progress | None = None,
+        on_conflict: OnConflict = "replace",
         retire: Retire | None = None,
-    ) -> Document:
-        """Store a file, whose bytes are `data`, as this document, unless its bytes are stored already. Return the
-        stored document. `given_metadata` is True if the metadata of `document` come from the caller. The other
-        parameters are those of `upload`. Raises `Conflict` if other callers change the document again and again."""
-        text = Lazy(lambda: self._ingest.get().read(data, document.name, password))  # read once, if it is read
+        stopped: Stopped | None = None,
+    ) -> Upload:
+        """Return the upload of a file whose bytes are `data`. With `stopped`, the file is read now, unless its bytes
+        are stored already; the reader is ended when `stopped` returns True."""
+        text = Lazy(lambda: self._ingest.get().read(data, document.name, password, stopped=stopped))
+        if stopped:
+            with suppress(AgentFormerError):  # `put` raises it
+                if not place(self._backend, document, on_conflict, given_metadata=given_metadata).same:
+                    text.get()
+        return Upload(data, document, text, given_metadata, on_conflict, retire)
+
+    def put(self, upload: Upload, progress: Progress | None = None) -> Document:
+        """Store an upload, unless its bytes are stored already. Return the stored document. `progress` is that of
+        `upload`. Raises `Conflict` if other callers change the document again and again."""
+        data, document, retire = upload.data, upload.document, upload.retire
 
         def attempt() -> Document:
-            placement = place(self._backend, document, on_conflict, given_metadata=given_metadata)
+            placement = place(self._backend, document, upload.on_conflict, given_metadata=upload.given_metadata)
             if placement.same:
                 if placement.new_metadata:
                     return self._with_metadata(data, placement.same, placement)
@@ -166,7 +202,7 @@ class DocumentStore:
                 return self._unchanged(data, document, placement.same)
             usable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
             placement = dataclasses.replace(placement, kept=tuple(usable))
-            entries = self._ingest.get().entries(placement.document, text.get(), progress)
+            entries = self._ingest.get().entries(placement.document, upload.text.get(), progress)
             stored = self._commit(data, entries, placement, progress)
             if retire and placement.kept and stored.id:
                 retire(placement.kept, stored.id)

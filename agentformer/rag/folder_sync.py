@@ -13,17 +13,20 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple
 from unicodedata import normalize
 
+from agentformer.ahead import AHEAD_BYTES, one_ahead
 from agentformer.errors import AgentFormerError, Conflict, InvalidInput, NotFound, SpaceMismatch, StoreError
-from agentformer.rag.document_store import DocumentStore
+from agentformer.rag.document_store import DocumentStore, Upload
 from agentformer.rag.documents import Document
 from agentformer.rag.folder_files import FolderFile, FolderFiles, Problem, SizeLimits, Unread, encodable, read_file
 from agentformer.rag.uploads import Origin, safe_name
 from agentformer.records.integrity.files import kind_of, real_path
-from agentformer.types import MemoryEntry, Scope, Shown, owned_by
+from agentformer.types import MemoryEntry, Scope, Shown, Stopped, owned_by
 
 SyncProgress = Callable[[int, int], None]  # number of handled files, number of all files
 _UNUSABLE = ("failed", "encrypted", "no_text", "garbled")
@@ -118,17 +121,19 @@ class FolderSync:
         moved = _by_content(gone)
         self._refuse_loss(gone, number_stored, work, delete=delete)
         done = 0
-        for file, known in work:
-            if progress:
-                progress(done, len(work))
-            if time.monotonic() - started >= seconds:
-                break
-            if former := self._handle(file, known, moved):
-                del gone[former]
-            done += 1
-        else:
-            for origin, known in gone.items():
-                self._remove(origin, known)
+        prepare = partial(self._prepare, moved=moved)
+        with closing(one_ahead(work, prepare, lambda item: item[0].size <= AHEAD_BYTES)) as prepared:
+            for (file, known), upload in prepared:
+                if progress:
+                    progress(done, len(work))
+                if time.monotonic() - started >= seconds:
+                    break
+                if former := self._handle(file, known, upload, moved):
+                    del gone[former]
+                done += 1
+            else:
+                for origin, known in gone.items():
+                    self._remove(origin, known)
         if progress:
             progress(done, len(work))
         return self._report(left=len(work) - done, seconds=time.monotonic() - started)
@@ -182,22 +187,36 @@ class FolderSync:
                 "folder is complete, or allow the removal of their documents with --delete (`delete=True`)",
             )
 
+    def _prepare(
+        self, item: tuple[FolderFile, _Known | None], stopped: Stopped | None, moved: Mapping[tuple[bytes, str], Any]
+    ) -> Upload:
+        """Return the upload of a file. With `stopped`, its text is read, too, if the file was not moved."""
+        file, known = item
+        data, stamp = read_file(file, self._limits, self._store.is_text)
+        document = self._document(file, data, stamp)
+        if known is None and _content_of(document, file) in moved:
+            stopped = None
+        return self._store.prepared(data, document, given_metadata=self._metadata is not None, stopped=stopped)
+
     def _handle(
-        self, file: FolderFile, known: _Known | None, moved: dict[tuple[bytes, str], list[tuple[str, _Known]]]
+        self,
+        file: FolderFile,
+        known: _Known | None,
+        prepared: Callable[[], Upload],
+        moved: dict[tuple[bytes, str], list[tuple[str, _Known]]],
     ) -> str:
         """Store one file. `known` is its stored document, or None for a new file. `moved` are the documents whose files
         are gone, as `_by_content` returns them. If a new file has the bytes of one of them, rename this document, and
         return its former path. Otherwise, return ""."""
         try:
-            data, stamp = read_file(file, self._limits, self._store.is_text)
-            document = self._document(file, data, stamp)
-            candidates = moved.get((bytes.fromhex(document.sha256), file.path.suffix), []) if known is None else []
+            upload = prepared()
+            candidates = moved.get(_content_of(upload.document, file), []) if known is None else []
             if candidates:
                 origin, former = candidates.pop()
-                self._store.rename(data, former.id, document)
+                self._store.rename(upload.data, former.id, upload.document)
                 self._lists["renamed"].append((self._name_of(origin), encodable(file.name)))
                 return origin
-            self._put(file, known, data, document)
+            self._put(file, known, upload)
         except Unread as reason:
             self._found.skipped.append(Problem(file.name, str(reason)))
             if known is not None:
@@ -223,8 +242,8 @@ class FolderSync:
             stamp=stamp,
         )
 
-    def _put(self, file: FolderFile, known: _Known | None, data: bytes, document: Document) -> None:
-        result = self._store.put(data, document, given_metadata=self._metadata is not None)
+    def _put(self, file: FolderFile, known: _Known | None, upload: Upload) -> None:
+        result = self._store.put(upload)
         if result.status in _UNUSABLE:
             self._found.failed.append(Problem(file.name, result.reason))
         elif result.unchanged:
@@ -241,6 +260,11 @@ class FolderSync:
 
     def _name_of(self, origin: str) -> str:
         return origin.removeprefix(self._origin).lstrip("/")
+
+
+def _content_of(document: Document, file: FolderFile) -> tuple[bytes, str]:
+    """Return the key of a file in the dictionary that `_by_content` returns."""
+    return bytes.fromhex(document.sha256), file.path.suffix
 
 
 def _origin_of(file: FolderFile) -> str:

@@ -16,7 +16,7 @@ from agentformer.readers import ReadLimits, read
 from agentformer.readers.formats import looks_like_text
 from agentformer.text.code import CODE_LANGUAGE
 from agentformer.text.languages import detect_language
-from agentformer.types import DocumentStatus, DocumentText, Embedder, MemoryEntry, Source, new_id
+from agentformer.types import DocumentStatus, DocumentText, Embedder, MemoryEntry, Source, Stopped, new_id
 
 Progress = Callable[[int, int], None]  # number of embedded windows, number of all windows
 _LANGUAGE_SAMPLE = 20_000  # code points of a document from which its language is detected
@@ -42,11 +42,13 @@ class IngestPipeline:
     chunk_overlap: int
     limits: ReadLimits
 
-    def read(self, data: bytes, name: str, password: str | None = None) -> DocumentText:
+    def read(
+        self, data: bytes, name: str, password: str | None = None, *, stopped: Stopped | None = None
+    ) -> DocumentText:
         """Return the text of a file. If the file cannot be read, the returned text has no pages, and its status and
-        reason say why."""
+        reason say why. The reader is ended when `stopped` returns True."""
         try:
-            return read(data, name, password=password, limits=self.limits)
+            return read(data, name, password=password, limits=self.limits, stopped=stopped)
         except DocumentError as error:
             status: DocumentStatus = "encrypted" if isinstance(error, EncryptedDocument) else "failed"
             return DocumentText("", (), status=status, reason=str(error), reason_code=error.code)

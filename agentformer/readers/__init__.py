@@ -30,7 +30,7 @@ from agentformer.readers.formats import (
 from agentformer.readers.sandbox.process import image_isolated, read_isolated
 from agentformer.readers.sandbox.protocol import PageImage
 from agentformer.text.normalize import bare_letters
-from agentformer.types import DocumentText
+from agentformer.types import DocumentText, Stopped
 
 __all__ = ["PageImage", "ReadLimits", "page_image", "read", "sniff"]
 
@@ -49,13 +49,15 @@ def read(
     limits: ReadLimits = ReadLimits(),  # noqa: B008 (frozen)
     isolate: bool = True,
     ocr: bool = True,
+    stopped: Stopped | None = None,
 ) -> DocumentText:
     """Return the text of a document, divided into pages. Each page has its own status.
 
     The `status` of the document is `ready`, `no_text` or `garbled`. `reason` says which pages have no usable text, and
     what the user can do. From `name`, only the file extension is used. If `ocr` is false, scanned pages are not
     recognised. If `isolate` is false, the file is read in this process without limits of time and memory. Use
-    `isolate=False` only in tests, or on a host that isolates the process in another way.
+    `isolate=False` only in tests, or on a host that isolates the process in another way. When `stopped` returns
+    True, the child process is ended, and the result has no meaning.
 
     Raises `EmptyDocument` for an empty file, `UnsupportedFormat` if no reader supports the file, `CorruptDocument` if
     it is damaged, `EncryptedDocument` if it needs another password, `DocumentTooLarge` if a limit is exceeded, or
@@ -70,8 +72,9 @@ def read(
     media_type = sniff(data, name)
     _refuse_unreadable(data, media_type, name)
     deadline = time.monotonic() + limits.wall_seconds
+    attached = attached_types(data, media_type)
     options = ReadOptions(
-        PurePath(name).name, media_type, password, ocr, limits, deadline, attached=attached_types(data, media_type)
+        PurePath(name).name, media_type, password, ocr, limits, deadline, attached=attached, stopped=stopped
     )
     if isolate and not (media_type == PLAIN and _is_simple(data)):
         return with_symbols(read_isolated(data, options))

@@ -17,7 +17,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol, cast
 
 from agentformer.errors import DocumentError
-from agentformer.types import DocumentText
+from agentformer.types import DocumentText, Stopped
 
 if TYPE_CHECKING:
     from agentformer.settings import Settings
@@ -269,6 +269,9 @@ class ReadOptions:
     quote: str = ""  # the quotation to highlight on this page
     position: int = 0  # number of letters and digits on the page before the quotation
     attached: tuple[str, ...] = ()  # the media types that files inside of the file may have (see `attached_types`)
+    stopped: Stopped | None = (
+        None  # if it returns True, the reader is ended, because nobody waits for the text any more
+    )
 
 
 _READERS = "agentformer.readers"

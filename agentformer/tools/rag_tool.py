@@ -25,7 +25,7 @@ from agentformer.types import DEFAULT_NAMESPACE, Answer, AnswerEvent, MemoryBack
 if TYPE_CHECKING:
     from agentformer.http.fetch import Fetcher
     from agentformer.rag.answer.context import PassageContext
-    from agentformer.rag.ingest import IngestPipeline
+    from agentformer.rag.ingest import IngestPipeline, Progress
 
 _HOME = "is a memory home, not a folder of documents; use `agentformer sync` or `af.markdown.sync`"
 
@@ -77,6 +77,7 @@ class RAGTool(DocumentStore):
         name: str = "",
         allow_private: bool = False,
         listed: bool = False,
+        progress: Progress | None = None,
         **options: Unpack[UploadOptions],
     ) -> Document:
         """Ingest the document at a URL (http or https). The URL is the `origin` of the document and identifies it, so a
@@ -88,7 +89,8 @@ class RAGTool(DocumentStore):
         address. Raises `InvalidInput` for an invalid URL, `FetchRefused` for a host or an address that is not allowed,
         and `FetchFailed` if the document cannot be loaded."""
         download = self._sources.fetcher.get().get(url, allow_private=allow_private, listed=listed)
-        return self.upload(download.data, name=name or download.name, origin=Origin(download.url), **options)
+        name, origin = name or download.name, Origin(download.url)
+        return self.upload(download.data, name=name, origin=origin, progress=progress, **options)
 
     def sync(
         self,

@@ -31,6 +31,7 @@ from agentformer.types.documents import Page as Page
 from agentformer.types.documents import PageStatus as PageStatus
 from agentformer.types.documents import PageTable as PageTable
 from agentformer.types.documents import ReasonCode as ReasonCode
+from agentformer.types.documents import Stopped as Stopped
 from agentformer.types.documents import Symbol as Symbol
 from agentformer.types.documents import UnsupportedSentence as UnsupportedSentence
 from agentformer.types.memory import CONTAINER_KINDS as CONTAINER_KINDS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Literal
@@ -13,6 +13,7 @@ from agentformer.types.shown import Shown
 # `stored`: the file is kept and not read.
 DocumentStatus = Literal["pending", "ready", "no_text", "garbled", "encrypted", "failed", "stored"]
 FINDABLE: frozenset[DocumentStatus] = frozenset({"ready", "pending"})  # searches find the text of such documents
+Stopped = Callable[[], bool]  # returns whether nobody waits any more for the text of a file that is being read
 MODEL_FAILED = "the language model failed, so"  # the beginning of a warning of an answer
 PageStatus = Literal["text", "no_text", "garbled", "failed"]
 # The reason why a file or a page has no usable text, for programs. A `reason` is a text and may change; a code does

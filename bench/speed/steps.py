@@ -23,12 +23,13 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import agentformer
+from agentformer.ahead import one_ahead
 from agentformer.records.sqlite.connection import SqliteConnection
 from bench.data import DATA
 from bench.speed import growing, prepared
@@ -91,7 +92,9 @@ SEARCH: Steps = {
 }
 _MODEL = {"token_spans": "tokens", "token_counts": "tokens", "embed_documents": "vectors"}
 UPLOAD: Steps = {
-    "agentformer.rag.document_store:DocumentStore.upload": "name, place and state of the document",
+    "agentformer.rag.document_store:DocumentStore.prepare": "bytes and name of the file",
+    "agentformer.rag.document_store:DocumentStore.put": "place and state of the document",
+    "concurrent.futures:Future.result": "wait for the next file",
     "agentformer.rag.ingest:IngestPipeline.read": "PDF: process of the reader",
     "agentformer.rag.ingest:IngestPipeline.entries": "chunks",
     "agentformer.index.embedding.queue:EmbeddingQueue.try_embed": "windows",
@@ -297,15 +300,17 @@ def http(folder: Path, count: int) -> Values:
 
 
 def upload(folder: Path, count: int) -> Values:
-    """Return the steps of the upload of `PAGES` pages of PDF with the packaged encoder, in milliseconds of a page."""
+    """Return the steps of the upload of `PAGES` pages of PDF with the packaged encoder, in milliseconds of a page. As
+    in a sync, the next file is read while the present one is embedded."""
     profile, pages = Profile(), 0
-    files = iter(sorted((DATA / "pdfs" / "files").glob("*.pdf"), key=lambda path: path.stat().st_size))
+    first, *files = sorted((DATA / "pdfs" / "files").glob("*.pdf"), key=lambda path: path.stat().st_size)
     with tempfile.TemporaryDirectory() as place, _packaged(Path(place)) as af:
-        af.rag.upload(next(files))  # loads the model
-        with profile.collections(), profile.timing(UPLOAD):
+        af.rag.upload(first)  # loads the model
+        ahead = one_ahead(files, lambda path, stopped: af.rag.prepare(path, stopped=stopped), lambda path: True)
+        with profile.collections(), profile.timing(UPLOAD), closing(ahead) as prepared, profile.step(REST):
             while pages < PAGES:
-                with profile.step(REST):
-                    pages += af.rag.upload(next(files)).pages
+                _, upload = next(prepared)
+                pages += af.rag.put(upload()).pages
     rows = profile.rows(pages)
     return {"rows": rows, "whole": sum(row["wall"] for row in rows.values())}
 

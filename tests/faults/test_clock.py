@@ -218,6 +218,9 @@ def keys_and_jobs_live_through_all_jumps(folder: str) -> None:
 class Ingestor:
     """Takes every file."""
 
+    def prepare(self, *arguments: Any) -> None:
+        pass
+
     def ingest(self, *arguments: Any) -> dict[str, Any]:
         return {"status": "ready"}
 

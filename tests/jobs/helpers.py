@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Progress, Task
+from agentformer.types import Stopped
 
 BOUND = 120.0  # seconds that any test waits at most
 
@@ -19,12 +20,15 @@ class RecordingIngestor:
 
     def __init__(self) -> None:
         self.ingested: list[tuple[str, bytes, str | None]] = []
+        self.ahead: list[tuple[int, bool]] = []  # the number of each file, and whether it was prepared ahead
         self.action: Callable[[str], Any] = lambda name: None
 
-    def ingest(
-        self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
-    ) -> Mapping[str, Any]:
-        data = file.read()
+    def prepare(self, job: Job, number: int, file: BinaryIO, password: str | None, stopped: Stopped | None) -> Any:
+        self.ahead.append((number, stopped is not None))
+        return file.read(), password
+
+    def ingest(self, job: Job, name: str, prepared: Callable[[], Any], progress: Progress) -> Mapping[str, Any]:
+        data, password = prepared()
         progress(1, 2)
         self.action(name)
         progress(2, 2)

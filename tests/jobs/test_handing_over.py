@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentformer.errors import StoreDamaged
+from agentformer.jobs.queue import FILE
 from agentformer.jobs.store import JobStore
 from agentformer.rag.verify import verify_jobs
 from tests import forked
@@ -108,6 +110,21 @@ def test_a_file_that_kills_every_process_fails_after_five_attempts(tmp_path: Pat
         assert "5 times" in done.documents[0]["reason"]
     finally:
         jobs.close()
+
+
+def test_beside_a_file_at_which_a_process_died_no_other_file_is_read(
+    tmp_path: Path, ingestor: RecordingIngestor
+) -> None:
+    """Otherwise the next file could end the process, and the present one would be blamed."""
+    stopped = open_jobs(tmp_path, ingestor)
+    stopped.stop()
+    job = stopped.submit(task("a.txt", "b.txt", "c.txt"), files(b"1", b"2", b"3"))
+    store = JobStore(tmp_path / "i" / FILE)
+    assert store.count_attempt(job.id) == 1
+    with closing(open_jobs(tmp_path, ingestor)) as jobs:
+        jobs.start()
+        assert until(jobs, job.id).state == "done"
+    assert sorted(ingestor.ahead) == [(0, False), (1, False), (2, True)]
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pytest
 
@@ -44,7 +44,7 @@ class SlowReader(RecordingIngestor):
         super().__init__()
         self.go = threading.Event()
 
-    def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Any) -> dict[str, Any]:
+    def ingest(self, job: Job, name: str, prepared: Any, progress: Any) -> dict[str, Any]:
         progress.read(12, 30)
         self.go.wait(BOUND)
         return {"name": name, "status": "ready", "pages": 12, "chunks": 30}
@@ -181,7 +181,7 @@ def test_a_running_job_is_cancelled_before_the_next_file(
 @pytest.mark.slow
 def test_a_running_job_is_cancelled_before_the_next_batch(jobs: Jobs, tmp_path: Path) -> None:
     class Batches(RecordingIngestor):
-        def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
+        def ingest(self, job: Job, name: str, prepared: Any, progress: Progress) -> Any:
             for done in range(100_000):
                 progress(done, 100_000)
                 time.sleep(0.01)
@@ -271,7 +271,7 @@ def test_progress_counts_the_windows_of_all_files(
 
 def test_progress_is_stored_at_most_twice_a_second(jobs: Jobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Windows(RecordingIngestor):
-        def ingest(self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress) -> Any:
+        def ingest(self, job: Job, name: str, prepared: Any, progress: Progress) -> Any:
             for done in range(1_000):
                 progress(done, 1_000)
             return {"name": name, "status": "ready"}

@@ -6,15 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from agentformer.readers import read
+from agentformer.errors import DocumentError
+from agentformer.readers import ReadLimits, read
 from agentformer.readers.sandbox import process as sandbox
-from tests.edges.running import wait_until
+from tests.edges.running import BOUND, wait_until
 
 from .takeover import LINUX, PDF, taken_over, told
 
@@ -130,7 +132,8 @@ def test_a_fork_of_the_asking_process_has_a_server_of_its_own() -> None:
     """The server ends with the process that asked, although the fork lives on."""
     script = f"""
 import os, time
-from agentformer.readers import read
+from agentformer.errors import DocumentError
+from agentformer.readers import ReadLimits, read
 read({PDF!r}, "a.pdf")
 if not os.fork():
     assert read({PDF!r}, "a.pdf").pages[0].text == {TEXT!r}
@@ -155,3 +158,14 @@ time.sleep(600)
     finally:
         asking.kill()
         asking.stdout.close()  # type: ignore[union-attr]
+
+
+def test_a_reader_for_whom_nobody_waits_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken_over(monkeypatch, "time.sleep(600)")
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read, PDF, "a.pdf", limits=ReadLimits(wall_seconds=500.0), stopped=stopped.is_set)
+        wait_until(lambda: [n for pid in _servers() for n in _children(pid)] != [])
+        stopped.set()
+        assert isinstance(reading.exception(BOUND), DocumentError)
+    wait_until(lambda: [n for pid in _servers() for n in _children(pid)] == [])

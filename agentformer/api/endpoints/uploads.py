@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from functools import partial
 from os import SEEK_END
 from pathlib import PureWindowsPath
@@ -18,6 +18,7 @@ from werkzeug.exceptions import RequestEntityTooLarge, UnsupportedMediaType
 from werkzeug.formparser import FormDataParser
 
 from agentformer.access.permissions import PERMISSIONS, Grant
+from agentformer.ahead import AHEAD_BYTES, one_ahead
 from agentformer.api.auth import FORM_BYTES
 from agentformer.api.endpoints.jobs import JOB
 from agentformer.api.endpoints.jobs import Job as JobModel
@@ -30,7 +31,7 @@ from agentformer.errors import AgentFormerError, Conflict, InvalidInput, StoreEr
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
 from agentformer.jobs.store import Job, Progress, Task, any_usable
-from agentformer.rag.document_store import Retire
+from agentformer.rag.document_store import Retire, Upload
 from agentformer.rag.documents import Document
 from agentformer.rag.removals import Removals
 from agentformer.rag.uploads import OnConflict, Origin, safe_name
@@ -39,6 +40,7 @@ from agentformer.settings import Settings
 from agentformer.tools.document_tools import upload_json
 from agentformer.tools.rag_tool import RAGTool
 from agentformer.tools.result_json import document_json
+from agentformer.types import Stopped
 
 UNDO_SECONDS = 30  # for which the former version of a document can be restored
 _FILE = "file"  # the name of the parts that are files
@@ -153,13 +155,20 @@ def upload(service: Service, grant: Grant, form: UploadForm) -> Response:
         location = url_for(f".{JOB}", job_id=job.id)
         return reply(job.as_json(), 202, {"Location": location, "Preference-Applied": _ASYNC})
     documents, conflicts = [], []
-    for number, (name, stream) in enumerate(zip(names, streams, strict=True)):
-        try:
-            document = _ingest(rag, service.removals, task, number, stream, form.password)
-        except Conflict as error:
-            conflicts.append(error)
-            document = _failed(task, name, str(error), "conflict")
-        documents.append(upload_json(rag, document, grant, name, metadata, form.password))
+
+    def prepare(number: int, stopped: Stopped | None) -> Upload:
+        return _prepare(rag, service.removals, task, number, streams[number], form.password, stopped)
+
+    # Without the right to read, a caller must not learn from the time which files are stored: these are not read ahead.
+    ahead = AHEAD_BYTES if grant.may("read") else -1
+    with closing(one_ahead(range(len(names)), prepare, lambda number: _size(streams[number]) <= ahead)) as prepared:
+        for number, upload in prepared:
+            try:
+                document = _ingest(rag, task, number, upload)
+            except Conflict as error:
+                conflicts.append(error)
+                document = _failed(task, names[number], str(error), "conflict")
+            documents.append(upload_json(rag, document, grant, names[number], metadata, form.password))
     if len(conflicts) == len(documents):
         raise conflicts[0]
     return reply({"documents": documents}, 201 if any_usable(documents) else 422)
@@ -172,16 +181,24 @@ class _JobIngest:
         self._af = af
         self._removals = removals
 
-    def ingest(
-        self, job: Job, name: str, file: BinaryIO, password: str | None, progress: Progress
-    ) -> Mapping[str, Any]:
+    def prepare(self, job: Job, number: int, file: BinaryIO, password: str | None, stopped: Stopped | None) -> Upload:
+        """Return the upload of a file of the job; see `_prepare`."""
+        return _prepare(self._af.rag, self._removals, job.task, number, file, password, stopped)
+
+    def ingest(self, job: Job, name: str, prepared: Callable[[], Upload], progress: Progress) -> Mapping[str, Any]:
         """Ingest one file, and return its document as JSON. If the file is invalid, the document has the status
         `failed`. Raises `StoreError` if the document cannot be stored."""
         try:
             number = len(job.documents)  # the files before this one have results
-            with self._af.limits.reserve(self._af.keys.allowance(job.task.key_id), file.seek(0, SEEK_END)):
-                file.seek(0)
-                return document_json(_ingest(self._af.rag, self._removals, job.task, number, file, password, progress))
+            with ExitStack() as reserved:
+
+                def admitted() -> Upload:
+                    upload = prepared()
+                    allowance = self._af.keys.allowance(job.task.key_id)
+                    reserved.enter_context(self._af.limits.reserve(allowance, len(upload.data)))
+                    return upload
+
+                return document_json(_ingest(self._af.rag, job.task, number, admitted, progress))
         except StoreError:
             raise
         except AgentFormerError as error:  # an upload without a job would respond with this error
@@ -192,40 +209,55 @@ class _JobIngest:
         return document_json(_failed(job.task, name, reason, "server"))
 
 
-def _ingest(
+def _prepare(
     rag: RAGTool,
     removals: Removals,
     task: Task,
     number: int,
     file: BinaryIO,
     password: str | None,
-    progress: Progress | None = None,
-) -> Document:
-    """Ingest the file `number` of an upload, and return its document. If an earlier file of the upload has the same
-    name, both files are kept. If the file or its name is invalid, the document has the status `failed`."""
+    stopped: Stopped | None,
+) -> Upload:
+    """Return the file `number` of an upload for `_ingest`. If an earlier file of the upload has the same name, both
+    files are kept. With `stopped`, the text of the file is read, too. Raises `InvalidInput` if the file or its name is
+    invalid."""
     name = task.names[number]
     conflict: OnConflict | Literal["replace-with-undo"] = task.on_conflict
     conflict = "keep-both" if name in task.names[:number] else conflict
     retire: Retire | None = None
     if conflict == "replace-with-undo":
         conflict, retire = "replace", partial(removals.replace, seconds=UNDO_SECONDS)
+    if not name:  # else the document would get the name of the job's temporary file
+        raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
+    return rag.prepare(
+        file,
+        name=name,
+        namespace=task.namespace,
+        user_id=task.user_id or None,
+        metadata=task.metadata,
+        password=password,
+        origin=Origin(),
+        on_conflict=conflict,
+        retire=retire,
+        stopped=stopped,
+    )
+
+
+def _ingest(
+    rag: RAGTool, task: Task, number: int, prepared: Callable[[], Upload], progress: Progress | None = None
+) -> Document:
+    """Ingest the file `number` of an upload, and return its document. If the file or its name is invalid, the document
+    has the status `failed`."""
     try:
-        if not name:  # else the document would get the name of the job's temporary file
-            raise InvalidInput("name", "is missing; give the file a name, such as report.pdf")
-        return rag.upload(
-            file,
-            name=name,
-            namespace=task.namespace,
-            user_id=task.user_id or None,
-            metadata=task.metadata,
-            password=password,
-            progress=progress,
-            origin=Origin(),
-            on_conflict=conflict,
-            retire=retire,
-        )
+        return rag.put(prepared(), progress)
     except InvalidInput as error:
-        return _failed(task, name, str(error), "invalid")
+        return _failed(task, task.names[number], str(error), "invalid")
+
+
+def _size(file: BinaryIO) -> int:
+    size = file.seek(0, SEEK_END)
+    file.seek(0)
+    return size
 
 
 def _failed(task: Task, name: str, reason: str, code: str) -> Document:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from agentformer.ahead import AHEAD_BYTES, one_ahead
 from agentformer.cli.group import common, examples, filters, main
 from agentformer.cli.inputs import document_id_of, filters_of, hint_namespaces, id_of, open_existing, origin_text
 from agentformer.cli.output import (
@@ -39,10 +40,13 @@ from agentformer.records import fields
 from agentformer.records.integrity.files import kind_of, list_folder
 from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
-from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope
+from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope, Stopped
+
+_Item = str | tuple[Path, Path | None, str]  # a URL, or a file, the folder that the user gave, and the name
 
 if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageContext
+    from agentformer.rag.ingest import Progress
 
 
 @main.command(
@@ -310,28 +314,43 @@ def _ingest_all(
     `_existing_files`, and `given` are options of `RAGTool.upload`. An error of one file becomes a result with the
     status `failed`, so that the other files are still ingested. Only `SpaceMismatch`, after which no file can be
     stored, is raised."""
-    uploads: list[tuple[str, str, Callable[..., Document]]] = []  # the name of a failed document, the label, the call
-    for (file, root), name in zip(files, names_of(files), strict=True):
-        uploads.append((str(file), one_line(file.name), functools.partial(_upload_file, af, file, root, name=name)))
-    for url in urls:
-        shown = one_line(redact_url(url))
-        uploads.append((shown, shown, functools.partial(af.rag.upload_url, url, allow_private=allow_private)))
-    for number, (place, label, upload) in enumerate(uploads, 1):
-        with bar(f"{number}/{len(uploads)} {clip(label, 40)}") as progress:
-            try:
-                document = upload(progress=progress, **given)
-            except SpaceMismatch:
-                raise  # no file can be stored
-            except AgentFormerError as error:
-                other = ", or give --allow-private" if "url_private_hosts" in str(error) and not allow_private else ""
-                owner = {"namespace": given["namespace"], "user_id": given["user_id"]}
-                document = Document(place, status="failed", reason=f"{error}{other}", **owner)
-        yield document_json(document)
+    named = [(file, root, name) for (file, root), name in zip(files, names_of(files), strict=True)]
+
+    def prepare(item: _Item, stopped: Stopped | None) -> Callable[[Progress], Document]:
+        if isinstance(item, str):
+            return functools.partial(_upload_url, af, item, allow_private=allow_private, **given)
+        file, root, name = item
+        list_folder(file, "PATH")  # raises for a folder that cannot be listed
+        upload = af.rag.prepare(file, name=name, origin=Origin.of_file(file, root), stopped=stopped, **given)
+        return functools.partial(af.rag.put, upload)
+
+    items: list[_Item] = [*named, *urls]
+    with closing(one_ahead(items, prepare, _may_be_read_ahead)) as prepared:
+        for number, (item, store) in enumerate(prepared, 1):
+            place = one_line(redact_url(item)) if isinstance(item, str) else str(item[0])
+            label = place if isinstance(item, str) else one_line(item[0].name)
+            with bar(f"{number}/{len(items)} {clip(label, 40)}") as progress:
+                try:
+                    document = store()(progress)
+                except SpaceMismatch:
+                    raise  # no file can be stored
+                except AgentFormerError as error:
+                    private = "url_private_hosts" in str(error) and not allow_private
+                    owner = {"namespace": given["namespace"], "user_id": given["user_id"]}
+                    reason = f"{error}, or give --allow-private" if private else str(error)
+                    document = Document(place, status="failed", reason=reason, **owner)
+            yield document_json(document)
 
 
-def _upload_file(af: AgentFormer, file: Path, root: Path | None, **options: Any) -> Document:
-    list_folder(file, "PATH")  # raises for a folder that cannot be listed
-    return af.rag.upload(file, origin=Origin.of_file(file, root), **options)
+def _upload_url(af: AgentFormer, url: str, progress: Progress, **options: Any) -> Document:
+    return af.rag.upload_url(url, progress=progress, **options)
+
+
+def _may_be_read_ahead(item: _Item) -> bool:
+    """Return whether an item is a file of moderate size. A URL is not fetched ahead, because that takes long."""
+    with suppress(OSError, ValueError):
+        return not isinstance(item, str) and item[0].stat().st_size <= AHEAD_BYTES
+    return False
 
 
 def _existing_files(paths: Sequence[str], own: OwnFolders) -> list[tuple[Path, Path | None]]:

@@ -22,7 +22,7 @@ from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge
 from agentformer.readers.formats import MIB, PDF, RECOGNISED, ReadLimits, ReadOptions
 from agentformer.readers.sandbox import protocol
 from agentformer.readers.sandbox.protocol import FORKED, ORDER_BYTES, STATUS
-from agentformer.types import DocumentText
+from agentformer.types import DocumentText, Stopped
 
 _PIECE = 1 << 16
 _POLL_SECONDS = 0.25  # seconds between checks whether the child has ended
@@ -30,16 +30,23 @@ _LAST_SECONDS = 2.0  # seconds in which a child must end after it has closed its
 
 
 def exchange(
-    process: _Process | _Fork, given: Sequence[bytes], frames: protocol.Frames, *, start: float, seconds: float
+    process: _Process | _Fork,
+    given: Sequence[bytes],
+    frames: protocol.Frames,
+    *,
+    start: float,
+    seconds: float,
+    stopped: Stopped | None = None,
 ) -> bool:
     """Send the bytes in `given` to the process, and pass its output to `frames`. At the end, kill the process with its
     process group. Return whether the process ran out of time: it has `start` seconds until it is ready, and then
-    `seconds` for its work. Raises `Overrun` if the output is too large, and `NoFrame` if it is invalid. The process is
-    not trusted: it may never read or end, close its output, or start another process that keeps the output open."""
+    `seconds` for its work, and less if `stopped` returns True. Raises `Overrun` if the output is too large, and
+    `NoFrame` if it is invalid. The process is not trusted: it may never read or end, close its output, or start another
+    process that keeps the output open."""
     try:
         if sys.platform == "win32":
             return _communicate(process, given, frames, start + seconds)
-        timed_out = _transfer(process, given, frames, start, seconds)
+        timed_out = _transfer(process, given, frames, start, seconds, stopped)
         if not frames.done and not timed_out:  # the process is about to end, and its exit status shows the reason
             last = time.monotonic() + _LAST_SECONDS
             while not (exited := process.has_exited()) and time.monotonic() < last:
@@ -56,6 +63,7 @@ def _transfer(
     frames: protocol.Frames,
     start: float,
     seconds: float,
+    stopped: Stopped | None = None,
     *,
     lasting: bool = False,
 ) -> bool:
@@ -73,7 +81,7 @@ def _transfer(
             if frames.ready and not ready_seen:
                 deadline, ready_seen = min(deadline, time.monotonic() + seconds), True
             left = deadline - time.monotonic()
-            if left <= 0:
+            if left <= 0 or (stopped and stopped()):
                 return True
             exited = process.has_exited()
             ready = [key.fileobj for key, _ in selector.select(0 if exited else min(left, _POLL_SECONDS))]
@@ -303,7 +311,8 @@ def _run(data: bytes, options: ReadOptions, *, alone: bool = False) -> _Outcome:
         process = (_server.fork(options, folder) if _FORKS and not alone else None) or _start(_BOOT, folder)
         given = (protocol.to_line(protocol.options_to_json(replace(options, folder=folder))), data)
         try:
-            timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=limits.wall_seconds)
+            seconds, stopped = limits.wall_seconds, options.stopped
+            timed_out = exchange(process, given, frames, start=_STARTUP_SECONDS, seconds=seconds, stopped=stopped)
         except protocol.Overrun:
             fault = DocumentTooLarge(
                 f"the text of the file takes more than {limits.output_bytes // MIB} MiB; split the file"

@@ -251,9 +251,9 @@ def error_from_bytes(data: bytes) -> DocumentError:
 
 
 def options_to_json(options: ReadOptions) -> dict[str, Any]:
-    """Return the options as a dictionary for JSON, without the deadline."""
-    value = dataclasses.asdict(options)
-    del value["deadline"]  # the clocks of two processes may differ
+    """Return the options as a dictionary for JSON, without those that have a meaning only in this process."""
+    value = dataclasses.asdict(dataclasses.replace(options, stopped=None))
+    del value["deadline"], value["stopped"]  # the clocks of two processes may differ
     return value
 
 
