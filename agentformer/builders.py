@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from agentformer.embedders import token_counter, token_spans
+from agentformer.embedders.guarded import token_counter, token_spans
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
 from agentformer.lazy import Lazy
 from agentformer.memory.usage import UsageCounter

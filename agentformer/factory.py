@@ -32,7 +32,7 @@ from agentformer.http.circuit_breaker import Usage
 from agentformer.http.fetch_rules import FetchRules, parse_hosts
 from agentformer.index.embedding.choice import build_embedder, check_space, named_embedder
 from agentformer.lazy import Lazy
-from agentformer.llms import build_model, model_spec
+from agentformer.llms.guarded import build_model, model_spec
 from agentformer.memory.background import EmbedRetry, Upkeep
 from agentformer.memory.usage import UsageCounter
 from agentformer.rag.originals import Originals
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     from agentformer.access.keys import KeyStore
     from agentformer.access.limits import KeyLimits
     from agentformer.archive.backup import BackedUp
-    from agentformer.archive.chats import ChatsImported
+    from agentformer.archive.chats.importer import ChatsImported
     from agentformer.archive.copy import Copied
     from agentformer.archive.export import Exported
     from agentformer.archive.importer import Imported
-    from agentformer.archive.markdown import HomeKeeper, MarkdownHomes
+    from agentformer.archive.markdown.home import HomeKeeper, MarkdownHomes
     from agentformer.evaluation.dataset import Question
     from agentformer.evaluation.memory_evaluation import Trial
     from agentformer.evaluation.run import Evaluation
@@ -378,14 +378,14 @@ class AgentFormer:
     def import_conversations(self, path: str | os.PathLike[str], **options: Any) -> ChatsImported:
         """Store the conversations of a chat export as sessions, each message once.
         `archive.chats.import_chats` describes the `options`."""
-        from agentformer.archive.chats import import_chats
+        from agentformer.archive.chats.importer import import_chats
 
         return import_chats(self.backend, path, **options)
 
     @property
     def markdown(self) -> MarkdownHomes:
         """Exports memories to Markdown folders (`export`), and syncs memories with such folders (`sync`, `follow`)."""
-        from agentformer.archive.markdown import MarkdownHomes
+        from agentformer.archive.markdown.home import MarkdownHomes
 
         return MarkdownHomes(self.memory, self.backend, [*self.settings.decay_rates])
 

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 SERVERS = frozenset({"postgres"})
 PARTS: dict[str, dict[str, str]] = {
     "embedders": {
-        "sbert": "agentformer.embedders.sbert:SbertEmbedder.from_settings",
-        "minilm": "agentformer.embedders.sbert:SbertEmbedder.minilm",
-        "multilingual": "agentformer.embedders.sbert:SbertEmbedder.multilingual",
+        "sbert": "agentformer.embedders.sbert.embedder:SbertEmbedder.from_settings",
+        "minilm": "agentformer.embedders.sbert.embedder:SbertEmbedder.minilm",
+        "multilingual": "agentformer.embedders.sbert.embedder:SbertEmbedder.multilingual",
         "hashing": "agentformer.embedders.hashing:HashingEmbedder.from_settings",
         "ollama": "agentformer.embedders.ollama:OllamaEmbedder.from_settings",
         "openai": "agentformer.embedders.openai:OpenAIEmbedder.from_settings",

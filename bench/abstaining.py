@@ -30,7 +30,7 @@ from agentformer.llms.echo import EchoModel
 from agentformer.rag.answer.answerer import Answerer
 from agentformer.rag.answer.sources import Found
 from agentformer.settings import Settings, load_settings
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import DEFAULT_NAMESPACE, Hit, MemoryEntry, Query, Scope, new_id
 from bench.data import DATA, DataSet, Row, load
 

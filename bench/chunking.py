@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.settings import Settings
 from agentformer.text.splitting import sentence_spans, split
 from bench.data import load

@@ -29,7 +29,7 @@ from agentformer.memory.memory_cleaner import MemoryCleaner
 from agentformer.memory.summaries.summarizer import Summarizer, unsupported_claims
 from agentformer.records.entry_json import entry_to_json
 from agentformer.text.analysis import text_terms
-from agentformer.text.languages import FUNCTION_WORDS, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, stem
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import MemoryEntry, new_id
 from bench.data import DataSet, Row, load

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import agentformer
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.index.embedding.windows import WindowCutter
 from agentformer.memory.backends import all_entries
 from agentformer.rag.folder_files import FolderFiles

@@ -28,7 +28,7 @@ from agentformer.search import replacement
 from agentformer.search.replacement import Weights, centred, cosine_features
 from agentformer.text.facts.replacement_features import FEATURES, features
 from agentformer.text.facts.statement_words import keys
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from bench.data import DATA
 from bench.facts import OWN
 

@@ -45,7 +45,7 @@ pytest.register_assert_rewrite("agentformer.testing")
 from hypothesis import HealthCheck, settings  # noqa: E402
 
 import agentformer.settings  # noqa: E402
-from agentformer.embedders.sbert import SbertEmbedder  # noqa: E402
+from agentformer.embedders.sbert.embedder import SbertEmbedder  # noqa: E402
 from agentformer.settings import Settings  # noqa: E402
 from agentformer.types import Embedder  # noqa: E402
 from tests.backends.cosmos_emulator import emulator  # noqa: E402, F401

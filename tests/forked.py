@@ -36,7 +36,7 @@ SERVE = (
     "agentformer.memory.recall",
     "agentformer.rag.answer.answerer",
     "agentformer.readers.plain",
-    "agentformer.rerankers",
+    "agentformer.rerankers.guarded",
     "agentformer.search.pipeline",
     "agentformer.search.newest_facts",
     "agentformer.search.relevance",

@@ -38,7 +38,7 @@ def check_settings(environ: dict[str, Any]) -> None:
     values = {name: str(value) for name, value in environ.items() if name.startswith("AGENTFORMER_")}
     with pytest.MonkeyPatch.context() as patch:
         warned: list[str] = []
-        patch.setattr("agentformer.settings._warn_unknown", warned.append)
+        patch.setattr("agentformer.settings.loading._warn_unknown", warned.append)
         load_settings(environ=values)
     assert warned == []
 

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.factory import build_embedder, build_model
-from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
+from agentformer.llms.guarded import GuardedModel
 from agentformer.settings import Settings, load_settings
 from agentformer.types import EmbeddingSpace
 

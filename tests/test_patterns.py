@@ -18,7 +18,7 @@ SHORT_TEXTS = {
     "agentformer.readers.office.xlsx._QUOTED": "reads 200 characters of a number format",
     "agentformer.readers.html._ATTRIBUTE": "reads a tag that consists of its matches",
     "agentformer.readers.html._LIST_STYLE": "reads 500 characters of a style",
-    "agentformer.text.dates._BEGINS": "reads 24 characters before a month",
+    "agentformer.text.dates.notation._BEGINS": "reads 24 characters before a month",
     "agentformer.text.facts.unsupported_claims._OPENING": "reads 3 characters before a name",
     "agentformer.api.endpoints.openapi": "reads names of our own schemas",
     "agentformer.readers.sandbox.linux": "reads a table of our own",

@@ -22,7 +22,7 @@ ENV_LINE = re.compile(r"# [A-Z_]+=")
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, empty, and nothing in the environment that the tests themselves set."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentformer.settings.ENV_FILE", ".env")
+    monkeypatch.setattr("agentformer.settings.loading.ENV_FILE", ".env")
     servers = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "LMSTUDIO_BASE_URL", "OLLAMA_BASE_URL")
     for name in (*servers, "AGENTFORMER_CACHE_DIR", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)

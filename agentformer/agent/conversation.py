@@ -13,7 +13,7 @@ from datetime import datetime
 
 from agentformer.agent.cited_pages import excerpt
 from agentformer.agent.turn import UsedMemory
-from agentformer.memory.context import Context
+from agentformer.memory.context.blocks import Context
 from agentformer.text.prompt_quoting import escape_json, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.types import ChatMessage, MemoryEntry, ToolCall
 

@@ -11,7 +11,7 @@ from functools import partial
 from agentformer.agent.calls import CallResult, Calls, OutOfTime, Workers, arguments_json, result
 from agentformer.agent.conversation import EMPTY_REPLY, FINAL_ANSWER, UNUSABLE, Briefing, Conversation
 from agentformer.agent.turn import Finish, Meter
-from agentformer.embedders import estimated_spans
+from agentformer.embedders.guarded import estimated_spans
 from agentformer.errors import InvalidReply, LanguageModelError, LanguageModelUnavailable, PromptTooLong
 from agentformer.lazy import Lazy
 from agentformer.rag.answer.model_output import visible_text

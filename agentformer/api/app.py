@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from threading import BoundedSemaphore
-from typing import Any
 
 from flask import Blueprint, Flask
 
-from agentformer.access.hosts import ip_address, networks_in
 from agentformer.access.permissions import Grant
 from agentformer.api.auth import Guard
 from agentformer.api.concurrency import MAX_BODIES, MAX_WAITING_UPLOADS, ThreadLimit
@@ -31,10 +28,11 @@ from agentformer.api.endpoints import (
 )
 from agentformer.api.openai import chat, embeddings, files, vector_stores
 from agentformer.api.operations import Operation, Router, Service, add_rules
+from agentformer.api.proxies import BehindProxy
 from agentformer.api.response import handle_errors
 from agentformer.api.store_counts import StoreCounts
-from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
+from agentformer.console.page import CheckRuns
 from agentformer.errors import InvalidInput
 from agentformer.factory import AgentFormer
 from agentformer.jobs.queue import Jobs
@@ -168,55 +166,4 @@ def _service(af: AgentFormer, queue: Jobs, removals: Removals, prefix: str, guar
     )
 
 
-Environ = dict[str, Any]
-Wsgi = Callable[[Environ, Any], Iterable[bytes]]
-
 # The port after an address, which some proxies write: 192.0.2.1:5678, [2001:db8::1]:5678, or [2001:db8::1] without one.
-_PORT = re.compile(r"^(?:\[([0-9a-fA-F:.]+)\](?::\d{1,5})?|([0-9.]+):\d{1,5})$", re.ASCII)
-_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)+")
-
-
-class BehindProxy:
-    """A WSGI application that adjusts the environment of each request for `application`: `REMOTE_ADDR` and the scheme
-    become those of the client, and the prefix moves from the path to `SCRIPT_NAME`, which links begin with. A request
-    whose path has no prefix is answered too, because some proxies remove it, and health checks come without it.
-
-    Only the proxies of the setting `trusted_proxies` are believed, because any client can send the headers of a proxy.
-    The client is the last address of `X-Forwarded-For` that is not a trusted proxy's: a proxy appends the address that
-    it sees, and a client may have made up what stands before."""
-
-    def __init__(self, application: Wsgi, settings: Settings) -> None:
-        self._application = application
-        self._prefix = settings.url_prefix
-        self._trusted = networks_in(settings.trusted_proxies)
-
-    def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
-        prefix = self._prefix
-        if self._trusts(environ.get("REMOTE_ADDR", "")):
-            environ["REMOTE_ADDR"] = self._client(environ)
-            if environ.get("HTTP_X_FORWARDED_PROTO") in ("http", "https"):
-                environ["wsgi.url_scheme"] = environ["HTTP_X_FORWARDED_PROTO"]
-            told = environ.get("HTTP_X_FORWARDED_PREFIX", "").rstrip("/")
-            prefix = told if _PREFIX.fullmatch(told) else prefix
-        if prefix:
-            path = environ.get("PATH_INFO", "")
-            if path == prefix or path.startswith(f"{prefix}/"):
-                environ["PATH_INFO"] = path[len(prefix) :] or "/"
-            environ["SCRIPT_NAME"] = prefix
-        return self._application(environ, start_response)
-
-    def _trusts(self, text: str) -> bool:
-        address = ip_address(text)
-        return address is not None and any(address in network for network in self._trusted)
-
-    def _client(self, environ: Environ) -> str:
-        """Return the address of the client of a trusted proxy."""
-        client = str(environ["REMOTE_ADDR"])
-        for text in reversed(environ.get("HTTP_X_FORWARDED_FOR", "").split(",")):
-            address = ip_address(_PORT.sub(r"\1\2", text.strip()))
-            if address is None:
-                break
-            client = str(address)
-            if not self._trusts(client):
-                break
-        return client

@@ -19,8 +19,8 @@ from agentformer.api.auth import Guard
 from agentformer.api.concurrency import ThreadLimit
 from agentformer.api.request import body_of, check_no_query, client_left, is_arriving, parameters_of
 from agentformer.api.store_counts import StoreCounts
-from agentformer.console import CheckRuns
 from agentformer.console.map import Maps
+from agentformer.console.page import CheckRuns
 from agentformer.factory import AgentFormer
 from agentformer.http import tracing
 from agentformer.jobs.queue import Jobs

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from agentformer.embedders import token_spans
+from agentformer.embedders.guarded import token_spans
 from agentformer.errors import DocumentError, InvalidInput
 from agentformer.evaluation.dataset import Dataset, Passage, Question, date_value, parse_moment
 from agentformer.memory import validation

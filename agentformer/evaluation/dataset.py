@@ -25,7 +25,7 @@ from agentformer.errors import InvalidInput
 from agentformer.rag.documents import Document
 from agentformer.records import fields
 from agentformer.records.integrity.files import kind_of
-from agentformer.text.dates import find_dates
+from agentformer.text.dates.notation import find_dates
 from agentformer.types import DocumentText
 
 # The keys for the date in the `meta` of a passage. The first key that is present is used.

@@ -13,7 +13,7 @@ from agentformer.evaluation import corpus_loader
 from agentformer.evaluation.corpus_loader import CATEGORY, LANGUAGE, text_value
 from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.metrics import METRICS, Interval, intervals, metric
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import NOT_INDEXED, Hit, Hits, Query, Scope
 
 UNKNOWN = "unknown"  # name of the part with the questions whose language is unknown

@@ -30,7 +30,7 @@ from agentformer.evaluation.dataset import Dataset, Question
 from agentformer.evaluation.memory_evaluation import page_name
 from agentformer.llms.reasoning import strip_reasoning
 from agentformer.memory.backends import all_entries
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.prompt_quoting import strip_template_tokens, wrap_in_tag
 from agentformer.text.splitting import sentence_spans

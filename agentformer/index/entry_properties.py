@@ -24,7 +24,7 @@ from agentformer.records.scopes import SEARCHED
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.statement_words import is_long, keys
-from agentformer.text.languages import detect_language, language_code
+from agentformer.text.languages.detection import detect_language, language_code
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import DOCUMENT_KINDS, UNSEARCHED_KINDS, Analyzed, Connection, MemoryEntry, Row, Statement
 

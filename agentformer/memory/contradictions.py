@@ -24,7 +24,7 @@ from agentformer.search.replacement import NEAR_COSINE
 from agentformer.text.analysis import query_terms
 from agentformer.text.facts.numbers_and_dates import Facts, conflict, facts_of
 from agentformer.text.facts.statement_words import MAX_FACT_LENGTH, is_long
-from agentformer.text.languages import NEGATIONS, detect_language
+from agentformer.text.languages.detection import NEGATIONS, detect_language
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import RESERVED_KINDS, HitVectors, MemoryEntry, Vector
 

@@ -17,7 +17,7 @@ from agentformer.index.embedding.windows import Progress
 from agentformer.memory.backends.postgres.backend import MOVING, PostgresMemoryBackend, PostgresOptions, options_of
 from agentformer.memory.backends.postgres.connection import native
 from agentformer.memory.backends.postgres.database import PostgresDatabase
-from agentformer.memory.nodes import Node, release_lease, take_lease
+from agentformer.memory.nodes.node import Node, release_lease, take_lease
 from agentformer.memory.nodes.sharing import DatabaseFiles, DatabaseKeys, Listener, NodeLocks
 from agentformer.records import vectors as store
 from agentformer.settings import Settings

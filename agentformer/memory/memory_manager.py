@@ -38,7 +38,7 @@ from agentformer.types import (
 
 if TYPE_CHECKING:
     from agentformer.memory.audit import Auditor, AuditReport
-    from agentformer.memory.context import Context
+    from agentformer.memory.context.blocks import Context
     from agentformer.memory.context.builder import ContextBuilder
     from agentformer.memory.learning import LearningReport, LearningRun, UndoneLearning
     from agentformer.memory.learning.learner import Learner

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from agentformer.text.facts.numbers_and_dates import Facts, facts_of, number_values
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.normalize import normalized
 
 MIN_SIMILARITY = 0.8  # minimum Jaccard index of the shingles of two similar texts

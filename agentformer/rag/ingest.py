@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import Any, Protocol, runtime_checkable
 
-from agentformer.embedders import token_spans
+from agentformer.embedders.guarded import token_spans
 from agentformer.errors import DocumentError, EmbedderError, EncryptedDocument
 from agentformer.index.embedding.windows import WindowEmbedder
 from agentformer.rag.chunks import PageChunk, cut
@@ -15,7 +15,7 @@ from agentformer.rag.documents import Document, document_entry
 from agentformer.readers import ReadLimits, read
 from agentformer.readers.formats import looks_like_text
 from agentformer.text.code import CODE_LANGUAGE
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import DocumentStatus, DocumentText, Embedder, MemoryEntry, Source, Stopped, new_id
 
 Progress = Callable[[int, int], None]  # number of embedded windows, number of all windows

@@ -29,7 +29,7 @@ from agentformer.index.entry_properties import MESSAGE_TEXT, Derived, Turn
 from agentformer.records.change_feed import adjacent
 from agentformer.search.fusion import RankedList
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.splitting import ends_with_question, stated
 from agentformer.types import Connection, Hit, MemoryEntry, Original, Statement
 

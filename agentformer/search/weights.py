@@ -21,7 +21,7 @@ from agentformer.records.entries import Sample
 from agentformer.search.fusion import FusionOptions
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.code import code_parts, is_code
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import Embedder, EmbeddingSpace, Factor
 
 # These values were chosen on one half of each benchmark (bench/log/search.md). Nearby values give similar results.

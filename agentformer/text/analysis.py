@@ -18,7 +18,7 @@ from typing import Any
 from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
 from agentformer.text.language_files import with_trait
-from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, STEMMERS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.tokenizer import MAX_TERM, Lexeme, lexemes, lexemes_of_part, parts_without_spaces
 

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Literal
 
 from agentformer.text.language_files import items_of, lists, sections, with_trait
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 
 QuestionType = Literal["who", "where", "when", "many", "much", "why", "how", "which", "what", "open", ""]

@@ -11,11 +11,11 @@ from datetime import date
 from typing import NamedTuple
 
 from agentformer.text.analysis import text_terms
-from agentformer.text.dates import find_dates
 from agentformer.text.dates.expressions import find_date_ranges
+from agentformer.text.dates.notation import find_dates
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.numbers_and_dates import facts_of
-from agentformer.text.languages import function_stems, stem
+from agentformer.text.languages.detection import function_stems, stem
 from agentformer.text.questions import Question, has_words, pattern_of, question_words
 from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Span

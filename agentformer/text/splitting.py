@@ -21,7 +21,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from typing import NamedTuple
 
-from agentformer.text.languages import FUNCTION_WORDS, word_list
+from agentformer.text.languages.detection import FUNCTION_WORDS, word_list
 from agentformer.types import Span, spans_of
 
 _CLOSERS = "\"'”’»›)\\]」』）】"

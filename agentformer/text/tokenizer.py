@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from agentformer.text.languages import word_list
+from agentformer.text.languages.detection import word_list
 from agentformer.text.normalize import normalized
 
 MAX_TERM = 64  # code points: a SHA-256 in hexadecimal stays whole, a megabyte without spaces does not

@@ -27,7 +27,7 @@ from agentformer.types import (
 )
 
 if TYPE_CHECKING:
-    from agentformer.memory.context import Context
+    from agentformer.memory.context.blocks import Context
     from agentformer.rag.answer.context import ContextPassage, PassageContext
     from agentformer.rag.documents import Document
     from agentformer.rag.folder_sync import SyncReport

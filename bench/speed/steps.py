@@ -98,7 +98,7 @@ UPLOAD: Steps = {
     "agentformer.rag.ingest:IngestPipeline.read": "PDF: process of the reader",
     "agentformer.rag.ingest:IngestPipeline.entries": "chunks",
     "agentformer.index.embedding.queue:EmbeddingQueue.try_embed": "windows",
-    **{f"agentformer.embedders:GuardedEmbedder.{name}": f"model: {what}" for name, what in _MODEL.items()},
+    **{f"agentformer.embedders.guarded:GuardedEmbedder.{name}": f"model: {what}" for name, what in _MODEL.items()},
     "agentformer.index.embedding.queue:EmbeddingQueue.commit": "rows of the windows",
     "agentformer.records.sqlite.connection:SqliteConnection.insert_entries": "rows of the entries",
     **_SQL,

@@ -14,11 +14,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentformer.settings.access import create_empty, make_folder
-
 from agentformer.errors import InvalidInput, StoreBusy, StoreDamaged, StoreError, StoreFull
 from agentformer.memory.backends.in_memory import InMemoryStore, Record
 from agentformer.settings import Settings
+from agentformer.settings.access import create_empty, make_folder
 from agentformer.types import Embedder
 
 FILE = "onefile.sqlite"

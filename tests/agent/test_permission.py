@@ -11,7 +11,7 @@ from agentformer import AgentFormer
 from agentformer.access.permissions import Permission
 from agentformer.agent.calls import may_quote
 from agentformer.errors import InvalidInput, PromptTooLong
-from agentformer.memory.context import Context
+from agentformer.memory.context.blocks import Context
 from agentformer.records.fields import ProgramMetadata
 from agentformer.tools.definition import Hints
 from agentformer.tools.toolbox import HINTS

@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import agentformer
-from agentformer.archive import chats
 from agentformer.archive.chats import files
+from agentformer.archive.chats import importer as chats
 from agentformer.archive.chats.files import Unusable, read_values
 from agentformer.errors import InvalidInput
 from tests.faults.long_form import LONG

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from agentformer import console
-from agentformer.console import CheckRuns
+from agentformer.console import page as console
+from agentformer.console.page import CheckRuns
 from agentformer.errors import StoreBusy
 from agentformer.types import Check
 from tests.edges.running import wait_until

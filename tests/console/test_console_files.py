@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("flask", reason="the extra `server` is not installed")
 
-from agentformer import console
 from agentformer.api.app import close_app, create_app
+from agentformer.console import page as console
 from agentformer.settings import load_settings
 from agentformer.types import DocumentStatus
 from tests.edges.mounted import mounted

@@ -11,7 +11,8 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.access.hosts import networks_in
 from agentformer.api import create_app
-from agentformer.api.app import BehindProxy, close_app
+from agentformer.api.app import close_app
+from agentformer.api.proxies import BehindProxy
 from agentformer.errors import InvalidInput
 from agentformer.settings import Settings
 

@@ -17,7 +17,7 @@ pytest.importorskip("flask", reason="the extra `server` is not installed")
 
 from agentformer.api.app import _OPERATIONS
 from agentformer.api.auth import JSON_BYTES
-from agentformer.api.openai import file_id, namespace_of, store_id
+from agentformer.api.openai.lookup import file_id, namespace_of, store_id
 from agentformer.errors import NotFound
 from tests.edges.mounted import Mounted, grant, mounted
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from agentformer.embedders import GuardedEmbedder
 from agentformer.embedders.batching import Batcher
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
 from agentformer.types import Matrix

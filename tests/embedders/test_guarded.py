@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, MissingExtra, TextTooLong
 from agentformer.testing import EmbedderConformance, FlakyEmbedder

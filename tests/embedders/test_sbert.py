@@ -17,7 +17,7 @@ import pytest
 
 import agentformer
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.embedders.sbert.runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, SpaceMismatch, TextTooLong
 from agentformer.factory import build_embedder

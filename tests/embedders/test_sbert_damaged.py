@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.embedders.sbert.openvino import OpenVinoRuntime
 from agentformer.embedders.sbert.runtime import TorchRuntime
 from agentformer.errors import EmbedderUnavailable

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentformer.embedders.model_info import unit
-from agentformer.embedders.sbert import SbertEmbedder
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.settings import Settings
 from agentformer.types import Matrix
 from tests.embedders.sbert_models import bert, change_json, change_weights, mpnet, xlm_roberta

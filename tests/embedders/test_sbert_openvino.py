@@ -15,7 +15,8 @@ import pytest
 
 import agentformer
 from agentformer.embedders.model_info import mean_cosine
-from agentformer.embedders.sbert import SbertEmbedder, openvino
+from agentformer.embedders.sbert import openvino
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.embedders.sbert.folder import folder_model
 from agentformer.embedders.sbert.openvino import OpenVinoRuntime
 from agentformer.embedders.sbert.runtime import SAME_SPACE, TorchRuntime, has_bf16

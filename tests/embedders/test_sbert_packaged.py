@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from agentformer.embedders.sbert import SbertEmbedder, packaged
+from agentformer.embedders.sbert import packaged
+from agentformer.embedders.sbert.embedder import SbertEmbedder
 from agentformer.errors import EmbedderUnavailable, TextTooLong
 from agentformer.settings import Settings
 from agentformer.testing import EmbedderConformance

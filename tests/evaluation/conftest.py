@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agentformer import embedders
-from agentformer.embedders import estimated_spans
+from agentformer.embedders import guarded as embedders
+from agentformer.embedders.guarded import estimated_spans
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.evaluation.memory_evaluation import Trial
 from agentformer.factory import trial

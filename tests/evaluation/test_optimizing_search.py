@@ -170,7 +170,7 @@ def test_a_search_without_time_keeps_what_it_has_settled() -> None:
 
 def test_a_file_of_settings_is_one_that_settings_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("agentformer.settings.ENV_FILE", ".env")
+    monkeypatch.setattr("agentformer.settings.loading.ENV_FILE", ".env")
     settings = {"chunk_tokens": 200, "fusion": "rrf", "dense_weight": 0.5}
     assert write_settings(tmp_path / ".env", settings, "why") == []
     loaded = load_settings()

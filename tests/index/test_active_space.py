@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable, SpaceMismatch
 from agentformer.index.embedding.active import ActiveEmbedder

@@ -19,7 +19,7 @@ from agentformer.index import entry_properties, property_threads
 from agentformer.index.property_threads import DerivedRenewal
 from agentformer.search import boosts
 from agentformer.text.dates.expressions import find_date_ranges
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import Matrix, MemoryEntry, Query, Source, new_id
 
 NOON = datetime(2023, 5, 8, 12, tzinfo=UTC)

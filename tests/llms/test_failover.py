@@ -12,7 +12,7 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.circuit_breaker import Breaker, Usage
-from agentformer.llms import GuardedModel
+from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.openai import OpenAIModel
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage

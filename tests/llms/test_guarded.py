@@ -10,8 +10,8 @@ import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.circuit_breaker import Breaker, Usage
-from agentformer.llms import GuardedModel
 from agentformer.llms.echo import EchoModel
+from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.llms.wire import check_length
 from agentformer.types import ChatMessage, Reply

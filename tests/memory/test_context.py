@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
-from agentformer.memory.context import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
+from agentformer.memory.context.blocks import CORE_OPEN, RECALLED_CLOSE, RECALLED_OPEN, Context, recalled_block
 from agentformer.memory.context.builder import ContextBuilder
 from agentformer.memory.validation import without_recalled
 from agentformer.records.scopes import is_visible

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import agentformer
-from agentformer.memory.context import INSTRUCTIONS_CLOSE, INSTRUCTIONS_OPEN
+from agentformer.memory.context.blocks import INSTRUCTIONS_CLOSE, INSTRUCTIONS_OPEN
 from agentformer.memory.instructions import instructions_of
 from agentformer.records import fields
 from agentformer.types import MemoryEntry

@@ -10,7 +10,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.memory_cleaner import select_groups
 from agentformer.memory.summaries.extractive import extract
 from agentformer.memory.summaries.summarizer import unsupported_claims
-from agentformer.text.dates import find_dates
+from agentformer.text.dates.notation import find_dates
 from agentformer.types import MemoryEntry
 from bench.data import DATA, load
 from tests.faults.long_form import LONG

@@ -16,7 +16,7 @@ from agentformer.rag.answer.prompts import NO_ANSWER, NOTHING_FOUND, messages, n
 from agentformer.rag.answer.quotes import RankedSentence, rank_sentences
 from agentformer.rag.answer.sources import SOURCES, Found
 from agentformer.text.analysis import analyze_query
-from agentformer.text.languages import STEMMERS
+from agentformer.text.languages.detection import STEMMERS
 from agentformer.types import Answer, EmbeddingSpace, Hit, Matrix, MemoryEntry, Source, Vector
 from tests.rag.models import BOATS, HITS, Scripted, hit
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from agentformer.embedders import estimated_spans, recent
+from agentformer.embedders import recent
+from agentformer.embedders.guarded import estimated_spans
 from agentformer.rag import chunks
 from agentformer.rag.answer import citations, confidence, model_output, quote_text
 from agentformer.rag.answer.passages import read_passages

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import agentformer
 from agentformer.cli import main
-from agentformer.embedders import estimated_spans
+from agentformer.embedders.guarded import estimated_spans
 from agentformer.rag.chunks import PageChunk, cut
 from agentformer.readers import read
 from agentformer.readers.code import symbols

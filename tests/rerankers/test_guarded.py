@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from agentformer.errors import InvalidInput, MissingExtra, RerankerUnavailable, install_command
-from agentformer.rerankers import GuardedReranker, named_reranker
+from agentformer.rerankers.guarded import GuardedReranker, named_reranker
 from agentformer.settings import Settings
 from agentformer.testing import OverlapReranker, RerankerConformance
 from agentformer.types import Reranker

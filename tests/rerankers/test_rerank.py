@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.rerankers import GuardedReranker, Reranking, passage, rerank
+from agentformer.rerankers.guarded import GuardedReranker, Reranking, passage, rerank
 from agentformer.testing import OverlapReranker, make_entry
 from agentformer.types import Hit, Hits, Query, Span, Vector, Vote
 

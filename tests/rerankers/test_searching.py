@@ -13,7 +13,7 @@ import pytest
 import agentformer
 from agentformer.errors import InvalidInput
 from agentformer.registry import PARTS
-from agentformer.rerankers import passage
+from agentformer.rerankers.guarded import passage
 from agentformer.settings import Settings
 from agentformer.testing import OverlapReranker
 from agentformer.types import Hit, Query, Scope, Vector

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.text.analysis import COMPOUNDING, MAX_QUERY, QueryTerms, Terms, query_terms, text_terms
-from agentformer.text.languages import STEMMERS
+from agentformer.text.languages.detection import STEMMERS
 from agentformer.text.tokenizer import MAX_TERM
 
 

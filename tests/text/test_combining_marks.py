@@ -16,7 +16,7 @@ from agentformer.memory import near_duplicates
 from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.facts.numbers_and_dates import facts_of
 from agentformer.text.facts.quantities import numbered_things
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
 from agentformer.text.questions import is_question

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentformer.text.dates import find_dates
 from agentformer.text.dates import relative as relative_dates
 from agentformer.text.dates.expressions import (
     MAX_TEXT,
@@ -20,6 +19,7 @@ from agentformer.text.dates.expressions import (
     periods,
     range_terms,
 )
+from agentformer.text.dates.notation import find_dates
 from agentformer.text.dates.relative import Slots
 
 MONDAY = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)

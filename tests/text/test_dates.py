@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from agentformer.text.dates import (
-    Day,
-    find_dates,
-    format_day,
-    is_given,
-    months,
-    strip_accents,
-    weekdays,
-)
+from agentformer.text.dates.notation import Day, find_dates, format_day, is_given, months, strip_accents, weekdays
 
 
 def test_accents_are_stripped_from_letters_that_have_them() -> None:

@@ -11,7 +11,7 @@ import pytest
 import Stemmer
 
 from agentformer.text import language_files as files
-from agentformer.text.dates import format_day
+from agentformer.text.dates.notation import format_day
 
 LANGUAGES = files.language_files()
 ENGLISH = LANGUAGES["en"]

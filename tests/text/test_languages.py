@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentformer.text import languages
-from agentformer.text.languages import FUNCTION_WORDS, STEMMERS, detect_language, stem, word_list
+from agentformer.text.languages import detection as languages
+from agentformer.text.languages.detection import FUNCTION_WORDS, STEMMERS, detect_language, stem, word_list
 
 SENTENCES = [
     ("en", "Where did you put the keys to the summer house?"),

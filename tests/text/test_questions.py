@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.languages import STEMMERS
+from agentformer.text.languages.detection import STEMMERS
 from agentformer.text.questions import classify, pattern_of, question_words
 
 QUESTIONS = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.languages import stem
+from agentformer.text.languages.detection import stem
 from agentformer.text.questions import same_meaning
 from agentformer.text.word_forms import similar_forms
 

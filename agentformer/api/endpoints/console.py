@@ -12,12 +12,12 @@ from typing import Any, Literal
 from flask import Blueprint, Response, abort, request
 from pydantic import Field
 
-from agentformer import console
 from agentformer.access.permissions import Grant
 from agentformer.api.models import Namespace, ResponseModel
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import ParameterModel
 from agentformer.api.response import reply
+from agentformer.console import page as console
 from agentformer.console.map import SCALE, MapPoints
 from agentformer.types import MemoryBackend
 

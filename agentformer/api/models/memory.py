@@ -11,7 +11,8 @@ from pydantic import Field, create_model
 from agentformer import types as records
 from agentformer.api.models import Moment, Next, ResponseModel, fields_of
 from agentformer.api.models.documents import Scores
-from agentformer.memory import audit, context, contradictions, learning, memory_cleaner
+from agentformer.memory import audit, contradictions, learning, memory_cleaner
+from agentformer.memory.context import blocks as context
 from agentformer.memory.learning import profile
 from agentformer.records.entry_json import ENTRY_FIELDS
 from agentformer.search import steps

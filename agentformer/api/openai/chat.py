@@ -15,16 +15,17 @@ from werkzeug.datastructures import Headers
 
 from agentformer.access.limits import Allowance, TakenQuestion
 from agentformer.access.permissions import PERMISSIONS, Grant
-from agentformer.api.openai import NAMESPACE_HEADER, header, models, request_namespace
+from agentformer.api.openai import models
 from agentformer.api.openai.embeddings import DEFAULT
+from agentformer.api.openai.lookup import NAMESPACE_HEADER, header, request_namespace
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import client_left
 from agentformer.api.response import EVENT_STREAM, SILENCE_SECONDS, STREAM_HEADERS, in_thread, reply
 from agentformer.errors import AgentFormerError, InvalidInput, LanguageModelUnavailable, NotFound
 from agentformer.factory import AgentFormer
 from agentformer.http.redaction import without_addresses
-from agentformer.llms import model_spec
 from agentformer.llms.forwarding import ChatForwarder, Forwarded, Refusal
+from agentformer.llms.guarded import model_spec
 from agentformer.llms.in_process import ModelAnswer, ModelChat
 from agentformer.llms.openai import chat_servers
 from agentformer.records import fields

@@ -11,10 +11,10 @@ from agentformer.access.permissions import Grant
 from agentformer.api.openai import models
 from agentformer.api.operations import Router, Service
 from agentformer.api.response import reply
-from agentformer.embedders import GuardedEmbedder, token_spans
+from agentformer.embedders.guarded import GuardedEmbedder, token_spans
 from agentformer.errors import InvalidInput, NotFound, TextTooLong
 from agentformer.factory import AgentFormer
-from agentformer.llms import model_spec
+from agentformer.llms.guarded import model_spec
 from agentformer.records.offers import vectors_of
 from agentformer.types import EmbeddingSpace
 

@@ -12,12 +12,12 @@ from flask import Response
 from agentformer.access.permissions import Grant
 from agentformer.api.endpoints.documents import file_response
 from agentformer.api.endpoints.uploads import file_name, files_of_request, read_multipart
-from agentformer.api.openai import (
+from agentformer.api.openai import models
+from agentformer.api.openai.lookup import (
     NAMESPACE_HEADER,
     copies,
     documents,
     file_id,
-    models,
     no_file,
     page,
     page_json,

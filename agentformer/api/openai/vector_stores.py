@@ -10,7 +10,9 @@ from typing import Any
 from flask import Response
 
 from agentformer.access.permissions import Grant
-from agentformer.api.openai import (
+from agentformer.api.openai import models
+from agentformer.api.openai.files import upload_slot
+from agentformer.api.openai.lookup import (
     NAMESPACE_HEADER,
     RECORD,
     copies,
@@ -19,7 +21,6 @@ from agentformer.api.openai import (
     documents,
     file_id,
     find_store,
-    models,
     no_file,
     no_store,
     page,
@@ -31,7 +32,6 @@ from agentformer.api.openai import (
     store_documents,
     store_id,
 )
-from agentformer.api.openai.files import upload_slot
 from agentformer.api.operations import Router, Service
 from agentformer.api.request import check_length
 from agentformer.api.response import reply

@@ -1,7 +1,7 @@
 """`agentformer eval`: measures how well searches find the answers to your own questions or to generated questions.
 
 For a folder of questions and for generated questions, searches by words, by vectors, and by words and vectors together
-are compared, with confidence intervals. `eval_file` measures the questions of a file.
+are compared, with confidence intervals. For a file of questions, the answers are judged too.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from typing import Any
 
 import click
 
-from agentformer.cli import eval_file
 from agentformer.cli.group import common, examples, main
-from agentformer.cli.inputs import hint_namespaces, open_existing
+from agentformer.cli.inputs import hint_namespaces, lines_of, open_existing
 from agentformer.cli.output import bar, interval_text, plural, print_json, print_warnings, say, table
 from agentformer.errors import InvalidInput
-from agentformer.evaluation import synthetic
+from agentformer.evaluation import question_file, synthetic
 from agentformer.evaluation.dataset import Dataset, halves, read_dataset, sampled
+from agentformer.evaluation.memory_evaluation import read_questions
 from agentformer.evaluation.run import MODES, Evaluation, EvaluationOptions, Mode, Part, check_modes, evaluate
 from agentformer.factory import build_model, trial
 from agentformer.records.integrity.files import kind_of
 from agentformer.settings import load_settings
-from agentformer.types import Scope
+from agentformer.types import Answer, Scope
 
 _SIDES = {"lexical": "words", "dense": "vectors", "hybrid": "both"}
 _SHOWN = ("recall@1", "recall@3", "recall@5", "recall@10", "precision@5", "mrr@10", "ndcg@10")
@@ -33,6 +33,7 @@ _SEVERAL = ("recall_any@5", "recall_any@10", "recall_all@5", "recall_all@10")  #
 _COMPARED = ("recall@5", "recall@10", "mrr@10")
 _PART_METRIC = "recall@5"
 _FEW = 20  # questions; with fewer questions, bootstrap intervals are too narrow
+_MISSED = 10  # at most this many questions of a file without a correct passage are listed
 _WIDTH = 160  # width of a table without a terminal, in cells
 
 
@@ -132,10 +133,62 @@ def eval_command(path: Path | None, namespace: str, as_json: bool, **options: An
     folder_options = {name: options.pop(name) for name in _Options.__dataclass_fields__}
     if path is not None and kind_of(path, "PATH") != "folder" and folder_options["synthetic"] is None:
         _refuse(folder_options, "a FILE of questions")
-        eval_file.measure(path, namespace, as_json, file_options, options)
+        _measure_file(path, namespace, as_json, file_options, options)
     else:
         _refuse(file_options, "a DIR or --synthetic")
         _measure(path, namespace, as_json, _Options(**folder_options), options)
+
+
+def _measure_file(
+    file: Path, namespace: str, as_json: bool, options: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Ask the questions of a file, and print the results. All lines of the file are checked before the first question
+    is asked. `options` are the options of the command `eval`, and `settings` are the settings of the memory."""
+    mode: Mode = options["mode"] or "hybrid"
+    lines = lines_of(file, "FILE")
+    with open_existing(**settings) as af:
+        hint_namespaces(af, namespace)
+        pages = {document.name: document.pages for document in af.rag.documents(namespace=namespace) if document.chunks}
+        questions = read_questions(lines, pages, af.settings.max_question_chars)
+        top_k = None if options["no_answers"] else options["top_k"] or af.settings.top_k
+
+        def answered(question: str) -> Answer:
+            return af.rag.query(question, top_k=top_k, namespace=namespace)
+
+        outcomes = []
+        with bar("questions") as progress:
+            for number, question in enumerate(questions, 1):
+                outcomes.append(question_file.ask(af.backend, question, namespace, mode, answered if top_k else None))
+                progress(number, len(questions))
+    measured = {"mode": mode, "namespace": namespace, **question_file.report(outcomes)}
+    if as_json:
+        print_json({**measured, "results": [question_file.result(outcome) for outcome in outcomes]})
+    else:
+        print_warnings(measured["warnings"])
+        _print_file_report(measured, outcomes)
+
+
+def _print_file_report(measured: dict[str, Any], outcomes: Sequence[question_file.Outcome]) -> None:
+    lines = [("questions", f"{measured['questions']}, {measured['answerable']} with an answer")]
+    if measured["recall"]:
+        lines += [("recall", _cutoffs(measured["recall"])), ("MRR@10", f"{measured['mrr@10']:.3f}")]
+    if measured["page_recall"]:
+        lines.append(("page recall", f"{_cutoffs(measured['page_recall'])}  of {measured['with_page']} with a page"))
+    for kind, counts in measured["declined"].items():
+        if counts:
+            lines.append(("declined", f"{counts['declined']} of {counts['asked']} {kind} ({counts['share']:.3f})"))
+    times = ", ".join(f"{name} {value:.1f} ms" for name, value in measured["median_ms"].items() if value is not None)
+    for name, value in (*lines, ("median", times)):
+        say(f"{name:13}{value}")
+    missed = [outcome.question for outcome in outcomes if not outcome.rank and not outcome.question.unanswerable]
+    if missed:
+        say(f"\nno correct passage among the first {question_file.DEPTH}: {len(missed)}")
+    for question in missed[:_MISSED]:
+        say(f"  line {question.line}: {question.text}")
+
+
+def _cutoffs(recall: dict[str, float]) -> str:
+    return "  ".join(f"@{cut} {share:.3f}" for cut, share in recall.items())
 
 
 def _refuse(options: Mapping[str, Any], target: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from agentformer.archive.backup import INDEXES, UPLOADS, check_backup, delete_older, missing_originals, next_backup
-from agentformer.archive.chats import ChatsImported
+from agentformer.archive.chats.importer import ChatsImported
 from agentformer.archive.export import Exported
 from agentformer.archive.format import MANIFEST
 from agentformer.archive.unpacking import is_zipped

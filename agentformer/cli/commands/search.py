@@ -22,7 +22,7 @@ from agentformer.cli.inputs import (
     text_of,
 )
 from agentformer.cli.output import excerpt, moment, place_of, plural, print_json, print_table, print_warnings, say
-from agentformer.memory.context import Context, ContextReport
+from agentformer.memory.context.blocks import Context, ContextReport
 from agentformer.search.steps import Change, changes
 from agentformer.tools.result_json import (
     context_json,

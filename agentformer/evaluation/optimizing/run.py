@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 from filelock import Timeout
 
 from agentformer._version import __version__
-from agentformer.embedders import estimated_spans
+from agentformer.embedders.guarded import estimated_spans
 from agentformer.errors import Conflict, EmbedderUnavailable, InvalidInput, MissingExtra
 from agentformer.evaluation import synthetic
 from agentformer.evaluation.cache import CachingEmbedder, Rows, short_name, using, work_folder
@@ -32,10 +32,10 @@ from agentformer.evaluation.optimizing.grid import Configuration, Level, OutOfTi
 from agentformer.index.words.fields import ANALYSIS
 from agentformer.records.integrity.files import delete
 from agentformer.records.offers import vectors_of
-from agentformer.rerankers import NOT_RERANKED
+from agentformer.rerankers.guarded import NOT_RERANKED
 from agentformer.settings import Settings
 from agentformer.settings.access import file_lock, make_folder
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import Hit
 
 METRIC = "recall@5"

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.errors import AgentFormerError, EmbedderError, EmbedderUnavailable, SpaceMismatch, StoreError
 from agentformer.http.circuit_breaker import Breaker
 from agentformer.records.spaces import active_space, check_same_space, mismatch_message

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 
-from agentformer.embedders import GuardedEmbedder
+from agentformer.embedders.guarded import GuardedEmbedder
 from agentformer.embedders.hub import local_folder
 from agentformer.errors import EmbedderUnavailable, InvalidInput, MissingExtra, install_command
 from agentformer.index.embedding.active import ActiveEmbedder

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from agentformer.embedders import token_counts
+from agentformer.embedders.guarded import token_counts
 from agentformer.errors import EmbedderError, EmbedderUnavailable, TextTooLong
 from agentformer.records import vectors as store
 from agentformer.records.vectors import HASH_BYTES, Rows, Window

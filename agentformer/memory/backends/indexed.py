@@ -17,7 +17,7 @@ from agentformer.records import vectors as stored_vectors
 from agentformer.records.codec import check_texts, now
 from agentformer.records.entries import Histories, check_histories, insert_histories, versions_of
 from agentformer.records.entry_json import check_settable
-from agentformer.rerankers import Reranking, named_reranker
+from agentformer.rerankers.guarded import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
 from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any, Literal, Unpack
 
 from agentformer.errors import InvalidInput
-from agentformer.memory.context import Context, Turn
+from agentformer.memory.context.blocks import Context, Turn
 from agentformer.memory.context.plan import NO_ROOM, ContextPlan
 from agentformer.memory.hierarchical import CoreMemory, episodic
 from agentformer.memory.instructions import INSTRUCTION, instructions_in_scope

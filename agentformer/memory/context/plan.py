@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from agentformer.errors import InvalidInput
 from agentformer.memory.backends import by_time
-from agentformer.memory.context import Context, ContextReport, LeftOut, Turn, memory_text, recalled_block
+from agentformer.memory.context.blocks import Context, ContextReport, LeftOut, Turn, memory_text, recalled_block
 from agentformer.text.prompt_quoting import strip_template_tokens
 from agentformer.types import ChatMessage, MemoryEntry
 

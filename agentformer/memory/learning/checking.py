@@ -14,7 +14,7 @@ from agentformer.text.facts.numbers_and_dates import facts_of
 from agentformer.text.facts.personal_facts import is_stated, is_unbound
 from agentformer.text.facts.sentence_forms import words_in
 from agentformer.text.facts.unsupported_claims import Stated, unsupported_claims
-from agentformer.text.languages import detect_language, function_stems
+from agentformer.text.languages.detection import detect_language, function_stems
 from agentformer.types import MemoryEntry, Span, new_id
 
 _MAX_TEXT = 400  # code points of a fact

@@ -27,10 +27,10 @@ from agentformer.records.offers import leases_of
 from agentformer.search.newest_facts import FactComparison, moment, owner
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import MAX_QUERY
-from agentformer.text.dates import months, weekdays
+from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.personal_facts import facts_told
 from agentformer.text.facts.unsupported_claims import inner_names
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.types import Condition, LanguageModel, MemoryBackend, MemoryEntry, Query, Scope, new_id
 
 log = logging.getLogger("agentformer")

@@ -16,7 +16,7 @@ from agentformer.access.key_storage import FILE, KeyFile
 from agentformer.errors import StoreError
 from agentformer.memory.backends.postgres.database import PostgresDatabase
 from agentformer.memory.backends.postgres.server import open_connection, translated_errors
-from agentformer.memory.nodes import Node, take_lease
+from agentformer.memory.nodes.node import Node, take_lease
 
 if TYPE_CHECKING:
     import psycopg

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from agentformer.memory.summaries import flatten, line_of, sort_by_time, speaker_of
 from agentformer.text.analysis import text_terms
-from agentformer.text.dates import months, weekdays
+from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.numbers_and_dates import MAX_NUMBER_LENGTH
-from agentformer.text.languages import FUNCTION_WORDS, detect_language, function_stems, word_list
+from agentformer.text.languages.detection import FUNCTION_WORDS, detect_language, function_stems, word_list
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import MemoryEntry
 

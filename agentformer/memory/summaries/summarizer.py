@@ -22,11 +22,11 @@ from agentformer.memory.summaries import (
     time_of,
 )
 from agentformer.memory.summaries.extractive import CountTokens, extract
-from agentformer.text.dates import Day, find_dates, format_range, is_given, months, weekdays
+from agentformer.text.dates.notation import Day, find_dates, format_range, is_given, months, weekdays
 from agentformer.text.facts import unsupported_claims as claims
 from agentformer.text.facts.numbers_and_dates import Number, ascii_digits, find_numbers
 from agentformer.text.facts.unsupported_claims import Vocabulary, inner_names, overlaps
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_template_tokens, wrap_in_tag
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import ChatMessage, LanguageModel, Link, MemoryEntry, Reply, new_id

@@ -17,7 +17,7 @@ from agentformer.rag.answer.model_output import AnswerStream, LinkFilter, visibl
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.quotes import RankedSentence
 from agentformer.rag.answer.sources import Found
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.prompt_quoting import MarkerRestorer
 from agentformer.types import Answer, AnswerEvent, AnswerFault, AnswerPiece, ChatMessage, Embedder, LanguageModel
 from agentformer.types.documents import MODEL_FAILED

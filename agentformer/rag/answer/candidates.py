@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from agentformer.text.dates import find_dates, months, weekdays
+from agentformer.text.dates.notation import find_dates, months, weekdays
 from agentformer.text.facts.quantities import Quantity, has_unit_alone, quantities
 from agentformer.text.language_files import with_trait
-from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages.detection import FUNCTION_WORDS
 from agentformer.text.questions import (
     COPULAS,
     QUANTITIES,

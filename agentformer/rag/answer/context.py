@@ -20,7 +20,7 @@ from agentformer.search.pipeline import EXTRA_HITS, for_answer
 from agentformer.search.reading import all_entries
 from agentformer.search.relevance import EntryLanguages
 from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
-from agentformer.text.languages import detect_language
+from agentformer.text.languages.detection import detect_language
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
 from agentformer.text.questions import ratio_items

@@ -16,7 +16,7 @@ from agentformer.rag.answer.candidates import asks_number, defines, has_candidat
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
 from agentformer.text.facts.quantities import names_another, numbered_things
-from agentformer.text.languages import stem
+from agentformer.text.languages.detection import stem
 from agentformer.text.questions import Question, classify, question_words
 from agentformer.text.row_values import asked_value, label_share, period_fit, selected_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms

@@ -20,7 +20,7 @@ from agentformer.text.analysis import QueryTerms, Terms, text_terms
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.dates.query import query_dates
 from agentformer.text.dates.relative import DateRange
-from agentformer.text.languages import likelier_of_alike
+from agentformer.text.languages.detection import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
 from agentformer.text.questions import is_question

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from agentformer.rag.answer.sources import SOURCES, SourceName
 from agentformer.text.analysis import QueryTerms
 from agentformer.text.language_files import sections
-from agentformer.text.languages import language_votes, likelier_of_alike
+from agentformer.text.languages.detection import language_votes, likelier_of_alike
 from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
 from agentformer.text.questions import classify

@@ -21,7 +21,7 @@ from agentformer.rag.answer.features import Features, Link, SentenceFeatures
 from agentformer.rag.answer.passages import Passage, Sentence, read_sentences
 from agentformer.rag.answer.quote_text import MAX_QUOTE, Quote, whole_quote
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages.detection import FUNCTION_WORDS
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Embedder, Hit, Span
 

@@ -11,11 +11,11 @@ from functools import cache, cached_property
 from agentformer.rag.answer.passages import Passage
 from agentformer.rag.answer.prompts import CITING_WORDS
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.dates import months
+from agentformer.text.dates.notation import months
 from agentformer.text.facts import unsupported_claims as claims
 from agentformer.text.facts.numbers_and_dates import find_numbers
 from agentformer.text.facts.quantities import names_same, numbered_things
-from agentformer.text.languages import ANY_NUMBER_WORD, detect_language, likelier_of_alike
+from agentformer.text.languages.detection import ANY_NUMBER_WORD, detect_language, likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.prompt_quoting import strip_hidden
 from agentformer.text.splitting import sentence_spans

@@ -15,10 +15,10 @@ from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
-from agentformer.text.dates import Day, Mention, find_dates, weekdays
 from agentformer.text.dates import relative as relative_dates
+from agentformer.text.dates.notation import Day, Mention, find_dates, weekdays
 from agentformer.text.dates.relative import ONE_DAY, SLOTS, DateRange, DaySpan, Phrase, Slots, Words
-from agentformer.text.languages import FUNCTION_WORDS
+from agentformer.text.languages.detection import FUNCTION_WORDS
 
 MAX_TEXT = 20_000  # code points of a text that are read
 _ALIKE = frozenset({"da", "no", "sv"})  # easily confused in short texts

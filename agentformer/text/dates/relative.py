@@ -14,7 +14,7 @@ from datetime import date, timedelta
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from agentformer.text.dates import strip_accents
+from agentformer.text.dates.notation import strip_accents
 from agentformer.text.language_files import items_of, sections
 
 UNITS = ("day", "week", "weekend", "month", "year")  # the number of a unit is its position, from 1

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentformer.text import data_lines
-from agentformer.text.dates import Day, Mention, find_dates, is_given
-from agentformer.text.languages import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
+from agentformer.text.dates.notation import Day, Mention, find_dates, is_given
+from agentformer.text.languages.detection import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 from agentformer.text.normalize import normalized
 
 MAX_NUMBER_LENGTH = 40  # code points; a longer run of digits is not read as a number

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from itertools import takewhile
 
 from agentformer.text.facts.unsupported_claims import CAPITAL_NOUNS
-from agentformer.text.languages import FUNCTION_WORDS, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, stem
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.questions import pattern_of
 

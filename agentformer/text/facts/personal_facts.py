@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentformer.text import data_lines
-from agentformer.text.dates import months, weekdays
+from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.sentence_forms import (
     LANGUAGES_OF,
     Statement,
@@ -27,7 +27,7 @@ from agentformer.text.facts.sentence_forms import (
     words_in,
 )
 from agentformer.text.instructions import is_instruction
-from agentformer.text.languages import FUNCTION_WORDS, word_list
+from agentformer.text.languages.detection import FUNCTION_WORDS, word_list
 from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import Span

@@ -16,10 +16,10 @@ from functools import cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
-from agentformer.text.dates import Mention, months
+from agentformer.text.dates.notation import Mention, months
 from agentformer.text.facts.numbers_and_dates import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.language_files import with_trait
-from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS
+from agentformer.text.languages.detection import FUNCTION_WORDS, NUMBER_WORDS
 from agentformer.text.questions import QUANTITIES, pattern_of, question_words
 
 _DIGITS = r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*"

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
-from agentformer.text.dates import months, weekdays
+from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.numbers_and_dates import is_year, number_values, phrase_kinds
 from agentformer.text.facts.statement_words import is_long
-from agentformer.text.languages import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
+from agentformer.text.languages.detection import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
 from agentformer.text.questions import question_words
 from agentformer.text.splitting import sentence_spans

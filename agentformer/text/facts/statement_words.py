@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from agentformer.text.dates import months, weekdays
+from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.numbers_and_dates import LABEL, is_year, number_values, phrase_kinds
-from agentformer.text.languages import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
+from agentformer.text.languages.detection import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import sentence_spans
 

@@ -17,12 +17,12 @@ from difflib import get_close_matches
 from functools import cache, cached_property
 from typing import NamedTuple
 
-from agentformer.text.dates import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
+from agentformer.text.dates.notation import Day, Mention, day_of_moment, find_dates, is_given, months, strip_accents
 from agentformer.text.dates.relative import phrase_tables
 from agentformer.text.facts.numbers_and_dates import all_values, ascii_digits, find_numbers
 from agentformer.text.facts.quantities import whole_numbers, whole_values
 from agentformer.text.language_files import with_trait
-from agentformer.text.languages import FUNCTION_WORDS, stem, word_list
+from agentformer.text.languages.detection import FUNCTION_WORDS, stem, word_list
 from agentformer.text.splitting import sentence_spans
 
 _LIST_ITEM = re.compile(r"^[ \t]*(\d{1,2})[.)][ \t]+", re.MULTILINE)
