@@ -177,6 +177,19 @@ def test_a_stored_file_is_not_read_ahead(tmp_path: Path, folder: Path, reading: 
         assert reading.second.is_set()
 
 
+def test_a_file_that_gets_another_name_in_its_turn_is_cut_again(tmp_path: Path, folder: Path) -> None:
+    """The words of the name are in the context of each chunk."""
+    contexts = []
+    for stopped in (None, threading.Event().is_set):
+        with mounted(tmp_path / str(len(contexts))) as host:
+            upload = host.af.rag.prepare(folder / "second.txt", name="boats.txt", stopped=stopped)
+            assert host.af.rag.upload(folder / "first.txt", name="boats.txt").name == "boats.txt"
+            document = host.af.rag.put(upload)
+            assert document.name == "files/boats.txt"
+            contexts.append([chunk.context for chunk in host.af.rag.chunks(document.id)])
+    assert contexts[0] == contexts[1]
+
+
 def test_for_a_caller_who_may_not_read_no_file_is_read_ahead(tmp_path: Path, reading: Reading) -> None:
     """A stored file is not read ahead, so the time would show which files are stored."""
     with mounted(tmp_path) as host:

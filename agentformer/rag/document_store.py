@@ -47,8 +47,10 @@ from agentformer.search.reading import all_entries, existing_document
 from agentformer.types import DEFAULT_NAMESPACE, DocumentText, MemoryBackend, MemoryEntry, Page, Scope, Stopped
 
 if TYPE_CHECKING:
+    from agentformer.rag.chunks import PageChunk
     from agentformer.rag.ingest import IngestPipeline, Progress
 
+_CUT_AHEAD = 1_000_000  # characters of a text that is cut ahead, in about a second, which cannot be interrupted
 _BUSY = "other uploads of {!r} are in progress; upload the file again when they have ended"
 PENDING = (
     "the embedder was unavailable; searches find the document only by its words until you run `agentformer reindex`"
@@ -70,12 +72,14 @@ class UploadOptions(TypedDict, total=False):
 @dataclasses.dataclass(frozen=True, slots=True)
 class Upload:
     """A file whose bytes are `data`, and the document as which `DocumentStore.put` stores it. `text` is its text, which
-    is read at its first use. `given_metadata` is True if the metadata of `document` come from the caller. `on_conflict`
-    and `retire` are those of `DocumentStore.upload`."""
+    is read at its first use. `chunks` has chunks that are cut already, by the name of the document, which their context
+    lines contain. `given_metadata` is True if the metadata of `document` come from the caller. `on_conflict` and
+    `retire` are those of `DocumentStore.upload`."""
 
     data: bytes
     document: Document
     text: Lazy[DocumentText]
+    chunks: dict[str, list[PageChunk]]
     given_metadata: bool
     on_conflict: OnConflict
     retire: Retire | None
@@ -178,14 +182,17 @@ class DocumentStore:
         retire: Retire | None = None,
         stopped: Stopped | None = None,
     ) -> Upload:
-        """Return the upload of a file whose bytes are `data`. With `stopped`, the file is read now, unless its bytes
-        are stored already; the reader is ended when `stopped` returns True."""
+        """Return the upload of a file whose bytes are `data`. With `stopped`, the file is read and cut into chunks
+        now, unless its bytes are stored already; the reader is ended when `stopped` returns True."""
+        chunks: dict[str, list[PageChunk]] = {}
         text = Lazy(lambda: self._ingest.get().read(data, document.name, password, stopped=stopped))
         if stopped:
             with suppress(AgentFormerError):  # `put` raises it
-                if not place(self._backend, document, on_conflict, given_metadata=given_metadata).same:
-                    text.get()
-        return Upload(data, document, text, given_metadata, on_conflict, retire)
+                placement = place(self._backend, document, on_conflict, given_metadata=given_metadata)
+                name = placement.document.name
+                if not placement.same and sum(len(page.text) for page in text.get().pages) <= _CUT_AHEAD:
+                    chunks[name] = self._ingest.get().chunks(text.get(), name)
+        return Upload(data, document, text, chunks, given_metadata, on_conflict, retire)
 
     def put(self, upload: Upload, progress: Progress | None = None) -> Document:
         """Store an upload, unless its bytes are stored already. Return the stored document. `progress` is that of
@@ -202,7 +209,8 @@ class DocumentStore:
                 return self._unchanged(data, document, placement.same)
             usable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
             placement = dataclasses.replace(placement, kept=tuple(usable))
-            entries = self._ingest.get().entries(placement.document, upload.text.get(), progress)
+            new, text = placement.document, upload.text.get()
+            entries = self._ingest.get().entries(new, text, progress, upload.chunks.get(new.name))
             stored = self._commit(data, entries, placement, progress)
             if retire and placement.kept and stored.id:
                 retire(placement.kept, stored.id)

@@ -57,17 +57,24 @@ class IngestPipeline:
         """Return whether a file that begins with these bytes is text."""
         return looks_like_text(head)
 
+    def chunks(self, text: DocumentText, name: str) -> list[PageChunk]:
+        """Cut the text of the document `name` into chunks, and return them."""
+        return [*cut(text, name, token_spans(self.embedder), self.chunk_tokens, self.chunk_overlap)]
+
     def entries(
-        self, document: Document, text: DocumentText, progress: Progress | TextProgress | None = None
+        self,
+        document: Document,
+        text: DocumentText,
+        progress: Progress | TextProgress | None = None,
+        chunks: list[PageChunk] | None = None,
     ) -> list[MemoryEntry]:
         """Return the entries to store for a document: one entry for the document, one for each page, and one for each
-        chunk. A document without usable text is a single entry."""
+        chunk. A document without usable text is a single entry. `chunks` are the chunks, if they are cut already."""
         if text.status != "ready":
             return [document_entry(document, text)]
         prose = _beginning(text)  # no language is guessed from code
         language = detect_language(prose) if prose else CODE_LANGUAGE
-        count = token_spans(self.embedder)
-        chunks = list(cut(text, document.name, count, self.chunk_tokens, self.chunk_overlap))
+        chunks = self.chunks(text, document.name) if chunks is None else chunks
         if isinstance(progress, TextProgress):
             progress.read(len(text.pages), len(chunks))
         root = document_entry(document, text, chunks=len(chunks), language=language)

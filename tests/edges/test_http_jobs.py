@@ -353,8 +353,7 @@ def test_what_was_acknowledged_before_the_end_is_done_after_the_next_start(tmp_p
     rag = app.extensions["agentformer"].rag
     pipeline, began = rag._ingest.get(), threading.Event()
 
-    def breaks(*arguments: Any) -> Any:
-        progress = arguments[-1]
+    def breaks(document: Any, text: Any, progress: Any, chunks: Any) -> Any:
         began.set()
         while True:  # until the end of the process breaks it off
             progress(0, 1)
