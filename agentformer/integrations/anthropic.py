@@ -250,6 +250,8 @@ def _numbered(command: Any, text: str) -> str:
 
 
 def _listing(shown: str, path: str, sizes: dict[str, int]) -> str:
+    """Return the listing of the folder `path`, named `shown`, in the words that Claude expects. `sizes` are those of
+    all files below it. A folder has the size of its files; hidden files are left out."""
     totals: dict[tuple[str, ...], int] = {}
     folders: set[tuple[str, ...]] = set()
     for name, size in sizes.items():

@@ -150,11 +150,12 @@ class S3Files:
             return
         others = [prefix for prefix in self._owners() if prefix != self._own]
         for digest in digests if others else ():
-            sources = [] if self.owns(digest) else [prefix + file_name(digest) for prefix in others]
-            for key in sources:
-                if self._found("head_object", Bucket=self._bucket, Key=key) is not None:
+            if self.owns(digest):
+                continue
+            for prefix in others:
+                source = {"Bucket": self._bucket, "Key": prefix + file_name(digest)}
+                if self._found("head_object", **source) is not None:
                     with self._errors("copied"):
-                        source = {"Bucket": self._bucket, "Key": key}
                         self._client.copy_object(**self._at(digest), CopySource=source)
                     break
         if self._owner.mark is None:

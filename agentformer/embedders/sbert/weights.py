@@ -147,7 +147,9 @@ class _Fields:
 def _described(
     content: Array, fields: _Fields, inputs: Mapping[str, int], hidden: int
 ) -> tuple[str, Callable[[], Weight]]:
-    """Return the name of the next tensor of the table, and a function that reads the tensor."""
+    """Return the name of the next tensor of the table, and a function that reads the tensor: 32-bit numbers (kind 0),
+    or rows of 4-bit numbers. `inputs` has the length of these rows, by the part of the name after the first dot, where
+    it is not `hidden`."""
     (length,) = fields.read("<H")
     (raw,) = fields.read(f"<{length}s")
     name = raw.decode()

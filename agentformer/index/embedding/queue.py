@@ -301,9 +301,11 @@ class VectorImport:
             return None
 
     def _put(self, connection: Connection, space: EmbeddingSpace, vectors: Sequence[StoredVector]) -> int:
+        """Store imported vectors, and note the new ones for `drop_unused`. Return how many were taken: none if the
+        store has another space."""
         active = active_space(connection)
         if active and active[1].difference(space):
-            return 0  # the store has moved in the meantime
+            return 0  # the store has moved to another space in the meantime
         number = claim_space(connection, space)
         hashes = [vector.hash for vector in vectors]
         before = store.vector_ids(connection, number, hashes)

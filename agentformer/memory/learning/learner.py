@@ -157,7 +157,9 @@ class Learner:
     def _learn_session(
         self, scope: Scope, named: Sequence[MemoryEntry] | None, run: str, stored: str, *, dry_run: bool
     ) -> LearningReport:
-        """Learn from one session while holding its lease. `stored` is the id of the run if it has a record already."""
+        """Learn from one session while holding its lease. `stored` is the id of the run if it has a record already.
+        After a conflict, the session is read again, and goes on with the messages that were not yet read. The session
+        is reported as busy if another process has the lease, or after `_ATTEMPTS` conflicts."""
         session = scope.session_id or ""
         name, holder = f"learn/{scope.namespace}/{session}", f"{os.getpid()}/{new_id()}"
         if not dry_run and not self._leases.lease(name, holder, self._options.lease_seconds):

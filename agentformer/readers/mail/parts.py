@@ -112,6 +112,8 @@ def _is_text(kind: str) -> bool:
 
 
 def _text_of(part: Message, kind: str, parts: Parts) -> str:
+    """Return the text of a part of the media type `kind`, with the text after it. HTML that is declared as plain text
+    is read as HTML. HTML that cannot be read gives no text, and a reason in `parts.unread`."""
     data, footer = content_of(part)
     if not kind.endswith("html") and not (kind == "text/plain" and sniff(data) == HTML):
         text = _decoded(data, footer, part)

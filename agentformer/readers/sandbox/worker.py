@@ -136,6 +136,7 @@ def refuse_events(readable: Iterable[Path], folder: str) -> None:
     allowed_to_read = (*map(str, readable), *writable)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        """Raise `PermissionError` for an audit event of Python that is not allowed."""
         if event == "open":
             path, _, flags = arguments
             allowed = writable if isinstance(flags, int) and flags & _WRITING else allowed_to_read

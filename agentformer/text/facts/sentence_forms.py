@@ -390,6 +390,8 @@ class _EastReader(_Reader):
         found.verb = -1
 
     def _plain(self, text: str) -> None:
+        """Read words between the known phrases. Hiragana are endings and particles: "は" after a word makes this word
+        the topic. Other words are times or names."""
         for word in _EAST_WORD.findall(text):
             if "\u3040" <= word[0] <= "\u309f":
                 if word.endswith("は") and self.found.words and not self.found.topic:

@@ -221,9 +221,11 @@ def _from_index(raw: PostgresConnection, space: int, half: Any, limit: int, allo
             "ORDER BY cosine DESC, w.id"
         )
         rows = raw.execute(query, [half, allowed.scope.namespace, half, *values]).fetchall()
-        if len({row[1] for row in rows}) >= limit:
+        found_entries = {row[1] for row in rows}
+        if len(found_entries) >= limit:
             return [row[:4] for row in rows]
-        if not rows or rows[0][4] < count:
+        in_namespace = rows[0][4] if rows else 0  # of the `count` nearest vectors
+        if in_namespace < count:
             return None
         count *= 4
     return None
