@@ -1,4 +1,4 @@
-"""Fit the weights by which `search.replacement` decides whether a newer statement replaces an older one:
+"""Fit the weights by which `search.replacement_classifier` decides whether a newer statement replaces an older one:
 `python -m bench.facts_fit [--write]`.
 
 The data are `fact_statements.txt`, which was written for this fit, and `tests/search/fact_pairs.jsonl`. A statement is
@@ -6,7 +6,7 @@ also paired with random newer statements of its language, and a message of `loco
 which replace nothing. `facts_update` is not used.
 
 The table shows pairs that were judged without their own source: the data are fitted to the other sources. "written" is
-fitted in five parts. `--write` fits the weights to all data and writes the files of `search/replacement.py`.
+fitted in five parts. `--write` fits the weights to all data and writes the files of `search/replacement_classifier.py`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import agentformer
-from agentformer.search import replacement
-from agentformer.search.replacement import Weights, centred, cosine_features
+from agentformer.search import replacement_classifier as replacement
+from agentformer.search.replacement_classifier import Weights, centred, cosine_features
 from agentformer.text.facts.replacement_features import FEATURES, features
 from agentformer.text.facts.statement_words import keys
 from agentformer.text.languages.detection import detect_language

@@ -32,7 +32,7 @@ from agentformer.index.words.writer import UncommittedManifest, is_index_failure
 from agentformer.records import change_feed
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
-from agentformer.records.integrity import Findings
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space
 from agentformer.records.sqlite.connection import SqliteConnection

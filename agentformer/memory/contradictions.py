@@ -1,8 +1,9 @@
 """Contradictions between stored texts: `block_contradictions` compares the sentences of core blocks, and
 `FactContradictions` compares facts.
 
-Facts are compared only if they have the same owner, title, source and metadata. `search.replacement` decides whether a
-newer fact replaces an older one. A contradiction is a `value`, `number` or `date` that differs, or a `negation`.
+Facts are compared only if they have the same owner, title, source and metadata. `search.replacement_classifier` decides
+whether a newer fact replaces an older one. A contradiction is a `value`, `number` or `date` that differs, or a
+`negation`.
 
 Each fact is compared only with a few older facts, so the time is proportional to the number of facts.
 """
@@ -20,7 +21,7 @@ import numpy as np
 
 from agentformer.index.entry_properties import EVENTS
 from agentformer.search.newest_facts import FactComparison, moment, owner
-from agentformer.search.replacement import NEAR_COSINE
+from agentformer.search.replacement_classifier import NEAR_COSINE
 from agentformer.text.analysis import query_terms
 from agentformer.text.facts.numbers_and_dates import Facts, conflict, facts_of
 from agentformer.text.facts.statement_words import MAX_FACT_LENGTH, is_long

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator
 from agentformer.memory.instructions import instructions_in_scope, instructions_of
 from agentformer.records import fields
 from agentformer.search import pipeline
+from agentformer.search.message_ranking import name_originals
 from agentformer.search.newest_facts import COMPARED, FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
-from agentformer.search.statements import name_originals
 from agentformer.text.analysis import MAX_QUERY
 from agentformer.types import Embedder, Hits, MemoryBackend, MemoryEntry, Query, Scope
 

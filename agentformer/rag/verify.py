@@ -28,8 +28,8 @@ from agentformer.jobs.store import JobStore, check_log, damaged_rows
 from agentformer.rag.documents import Document
 from agentformer.rag.originals import Originals
 from agentformer.records.entry_json import entry_to_json
-from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.file_guard import is_passing_failure
+from agentformer.records.integrity.findings import MAX_REPORTED, Findings
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.offers import checks_of, offered, required, vectors_of
 from agentformer.search.reading import all_entries

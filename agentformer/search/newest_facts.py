@@ -2,7 +2,7 @@
 
 For example, "Anna lives in Turku" from last year is ranked after "Anna moved to Oslo" from this year. The older hit
 stays in the results and names the newer one (`Hit.newer`). Only the hits of one search are compared.
-`search.replacement` decides which statements replace each other.
+`search.replacement_classifier` decides which statements replace each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from agentformer.index.entry_properties import fact_keys
 from agentformer.search.relevance import EntryLanguages
-from agentformer.search.replacement import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
+from agentformer.search.replacement_classifier import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
 from agentformer.text.facts.replacement_features import Difference, asks_former, difference, features
 from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
 
@@ -33,7 +33,8 @@ EARLIEST = datetime(1, 1, 1, tzinfo=UTC)
 
 class FactComparison:
     """Compares the facts that entries state. `languages` are the languages of the entries. `vectors` are their vectors,
-    as far as they are known. The vectors of an encoder without weights (see `search.replacement`) are not used."""
+    as far as they are known. The vectors of an encoder without weights (see `search.replacement_classifier`) are not
+    used."""
 
     def __init__(self, languages: EntryLanguages | None = None, vectors: HitVectors | None = None) -> None:
         self.languages = languages or EntryLanguages()
@@ -50,7 +51,7 @@ class FactComparison:
         return known.facts if known else fact_keys(entry, lambda: self.languages.of(entry))
 
     def vector(self, entry: MemoryEntry) -> Vector | None:
-        """Return the centred vector of an entry (see `search.replacement.centred`), or None if it is unknown."""
+        """Return the centred vector of an entry (see `replacement_classifier.centred`), or None if it is unknown."""
         place = self._places.get(entry.id)
         return None if place is None else self._rows[place]
 

@@ -4,10 +4,10 @@
 
 1. analysis: the terms and dates of the query (`text.analysis`), and the entries in its scope (`ScopeSide`)
 2. words (`WordSide`) and vectors (`search.vector_search`), at the same time
-3. weight of the vectors (`search.weights`)
+3. weight of the vectors (`search.vector_weight`)
 4. fusion of the two lists (`search.fusion`)
 5. boosts by document, title, code and date (`search.boosts`)
-6. statements before questions (`search.statements`)
+6. statements before questions (`search.message_ranking`)
 7. hits: the entries with their scores, spans and votes
 
 Both indexes receive a mask of the entries in the scope, so that entries outside the scope do not displace entries of
@@ -50,10 +50,10 @@ from agentformer.records.vectors import has_pending, pending_count
 from agentformer.search.boosts import all_boosts
 from agentformer.search.fusion import FusionOptions, RankedList, Ranking
 from agentformer.search.helper_thread import HelperThread
+from agentformer.search.message_ranking import favor_statements
 from agentformer.search.newest_facts import FactComparison, latest_first
 from agentformer.search.relevance import Nearness, relevant_hits
 from agentformer.search.row_cache import CACHED_DERIVED, RankedRows, Reads
-from agentformer.search.statements import favor_statements
 from agentformer.search.steps import Step, run, timed
 from agentformer.search.vector_search import (
     RankedEntries,
@@ -62,7 +62,7 @@ from agentformer.search.vector_search import (
     exact_scores,
     rescore,
 )
-from agentformer.search.weights import LanguageCoverage, vector_weight
+from agentformer.search.vector_weight import LanguageCoverage, vector_weight
 from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates.query import QueryDates, query_dates
 from agentformer.types import (

@@ -22,7 +22,9 @@ import numpy as np
 
 from agentformer.evaluation.cache import CachingEmbedder
 from agentformer.factory import build_embedder, trial
-from agentformer.search import boosts, statements, weights
+from agentformer.search import boosts
+from agentformer.search import message_ranking as statements
+from agentformer.search import vector_weight as weights
 from bench.ablate import FAMILIES, Effect, table
 from bench.quality.__main__ import settings_of
 from bench.quality.filings import page_of

@@ -25,7 +25,7 @@ from click.testing import CliRunner
 from agentformer.cli import main
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE
 from agentformer.records.entry_json import entry_from_json, entry_to_json
-from agentformer.records.integrity import MAX_REPORTED
+from agentformer.records.integrity.findings import MAX_REPORTED
 from agentformer.testing import make_entry
 from agentformer.types import Link, Scope
 

@@ -11,7 +11,7 @@ import pytest
 
 from agentformer.errors import StoreDamaged, StoreFull
 from agentformer.records import meta
-from agentformer.records.integrity import MAX_REPORTED, REPAIR_ADVICE, Findings
+from agentformer.records.integrity.findings import MAX_REPORTED, REPAIR_ADVICE, Findings
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.sqlite.database import Database
 from agentformer.types import Check

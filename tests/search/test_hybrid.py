@@ -99,8 +99,8 @@ def test_an_embedder_that_does_not_know_the_language_has_no_vote(
     af: AgentFormer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     af.memory.store_many(["Sataman vartija lukitsee portin.", "Numbat sleeps in the shed.", "Portti on kiinni."])
-    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.varies", True)
-    monkeypatch.setattr("agentformer.search.weights.LanguageCoverage.of", lambda self, texts: 0.0)
+    monkeypatch.setattr("agentformer.search.vector_weight.LanguageCoverage.varies", True)
+    monkeypatch.setattr("agentformer.search.vector_weight.LanguageCoverage.of", lambda self, texts: 0.0)
     hits = af.backend.search(Query("kuka lukitsee sataman portin"))
     assert hits and all(set(votes(hit)) == {"words"} for hit in hits)
     assert all(hit.dense_rank is None and hit.dense_score is None for hit in hits)

@@ -9,7 +9,7 @@ import pytest
 
 import agentformer
 from agentformer import AgentFormer
-from agentformer.search.statements import best_originals
+from agentformer.search.message_ranking import best_originals
 from agentformer.testing import make_entry
 from agentformer.text.analysis import analyze_query
 from agentformer.tools.result_json import brief_hit_json, memory_hit_json

@@ -18,8 +18,8 @@ from agentformer.cli.output import one_line, plural, print_json, print_result, p
 from agentformer.errors import AgentFormerError, InvalidInput, StoreDamaged, StoreError
 from agentformer.factory import AgentFormer, connect, salvage
 from agentformer.rag.documents import Document
-from agentformer.records.integrity import Findings
 from agentformer.records.integrity.disk import holders
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.offers import vectors_of
 from agentformer.registry import SERVERS
 from agentformer.settings import Settings, load_settings, unused_values

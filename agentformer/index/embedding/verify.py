@@ -19,7 +19,7 @@ from agentformer.errors import EmbedderError, StoreDamaged
 from agentformer.index.embedding.windows import SHARES, WindowCutter
 from agentformer.records import change_feed
 from agentformer.records import vectors as store
-from agentformer.records.integrity import Findings
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.integrity.verify import DamagedRow, readable_rows
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.spaces import active_space, add_to_move, building_space, decode_space

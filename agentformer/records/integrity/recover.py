@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from agentformer.errors import StoreDamaged, StoreError, store_failure
-from agentformer.records.integrity import MAX_REPORTED, Findings
 from agentformer.records.integrity.cells import Pages
 from agentformer.records.integrity.file_guard import exclusive, wal_path
 from agentformer.records.integrity.files import sync_folder
+from agentformer.records.integrity.findings import MAX_REPORTED, Findings
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.integrity.rescue import Rescue
 from agentformer.records.integrity.write_ahead_log import check_wal, kept_name, wal_header, wal_left_by_repair

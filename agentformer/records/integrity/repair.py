@@ -19,8 +19,9 @@ from agentformer.errors import StoreDamaged, store_failure
 from agentformer.records import change_feed, meta, supersession
 from agentformer.records import entries as records
 from agentformer.records.codec import CHECKED, from_state
-from agentformer.records.integrity import Findings, checksums
+from agentformer.records.integrity import checksums
 from agentformer.records.integrity.files import sync_folder
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.integrity.verify import REFERRING_TABLES, is_intact
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.database import Database

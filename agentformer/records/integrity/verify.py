@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from agentformer.errors import StoreDamaged
 from agentformer.records import supersession
 from agentformer.records.codec import from_row, from_state
-from agentformer.records.integrity import Findings
 from agentformer.records.integrity.checksums import ADVICE, damage_error, entry_name
 from agentformer.records.integrity.file_guard import is_damage
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.meta import check_value
 from agentformer.records.spaces import decode_space
 from agentformer.records.sqlite.connection import SqliteConnection

@@ -2,8 +2,8 @@
 
 "I live in Oslo" replaces "I live in Turku", and "The deadline was moved to 24 March" replaces "The deadline is 3
 March". Statements about other people, things, places, seasons or years replace nothing, and neither does a wish, a
-question or the past. The features use words and do not understand their meaning. `search.replacement` weighs them,
-together with the vectors of the statements.
+question or the past. The features use words and do not understand their meaning. `search.replacement_classifier` weighs
+them, together with the vectors of the statements.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ from agentformer.index.embedding.active import active_embedder
 from agentformer.index.embedding.verify import repair_vectors, repair_windows, verify_vectors, verify_windows
 from agentformer.index.verify import verify_snapshot, verify_words
 from agentformer.memory.backends.faiss.folder import DATABASE_FILE, OpenIndexes
-from agentformer.records.integrity import Findings
 from agentformer.records.integrity import repair as repairs
 from agentformer.records.integrity import verify as checks
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.integrity.recover import Recovered, recover_file
 from agentformer.records.integrity.repair import Quarantine
 from agentformer.records.sqlite.connection import SqliteConnection

@@ -16,8 +16,9 @@ from agentformer.memory.backends.local_json.file_format import SHOWN, file_name,
 from agentformer.memory.backends.local_json.folder import UNREADABLE, Folder, Version
 from agentformer.memory.backends.sidecar import SidecarStore
 from agentformer.records.codec import from_micros
-from agentformer.records.integrity import Findings, verify
+from agentformer.records.integrity import verify
 from agentformer.records.integrity.files import write_atomically
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.integrity.repair import superseded as repair_superseded
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.database import RecordsSnapshot

@@ -30,8 +30,9 @@ from agentformer.memory.backends.postgres.vectors import ServerVectors
 from agentformer.memory.backends.postgres.words import ServerWords, differing, prepare, update_words
 from agentformer.records import change_feed, spaces
 from agentformer.records.codec import check_texts
-from agentformer.records.integrity import Findings, verify
 from agentformer.records.integrity import repair as repairs
+from agentformer.records.integrity import verify
+from agentformer.records.integrity.findings import Findings
 from agentformer.records.scopes import SEARCHED
 from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.database import Database

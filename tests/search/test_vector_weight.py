@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentformer.embedders.hashing import HashingEmbedder
-from agentformer.search.weights import LanguageCoverage, asks_for_code, code_factor, weight_factors
+from agentformer.search.vector_weight import LanguageCoverage, asks_for_code, code_factor, weight_factors
 from agentformer.text.analysis import analyze_query
 from agentformer.types import EmbeddingSpace, Factor, Span
 
