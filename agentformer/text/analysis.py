@@ -76,11 +76,13 @@ class Terms:
         return tuple(form for form in self.surface if "~" not in form)
 
 
-def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str:
+def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN, detected: str | None = None) -> str:
     """Return the language of the text, or "" if it is unknown. `prior` is the probable language, such as the language
     of the document. It is returned if the text does not show its language. If `prior` is "" in this case, the language
-    that the optional detector of `analyzers` finds is returned, unless the detector is uncertain."""
-    detected = detect_language(text, prior)
+    that the optional detector of `analyzers` finds is returned, unless the detector is uncertain. `detected` is the
+    result of `detect_language(text, prior)` if the caller knows it."""
+    if detected is None:
+        detected = detect_language(text, prior)
     if detected or prior or analyzers.detector is None:
         return detected
     language, sure = analyzers.detector.detect(text)
@@ -88,14 +90,14 @@ def language_of(text: str, prior: str = "", analyzers: Analyzers = PLAIN) -> str
 
 
 def stored_terms(
-    text: str, prior: str = "", analyzers: Analyzers = PLAIN, *, of_code: bool = False
+    text: str, prior: str = "", analyzers: Analyzers = PLAIN, *, detected: str | None = None, of_code: bool = False
 ) -> tuple[str, Terms]:
     """Return the language of a stored text, and its terms. Source code is analyzed as code, and its language is
     `CODE_LANGUAGE`. If `of_code` is true, the text is a part of source code even if it does not look like code, and its
-    language is not detected. `language_of` describes `prior` and `analyzers`."""
+    language is not detected. `language_of` describes `prior`, `analyzers` and `detected`."""
     if is_code(text):
         return CODE_LANGUAGE, code_terms(text)
-    language = CODE_LANGUAGE if of_code else language_of(text, prior, analyzers)
+    language = CODE_LANGUAGE if of_code else language_of(text, prior, analyzers, detected)
     return language, text_terms(text, language, analyzers)
 
 
@@ -164,10 +166,12 @@ class _PartTerms(dict[str, _Fields]):
 
     def _terms(self, part: str) -> _Fields:
         if part.isascii() and part.isalpha() and part[1:].islower() and len(part) <= MAX_TERM:
-            tokens: Iterable[Lexeme] = (Lexeme((part.lower(),)),)  # most words; the same as below, and faster
-        else:
-            tokens = lexemes_of_part(part)
-        terms = _terms(tokens, self._language)
+            word = part.lower()
+            term = _term(word, self._language)
+            if term.isascii():  # most words; the same as below, and faster
+                compound = self._language in COMPOUNDING and word not in FUNCTION_WORDS.get(self._language, _NONE)
+                return (term,), (word,), pieces_of_stem(term) if compound else ()
+        terms = _terms(lexemes_of_part(part), self._language)
         return terms.stems, terms.surface, terms.parts
 
 

@@ -17,7 +17,9 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import EmbedderUnavailable
 from agentformer.index import entry_properties, property_threads
 from agentformer.index.property_threads import DerivedRenewal
+from agentformer.index.words.fields import AnalyzedEntry
 from agentformer.search import boosts
+from agentformer.text import analysis
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.languages.detection import detect_language
 from agentformer.types import Matrix, MemoryEntry, Query, Source, new_id
@@ -128,6 +130,21 @@ def test_a_search_with_kept_rows_reads_no_dates(af: agentformer.AgentFormer, mon
     monkeypatch.setattr(entry_properties, "find_date_ranges", lambda *_: pytest.fail("a text was searched for dates"))
     assert af.memory.search("When did we meet on 7 May 2023?")
     assert boosts._named_days.cache_info().currsize == 0
+
+
+def test_the_word_index_takes_the_language_from_the_kept_row(
+    af: agentformer.AgentFormer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = af.backend.store([*entries(), *entries(metadata={"language": "fi"})])
+    detected = [AnalyzedEntry.of(n, entry) for n, entry in enumerate(stored)]
+    kept = rows(af)
+    with monkeypatch.context() as patched:
+        patched.setattr(analysis, "detect_language", lambda *_: pytest.fail("a language was detected again"))
+        assert [AnalyzedEntry.of(n, entry, derived=kept[entry.id]) for n, entry in enumerate(stored)] == detected
+        af.backend._open().words.flush(af.backend._database)
+        with pytest.raises(pytest.fail.Exception):  # the language of a message depends on the messages around it
+            AnalyzedEntry.of(0, stored[1], around=["Onko se siellä?"], derived=kept[stored[1].id])
+    assert af.memory.search("Nähdään ensi viikolla", mode="lexical")[0].entry.content == TEXTS[2]
 
 
 def test_a_changed_entry_has_a_new_row_and_a_removed_one_has_none(af: agentformer.AgentFormer) -> None:

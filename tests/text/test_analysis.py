@@ -22,6 +22,12 @@ def meets(query: str, text: str, language: str, field: str = "stems", store: tup
     return bool(own) and own <= set(getattr(text_terms(text, language), field))
 
 
+@pytest.mark.parametrize("language", ["", *STEMMERS])
+def test_the_terms_of_a_word_are_those_of_the_same_word_with_a_mark(language: str) -> None:
+    words = ("genotypic", "djnr", "House", "may", "pesukone", "the", "en")  # Turkish and Serbian stems have diacritics
+    assert [text_terms(word, language) for word in words] == [text_terms(f"({word})", language) for word in words]
+
+
 def test_inflected_words_meet_in_their_language() -> None:
     for language, query, text in [
         ("en", "running houses", "He runs past the house."),

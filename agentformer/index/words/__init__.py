@@ -31,6 +31,7 @@ import tantivy
 from filelock import Timeout
 
 from agentformer.errors import AgentFormerError, StoreBusy, StoreFull
+from agentformer.index import entry_properties
 from agentformer.index.words.fields import ANALYSIS, AnalyzedEntry, SharedAnalyzers, schema
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.index.words.writer import (
@@ -55,7 +56,7 @@ from agentformer.types import UNSEARCHED_KINDS, Connection, RecordStore
 log = logging.getLogger("agentformer")
 
 _HEAP = 64_000_000  # number of bytes that a writer collects before it writes a segment
-_BATCH = 2_000  # entries read from the records at a time
+_BATCH = 250  # entries read from the records at a time; with more of them, collections of garbage visit more objects
 # Maximum number of changes in one commit. A store with millions of entries needs many commits, so that memory and read
 # transactions stay small.
 _STEP = 100_000
@@ -376,8 +377,9 @@ class WordIndex:
 
 def _analyze(connection: Connection, nums: Sequence[int], analyzers: Analyzers) -> dict[int, AnalyzedEntry]:
     """Return the terms of the entries with these numbers, without entries that are missing or never searched."""
+    derived = entry_properties.read(connection, nums)
     return {
-        num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry))
+        num: AnalyzedEntry.of(num, entry, analyzers, neighbor_texts(connection, entry), derived.get(num))
         for num, entry in records.by_num(connection, nums).items()
         if entry.kind not in UNSEARCHED_KINDS
     }

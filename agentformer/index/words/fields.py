@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import tantivy
 
+from agentformer.index.entry_properties import Derived
 from agentformer.records.scopes import OWNERS
 from agentformer.text.analysis import Terms, stored_terms, text_terms
 from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
@@ -70,15 +71,21 @@ class AnalyzedEntry:
 
     @classmethod
     def of(
-        cls, num: int, entry: MemoryEntry, analyzers: Analyzers = PLAIN, around: Sequence[str] = ()
+        cls,
+        num: int,
+        entry: MemoryEntry,
+        analyzers: Analyzers = PLAIN,
+        around: Sequence[str] = (),
+        derived: Derived | None = None,
     ) -> AnalyzedEntry:
         """Return the terms of an entry for each field of the word index. `around` contains the texts of neighboring
-        messages, whose terms get a lower weight. `num` is the row number of the entry in the store."""
+        messages, whose terms get a lower weight. `num` is the row number of the entry in the store. `derived` is the
+        derived row of the entry, which has the language of the text, if it exists."""
         # The language of an entry whose text does not show it: that of its document, or of the messages around it.
         prior = language_code(entry.metadata.get("language")) or (detect_language("\n".join(around)) if around else "")
-        language, terms = stored_terms(
-            entry.content, prior, analyzers, of_code=entry.kind == "chunk" and "code" in entry.metadata
-        )
+        detected = derived.language if derived and not around else None  # the row does not depend on other messages
+        of_code = entry.kind == "chunk" and "code" in entry.metadata
+        language, terms = stored_terms(entry.content, prior, analyzers, detected=detected, of_code=of_code)
         context = text_terms(f"{entry.title} {entry.context}", language).stems if entry.title or entry.context else ()
         stems = (*terms.stems, *dict.fromkeys((*context, *entry_date_terms(entry, language))))
         nearby = [term for text in around for term in text_terms(text[:_MAX_NEIGHBOR], language, analyzers).stems]

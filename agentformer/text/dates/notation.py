@@ -57,15 +57,17 @@ def _table(kind: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
 
 _MONTH_TABLE = _table("months")
 _WEEKDAY_TABLE = _table("weekdays")
+_SHORTEST_BEGINNING = min(map(len, (*_MONTH_TABLE[1], *_WEEKDAY_TABLE[1])))  # letters
 
 
 def _numbers(word: str, table: tuple[dict[str, set[int]], dict[str, set[int]]]) -> frozenset[int]:
     whole, beginnings = table
     fold = strip_accents(word.casefold())
-    numbers = set(whole.get(fold, ()))
-    for size in range(len(fold) - _LONGEST_ENDING, len(fold) + 1):
-        numbers |= beginnings.get(fold[:size], set())
-    return frozenset(numbers)
+    numbers = frozenset(whole.get(fold, ()))
+    for size in range(max(_SHORTEST_BEGINNING, len(fold) - _LONGEST_ENDING), len(fold) + 1):
+        if found := beginnings.get(fold[:size]):
+            numbers |= found
+    return numbers
 
 
 @lru_cache(maxsize=65536)

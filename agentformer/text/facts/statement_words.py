@@ -79,8 +79,8 @@ def statement(content: str, group: str) -> Statement:
         folded = [word.casefold() for word in written]
         for at, found in _phrases(folded, group):
             kinds |= found
-            name = written[at][0].isupper() and at > 0 and group != "de"
-            if value := _value(folded[at], group, found, name=name):
+            name = at > 0 and written[at][0].isupper() and group != "de"
+            if value := _value(folded[at], group, found, name):
                 words.append(value[0])
                 types.append(value[1])
     start, number = _WORD.search(text.casefold()), LABEL.match(text)
@@ -131,15 +131,17 @@ def _function_words(group: str) -> frozenset[str]:
 
 def _phrases(folded: Sequence[str], group: str) -> Iterator[tuple[int, frozenset[str]]]:
     """Yield the position of each word, and the kinds of the longest known phrase that contains it."""
+    known, first_words = _words_of(group), _first_words(group)
     at = 0
     while at < len(folded):
         size, kinds = 1, _kinds_of(folded[at], group)
-        if folded[at] in _first_words(group):
+        if folded[at] in first_words:
             for length in range(min(_PHRASE, len(folded) - at), 1, -1):
-                if found := _words_of(group).get(tuple(folded[at : at + length])):
+                if found := known.get(tuple(folded[at : at + length])):
                     size, kinds = length, found
                     break
-        yield from ((place, kinds) for place in range(at, at + size))
+        for place in range(at, at + size):
+            yield place, kinds
         at += size
 
 
@@ -152,7 +154,7 @@ def _kinds_of(word: str, group: str) -> frozenset[str]:
 
 
 @lru_cache(maxsize=_CACHED)
-def _value(word: str, group: str, kinds: frozenset[str], *, name: bool) -> tuple[str, str] | None:
+def _value(word: str, group: str, kinds: frozenset[str], name: bool) -> tuple[str, str] | None:
     """Return the stem or the number of a folded word, and its type, or None for a word that does not name the topic."""
     if word[0].isdecimal() and not any(map(str.isalpha, word)):
         value = " ".join(sorted(number_values(word))) or word
