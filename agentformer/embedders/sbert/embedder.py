@@ -22,6 +22,7 @@ import importlib.util
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter, sub
 from pathlib import Path
 
 import numpy as np
@@ -128,8 +129,11 @@ class SbertEmbedder:
 
     def token_spans(self, text: str) -> list[Span]:
         """Return the start and the end of each token in the text. A very long word is split into pieces first."""
+        tokens = token_spans(self._runtime.offsets(text))
+        if max(map(sub, map(itemgetter(1), tokens), map(itemgetter(0), tokens)), default=0) <= _PIECE:
+            return tokens
         spans: list[Span] = []
-        for span in token_spans(self._runtime.offsets(text)):
+        for span in tokens:
             if span.end - span.start <= _PIECE:
                 spans.append(span)
             else:
