@@ -99,16 +99,16 @@ def written(source: str) -> Iterator[tuple[Any, str]]:
 def from_data() -> Iterator[re.Pattern[str]]:
     """Yield the patterns that functions make from data files and names."""
     from agentformer.agent.cited_pages import _BRACKETED, _NAMED, _WITH_WORD
-    from agentformer.text import questions
+    from agentformer.text import question_types
     from agentformer.text.dates.relative import _pattern
     from agentformer.text.facts.quantities import _numbers
     from agentformer.text.language_files import sections
 
     for language, kinds in sections("questions").items():
-        yield from (pattern for kind in kinds if (pattern := questions.pattern_of(kind, language)))
-    yield from map(_numbers, questions.question_words("numbers"))
+        yield from (pattern for kind in kinds if (pattern := question_types.pattern_of(kind, language)))
+    yield from map(_numbers, question_types.question_words("numbers"))
     yield _pattern()[0]
-    yield from (pattern for pairs in questions._ratios().values() for pattern, _ in pairs)
+    yield from (pattern for pairs in question_types._ratios().values() for pattern, _ in pairs)
     yield from (re.compile(each.replace("{name}", "a"), re.IGNORECASE) for each in (_BRACKETED, _WITH_WORD, _NAMED))
 
 

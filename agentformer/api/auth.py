@@ -24,7 +24,7 @@ from agentformer.access.limits import Allowance, quota_headers
 from agentformer.access.permissions import Grant
 from agentformer.actor import ACTOR, NOBODY, Actor
 from agentformer.api.request import BoundedBody
-from agentformer.api.requests_seen import RequestsSeen
+from agentformer.api.request_counts import RequestsSeen
 from agentformer.api.response import problem, speaks_openai
 from agentformer.errors import Forbidden, StoreDamaged, StoreError, TooLarge
 from agentformer.factory import AgentFormer

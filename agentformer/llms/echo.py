@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from agentformer.errors import InvalidReply
+from agentformer.llms.chat_protocol import check_request
 from agentformer.llms.structured import Mismatch, Schema
-from agentformer.llms.wire import check_request
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
 

@@ -23,7 +23,7 @@ from agentformer.http.openai_client import (
 )
 from agentformer.http.redaction import mask, redact, with_path
 from agentformer.http.retry_policy import Policy
-from agentformer.llms import wire
+from agentformer.llms import chat_protocol
 from agentformer.llms.structured import Mismatch, Schema
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool
@@ -122,7 +122,7 @@ class OpenAIModel:
     ) -> Reply:
         """Return a complete reply, as `LanguageModel.complete` describes. If the JSON of the reply is not valid under
         `schema`, the model is asked once more."""
-        wire.check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
+        chat_protocol.check_request(messages, temperature=temperature, max_tokens=max_tokens, tools=tools)
         shape = None if schema is None else Schema(schema)
         request = _ChatRequest(messages, temperature, max_tokens, tuple(tools), shape)
         return self._first_reply(lambda server: self._servers[server].complete(request))
@@ -132,7 +132,7 @@ class OpenAIModel:
     ) -> Generator[str, None, Reply]:
         """Yield the pieces of a reply, as `LanguageModel.stream` describes. If the caller closes this generator, the
         connection to the server is closed."""
-        wire.check_request(messages, temperature=temperature, max_tokens=max_tokens)
+        chat_protocol.check_request(messages, temperature=temperature, max_tokens=max_tokens)
         request = _ChatRequest(messages, temperature, max_tokens)
 
         def begin(server: Server) -> tuple[Server, str, Generator[str, None, Reply]]:
@@ -188,7 +188,7 @@ class _ChatServer:
         self._model = model
         self._title = f"model {model!r} on {server}"
         self._policies = policies
-        self._capabilities = wire.Capabilities()
+        self._capabilities = chat_protocol.Capabilities()
         self._clients: dict[bool, openai.OpenAI] = {}
         self._lock = threading.Lock()
 
@@ -235,24 +235,28 @@ class _ChatServer:
                 messages, shape = self._capabilities.json_request(messages, request.schema, refused)
                 options |= shape
             if request.tools:
-                options["tools"] = [wire.tool_out(tool) for tool in request.tools]
-            return {"model": self._model, "messages": [wire.message_out(message) for message in messages], **options}
+                options["tools"] = [chat_protocol.tool_out(tool) for tool in request.tools]
+            return {
+                "model": self._model,
+                "messages": [chat_protocol.message_out(message) for message in messages],
+                **options,
+            }
 
-        return self._send(body, lambda done: wire.reply_in(done, self._title, self._model, request.max_tokens))
+        return self._send(body, lambda done: chat_protocol.reply_in(done, self._title, self._model, request.max_tokens))
 
     def stream(self, request: _ChatRequest) -> Generator[str, None, Reply]:
         """Yield the pieces of the reply, at least one piece. At the end, return the complete reply as the value of the
         generator."""
-        messages = [wire.message_out(message) for message in request.messages]
+        messages = [chat_protocol.message_out(message) for message in request.messages]
 
         def body(refused: str) -> dict[str, Any]:
             return {"model": self._model, "messages": messages, **self._options(request, stream=True)}
 
         def read(parts: Any) -> Any:
-            completion = wire.unstreamed_in(parts)
+            completion = chat_protocol.unstreamed_in(parts)
             if completion is None:
                 return parts
-            return wire.reply_in(completion, self._title, self._model, request.max_tokens)
+            return chat_protocol.reply_in(completion, self._title, self._model, request.max_tokens)
 
         parts = self._send(body, read, streams=True)
         if isinstance(parts, Reply):
@@ -268,12 +272,12 @@ class _ChatServer:
 
     def _pieces(self, parts: Any, max_tokens: int) -> Generator[str, None, Reply]:
         texts: list[str] = []
-        joiner = wire.SurrogateJoiner()
-        finish: wire.Finish = ""
+        joiner = chat_protocol.SurrogateJoiner()
+        finish: chat_protocol.Finish = ""
         tokens = (0, 0)
         chars = events = 0
         while True:
-            piece = self._attempt(lambda: wire.piece_in(next(parts, None)), streams=True)
+            piece = self._attempt(lambda: chat_protocol.piece_in(next(parts, None)), streams=True)
             if isinstance(piece, Failure) and not finish:
                 raise _error(piece)
             if piece is None or isinstance(piece, Failure):  # after the end of the reply, only token counts can be lost
@@ -281,7 +285,7 @@ class _ChatServer:
             events += 1
             finish, tokens = piece.finish or finish, piece.tokens or tokens
             chars += len(piece.text)
-            wire.check_length(chars, max_tokens, self._title)
+            chat_protocol.check_length(chars, max_tokens, self._title)
             if text := joiner.add(piece.text):
                 texts.append(text)
                 yield text
@@ -293,7 +297,7 @@ class _ChatServer:
         if text := joiner.end():
             texts.append(text)
             yield text
-        wire.check_text("".join(texts), finish, self._title)
+        chat_protocol.check_text("".join(texts), finish, self._title)
         return Reply("".join(texts), self._model, *tokens, finish)
 
     def _send(self, body: Callable[[str], dict[str, Any]], read: Callable[[Any], T], *, streams: bool = False) -> T:
@@ -311,7 +315,7 @@ class _ChatServer:
             learned = self._capabilities.learn(result, sent)
             if not learned or attempt == _TRIES - 1:
                 raise _error(result)
-            refused = learned if learned in wire.SHAPES else refused
+            refused = learned if learned in chat_protocol.SHAPES else refused
         raise AssertionError("the last attempt returns or raises")
 
     def _attempt(self, call: Callable[[], T], *, streams: bool) -> T | Failure:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from agentformer.text.analyzers import PLAIN, Analyzers, Splitter
 from agentformer.text.code import CODE_LANGUAGE, code_parts, is_code
+from agentformer.text.language_extras import PLAIN, Analyzers, Splitter
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages.detection import FUNCTION_WORDS, STEMMERS, detect_language, stem
 from agentformer.text.normalize import normalized

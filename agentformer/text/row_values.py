@@ -16,7 +16,7 @@ from agentformer.text.dates.notation import find_dates
 from agentformer.text.dates.relative import DaySpan
 from agentformer.text.facts.numbers_and_dates import facts_of
 from agentformer.text.languages.detection import function_stems, stem
-from agentformer.text.questions import Question, has_words, pattern_of, question_words
+from agentformer.text.question_types import Question, has_words, pattern_of, question_words
 from agentformer.text.table_rows import TableRow, TextTable
 from agentformer.types import Span
 

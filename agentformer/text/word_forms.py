@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 
 from agentformer.text.analysis import COMPOUNDING
-from agentformer.text.questions import same_meaning
+from agentformer.text.question_types import same_meaning
 
 _SIMILAR = 0.6  # minimum share of letters that two forms of a word have in common at the beginning
 _BEGINNING = 5  # minimum number of these common letters

@@ -35,7 +35,7 @@ from agentformer.api.app import close_app  # noqa: E402
 from agentformer.api.concurrency import ThreadLimit  # noqa: E402
 from agentformer.api.endpoints.metrics import router  # noqa: E402
 from agentformer.api.operations import add_rules  # noqa: E402
-from agentformer.api.requests_seen import RequestsSeen  # noqa: E402
+from agentformer.api.request_counts import RequestsSeen  # noqa: E402
 from agentformer.api.response import handle_errors  # noqa: E402
 from agentformer.api.store_counts import StoreCounts  # noqa: E402
 from agentformer.cli import main  # noqa: E402

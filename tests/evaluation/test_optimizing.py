@@ -193,7 +193,7 @@ def test_an_analyser_that_was_installed_meanwhile_begins_anew(
 ) -> None:
     options: dict[str, Any] = {"level": "eval"}
     for found, former in ((None, 0), (object(), 0), (None, 2)):
-        monkeypatch.setattr("agentformer.text.analyzers.find_spec", lambda name, found=found: found)
+        monkeypatch.setattr("agentformer.text.language_extras.find_spec", lambda name, found=found: found)
         assert optimized(plain(), **options).reused == former
         assert optimized(plain(), **options).reused == 2
 

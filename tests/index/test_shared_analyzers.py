@@ -17,7 +17,7 @@ from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.index.words.fields import AnalyzedEntry, schema
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
-from agentformer.text.analyzers import PLAIN, Analyzers, Detector, Splitter, Sudachi
+from agentformer.text.language_extras import PLAIN, Analyzers, Detector, Splitter, Sudachi
 from agentformer.types import Query
 from tests.forked import start
 from tests.index.test_training import IMPORTS
@@ -31,8 +31,8 @@ from pathlib import Path
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import make_entry
-from agentformer.text.analyzers import Analyzers
-from agentformer.text.analyzers import Sudachi
+from agentformer.text.language_extras import Analyzers
+from agentformer.text.language_extras import Sudachi
 from agentformer.types import Query
 
 analyzers = Analyzers(japanese=Sudachi(required=True)) if kind == "more" else Analyzers()

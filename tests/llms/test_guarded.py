@@ -10,10 +10,10 @@ import pytest
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.circuit_breaker import Breaker, Usage
+from agentformer.llms.chat_protocol import check_length
 from agentformer.llms.echo import EchoModel
 from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.structured import Mismatch, Schema
-from agentformer.llms.wire import check_length
 from agentformer.types import ChatMessage, Reply
 
 ASK = [ChatMessage("user", "hello")]

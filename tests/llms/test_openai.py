@@ -12,9 +12,9 @@ pytest.importorskip("openai", reason="the extra `llm` is not installed")
 
 from agentformer.errors import InvalidInput, InvalidReply, LanguageModelUnavailable, PromptTooLong
 from agentformer.http.circuit_breaker import Breaker, Usage
+from agentformer.llms.chat_protocol import check_request
 from agentformer.llms.guarded import GuardedModel
 from agentformer.llms.openai import OpenAIModel
-from agentformer.llms.wire import check_request
 from agentformer.settings import Settings
 from agentformer.types import ChatMessage, Reply, Tool, ToolCall
 from tests.llms.hostile import DONE, STREAM, Hostile, Request, Serve, completion, event, refuses, says

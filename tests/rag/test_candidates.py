@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 
-from agentformer.rag.answer.candidates import (
-    defines,
-    has_candidate,
-    other_period,
-)
-from agentformer.text.questions import Question, classify
+from agentformer.rag.answer.answer_types import defines, has_candidate, other_period
+from agentformer.text.question_types import Question, classify
 
 
 def value(question: str, text: str, language: str) -> Any:

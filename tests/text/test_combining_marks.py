@@ -19,7 +19,7 @@ from agentformer.text.facts.quantities import numbered_things
 from agentformer.text.languages.detection import detect_language
 from agentformer.text.normalize import MAX_MARKS, clean, clean_plain, normalize_pages, normalized
 from agentformer.text.prompt_quoting import escape_text
-from agentformer.text.questions import is_question
+from agentformer.text.question_types import is_question
 from agentformer.text.splitting import sentence_spans
 
 LANGUAGES = ("", "de", "en", "fi", "ja", "sv")

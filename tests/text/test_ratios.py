@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentformer.text.questions import ratio_items
+from agentformer.text.question_types import ratio_items
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentformer.text.analysis import text_terms
-from agentformer.text.questions import classify
+from agentformer.text.question_types import classify
 from agentformer.text.row_values import asked_value, extreme_rows, label_share, number_of, period_fit, selected_rows
 from agentformer.text.table_rows import find_rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentformer.text.languages.detection import stem
-from agentformer.text.questions import same_meaning
+from agentformer.text.question_types import same_meaning
 from agentformer.text.word_forms import similar_forms
 
 

@@ -11,7 +11,7 @@ from flask import Response
 from agentformer._version import __version__
 from agentformer.access.permissions import Grant
 from agentformer.api.operations import Router, Service
-from agentformer.api.requests_seen import BUCKETS, RequestsSeen
+from agentformer.api.request_counts import BUCKETS, RequestsSeen
 from agentformer.api.store_counts import Counts
 from agentformer.errors import MissingExtra
 from agentformer.factory import AgentFormer

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 import ijson
 
+from agentformer.archive.chats.chatgpt_and_claude import is_chat
 from agentformer.archive.chats.chroma import HEAD, chroma_values
-from agentformer.archive.chats.formats import is_chat
 from agentformer.errors import InvalidInput
 from agentformer.records.integrity.files import kind_of, open_regular_file
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from agentformer.access.secret_masking import without_secrets
+from agentformer.archive.chats.agents_and_memories import CLAUDE_CODE, CODEX, LANGCHAIN, ZEP, parts_of
+from agentformer.archive.chats.chatgpt_and_claude import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.echoes import HOOK, echoes
 from agentformer.archive.chats.files import ChatFile, Unusable, find_files, read_items
-from agentformer.archive.chats.formats import PLAIN, chat_of, digest_of, name_of
 from agentformer.archive.chats.items import Chat, ChatMessage
-from agentformer.archive.chats.memories import CLAUDE_CODE, CODEX, LANGCHAIN, ZEP, parts_of
 from agentformer.errors import Conflict, InvalidInput, retried
 from agentformer.memory.backends import all_entries
 from agentformer.memory.batches import source_scopes

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 
 from agentformer.settings import Settings
 from agentformer.settings.fields import CHOICES
-from agentformer.text.analyzers import choose_analyzers
+from agentformer.text.language_extras import choose_analyzers
 
 Level = Literal["eval", "quick", "full"]
 Value = int | float | str

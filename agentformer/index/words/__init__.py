@@ -50,7 +50,7 @@ from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.records.integrity.files import delete
 from agentformer.settings.access import file_lock, make_folder
-from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.text.language_extras import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, Connection, RecordStore
 
 log = logging.getLogger("agentformer")

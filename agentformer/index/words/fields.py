@@ -22,8 +22,8 @@ import tantivy
 from agentformer.index.entry_properties import Derived
 from agentformer.records.scopes import OWNERS
 from agentformer.text.analysis import Terms, stored_terms, text_terms
-from agentformer.text.analyzers import ANALYZED_LANGUAGES, PLAIN, Analyzers
 from agentformer.text.dates.expressions import date_terms, day_terms
+from agentformer.text.language_extras import ANALYZED_LANGUAGES, PLAIN, Analyzers
 from agentformer.text.languages.detection import detect_language, language_code
 from agentformer.types import MemoryEntry, Scope
 

@@ -34,7 +34,7 @@ from agentformer.index.words.fields import (
     without_common_terms,
 )
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.text.language_extras import PLAIN, Analyzers
 from agentformer.types import Scope
 
 _MAX_TIES = 50  # factor: at most so many times `limit` entries are read to find all entries with an equal score

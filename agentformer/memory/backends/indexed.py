@@ -20,7 +20,7 @@ from agentformer.records.entry_json import check_settable
 from agentformer.rerankers.guarded import Reranking, named_reranker
 from agentformer.search.fusion import FusionOptions
 from agentformer.settings import Settings
-from agentformer.text.analyzers import PLAIN, Analyzers, choose_analyzers
+from agentformer.text.language_extras import PLAIN, Analyzers, choose_analyzers
 from agentformer.types import (
     AbsentDocument,
     Connection,

@@ -23,7 +23,7 @@ from agentformer.text.analysis import QueryTerms, analyze_query, text_terms
 from agentformer.text.languages.detection import detect_language
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import label_of_part, lines_of
-from agentformer.text.questions import ratio_items
+from agentformer.text.question_types import ratio_items
 from agentformer.text.splitting import sentence_spans, windows
 from agentformer.types import Citation, Hit, Hits, MemoryBackend, MemoryEntry, Query, Scope, Shown, Source, Span
 

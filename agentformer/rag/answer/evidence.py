@@ -24,7 +24,7 @@ from agentformer.text.analysis import QueryTerms, analyze_query
 from agentformer.text.dates.expressions import find_date_ranges
 from agentformer.text.facts.other_subjects import is_about_another
 from agentformer.text.facts.quantities import names_another, numbered_things
-from agentformer.text.questions import classify
+from agentformer.text.question_types import classify
 from agentformer.text.row_values import asked_value
 from agentformer.types import Embedder, Hit, Hits
 

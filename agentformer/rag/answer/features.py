@@ -12,12 +12,12 @@ from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from agentformer.rag.answer.candidates import asks_number, defines, has_candidate
+from agentformer.rag.answer.answer_types import asks_number, defines, has_candidate
 from agentformer.rag.answer.passages import Passage, Sentence
 from agentformer.text.analysis import QueryTerms, text_terms
 from agentformer.text.facts.quantities import names_another, numbered_things
 from agentformer.text.languages.detection import stem
-from agentformer.text.questions import Question, classify, question_words
+from agentformer.text.question_types import Question, classify, question_words
 from agentformer.text.row_values import asked_value, label_share, period_fit, selected_rows
 from agentformer.text.word_forms import WeightedTerms, similar_forms
 from agentformer.types import Span

@@ -23,7 +23,7 @@ from agentformer.text.dates.relative import DateRange
 from agentformer.text.languages.detection import likelier_of_alike
 from agentformer.text.normalize import letters_and_digits
 from agentformer.text.places import SEPARATOR
-from agentformer.text.questions import is_question
+from agentformer.text.question_types import is_question
 from agentformer.text.splitting import sentence_spans
 from agentformer.text.table_rows import TableRow, TextTable, find_rows
 from agentformer.types import Analyzed, Hit, Span

@@ -12,7 +12,7 @@ from agentformer.text.language_files import sections
 from agentformer.text.languages.detection import language_votes, likelier_of_alike
 from agentformer.text.places import place_name
 from agentformer.text.prompt_quoting import escape_line, escape_text, strip_hidden, strip_template_tokens
-from agentformer.text.questions import classify
+from agentformer.text.question_types import classify
 from agentformer.types import ChatMessage, Hit
 
 NO_ANSWER = "NO_ANSWER"  # a model declines with this token, which is not a phrase of any language

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from agentformer.rag.answer.features import Link
 from agentformer.rag.answer.passages import ITEM, LEAD_IN_ENDS, Sentence
-from agentformer.text.questions import is_question
+from agentformer.text.question_types import is_question
 from agentformer.text.table_rows import TableRow
 from agentformer.types import Span
 

@@ -11,7 +11,7 @@ from itertools import takewhile
 from agentformer.text.facts.unsupported_claims import CAPITAL_NOUNS
 from agentformer.text.languages.detection import FUNCTION_WORDS, stem
 from agentformer.text.normalize import letters_and_digits
-from agentformer.text.questions import pattern_of
+from agentformer.text.question_types import pattern_of
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth")
 _CODE = re.compile(r"\b(?!(?:FY|CY|HY|Q|H)\d)[A-ZÅÄÖÆØÜ]{1,5}[-/]?\d{2,}[A-Za-z\d/_-]*")

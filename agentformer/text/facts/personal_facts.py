@@ -28,7 +28,7 @@ from agentformer.text.facts.sentence_forms import (
 )
 from agentformer.text.instructions import is_instruction
 from agentformer.text.languages.detection import FUNCTION_WORDS, word_list
-from agentformer.text.questions import question_words
+from agentformer.text.question_types import question_words
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import Span
 

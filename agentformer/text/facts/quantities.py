@@ -20,7 +20,7 @@ from agentformer.text.dates.notation import Mention, months
 from agentformer.text.facts.numbers_and_dates import Number, all_values, ascii_digits, find_numbers, masked
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages.detection import FUNCTION_WORDS, NUMBER_WORDS
-from agentformer.text.questions import QUANTITIES, pattern_of, question_words
+from agentformer.text.question_types import QUANTITIES, pattern_of, question_words
 
 _DIGITS = r"\d+(?:[.,:\u00a0 ]\d{3})*(?:[.,:/]\d+)*"
 _MONEY = frozenset("$€£¥")

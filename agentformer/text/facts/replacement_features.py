@@ -14,7 +14,7 @@ from typing import Literal
 from agentformer.text.facts.numbers_and_dates import is_year
 from agentformer.text.facts.statement_words import CLASSES, Statement, language_group, statement
 from agentformer.text.languages.detection import detect_language
-from agentformer.text.questions import classify
+from agentformer.text.question_types import classify
 
 Difference = Literal["value", "number", "date", "negation"]
 

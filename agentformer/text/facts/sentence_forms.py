@@ -15,7 +15,7 @@ from agentformer.text.facts.numbers_and_dates import is_year, number_values, phr
 from agentformer.text.facts.statement_words import is_long
 from agentformer.text.languages.detection import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
-from agentformer.text.questions import question_words
+from agentformer.text.question_types import question_words
 from agentformer.text.splitting import sentence_spans
 
 SENTENCES = 3  # number of sentences of an entry that are read

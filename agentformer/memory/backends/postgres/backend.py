@@ -38,7 +38,7 @@ from agentformer.records.sqlite.connection import SqliteConnection
 from agentformer.records.sqlite.database import Database
 from agentformer.search.pipeline import Pipeline
 from agentformer.settings import Settings
-from agentformer.text.analyzers import Analyzers
+from agentformer.text.language_extras import Analyzers
 from agentformer.types import (
     Check,
     Connection,

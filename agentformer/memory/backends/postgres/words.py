@@ -34,7 +34,7 @@ from agentformer.memory.backends.postgres.searching import SearchReads, scope_co
 from agentformer.records import entries as records
 from agentformer.records.change_feed import neighbor_texts
 from agentformer.text.analysis import QueryTerms
-from agentformer.text.analyzers import PLAIN, Analyzers
+from agentformer.text.language_extras import PLAIN, Analyzers
 from agentformer.types import UNSEARCHED_KINDS, MemoryEntry, RecordStore, Scope
 
 _SMALL_SCOPE = 5_000  # entries; in a smaller scope, only entries of the scope get a score

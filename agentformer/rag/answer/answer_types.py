@@ -11,14 +11,7 @@ from agentformer.text.dates.notation import find_dates, months, weekdays
 from agentformer.text.facts.quantities import Quantity, has_unit_alone, quantities
 from agentformer.text.language_files import with_trait
 from agentformer.text.languages.detection import FUNCTION_WORDS
-from agentformer.text.questions import (
-    COPULAS,
-    QUANTITIES,
-    Question,
-    has_words,
-    pattern_of,
-    periods,
-)
+from agentformer.text.question_types import COPULAS, QUANTITIES, Question, has_words, pattern_of, periods
 
 _NUMBERED = re.compile(r"^\s*(?:§\s?\d[\d.]*|\d{1,2}(?:\.\d{1,2}){1,3}|\(?\d{1,2}[.)])\s+")  # "§8.3 The accounts"
 _EAST_NUMBER = re.compile(

@@ -1,5 +1,5 @@
 """The formats of chat exports: ChatGPT (the current branch of `mapping`), Claude (`chat_messages`), and single messages
-with a role and a content. The formats of agents and of other memories are in `memories`."""
+with a role and a content. The formats of agents and of other memories are in `agents_and_memories`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from agentformer.archive.chats.agents_and_memories import chat_from, source_of
 from agentformer.archive.chats.fields import ROLES, clean, id_of, joined, list_of, object_of, text_of, time_of
 from agentformer.archive.chats.items import Chat, ChatMessage
-from agentformer.archive.chats.memories import chat_from, source_of
 from agentformer.errors import InvalidInput
 from agentformer.records import fields
 

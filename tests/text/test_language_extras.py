@@ -14,7 +14,15 @@ import pytest
 from agentformer.errors import InvalidInput, MissingExtra
 from agentformer.settings import Settings
 from agentformer.text.analysis import language_of, query_terms, text_terms
-from agentformer.text.analyzers import PLAIN, Analyzers, FastLangdetect, Splitter, Sudachi, Voikko, choose_analyzers
+from agentformer.text.language_extras import (
+    PLAIN,
+    Analyzers,
+    FastLangdetect,
+    Splitter,
+    Sudachi,
+    Voikko,
+    choose_analyzers,
+)
 
 # What Voikko 4.3.1 with voikko-fi 2.5 says of these words.
 ANSWERS = {
@@ -215,7 +223,7 @@ def test_an_analyser_that_is_named_and_absent_names_its_extra(
     setting: str, value: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    monkeypatch.setattr("agentformer.text.analyzers._instances", {})
+    monkeypatch.setattr("agentformer.text.language_extras._instances", {})
     given: dict[str, Any] = {"language_detector": "own", "compounds": "pieces", "japanese": "pairs", setting: value}
     with pytest.raises(MissingExtra, match=rf"\[{extra}\]"):
         choose_analyzers(Settings(**given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentformer.text.languages.detection import STEMMERS
-from agentformer.text.questions import classify, pattern_of, question_words
+from agentformer.text.question_types import classify, pattern_of, question_words
 
 QUESTIONS = [
     ("Who founded the club?", "en", "who"),
