@@ -542,8 +542,8 @@ def load_shared_modules(settings: Settings) -> None:
         import faiss  # noqa: F401
         import tantivy  # noqa: F401
 
-        from agentformer.index import words  # noqa: F401
         from agentformer.index.vectors import follower  # noqa: F401
+        from agentformer.index.words import index  # noqa: F401
         from agentformer.search import pipeline  # noqa: F401
     if settings.embedder.partition(":")[0] in ("auto", "minilm", "multilingual", "sbert"):
         with suppress(Exception):

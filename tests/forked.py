@@ -30,7 +30,7 @@ SERVE = (
     "agentformer.embedders.recent",
     "agentformer.index.embedding.queue",
     "agentformer.index.vectors.follower",
-    "agentformer.index.words",
+    "agentformer.index.words.index",
     "agentformer.memory.backends.faiss.backend",
     "agentformer.memory.backends.faiss.verifier",
     "agentformer.memory.recall",

@@ -158,7 +158,7 @@ class WordView(Protocol):
 
 
 class WordSide(Protocol):
-    """The interface of a word index, which a store can implement in its own way; see `index.words.WordIndex`."""
+    """The interface of a word index, which a store can implement in its own way; see `index.words.index.WordIndex`."""
 
     def view(self, database: RecordStore, newest: int = -1) -> WordView: ...
 

@@ -17,8 +17,8 @@ from agentformer.errors import StoreFull
 from agentformer.index import files
 from agentformer.index.files import INDEX_FILE
 from agentformer.index.vectors import training as growth
-from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import schema
+from agentformer.index.words.index import WordIndex
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records.sqlite.database import Database
 from agentformer.testing import make_entry

@@ -12,7 +12,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import Conflict
-from agentformer.index import words
+from agentformer.index.words import index as words
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records import change_feed
 from agentformer.records import entries as records

@@ -14,9 +14,9 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreBusy
-from agentformer.index import words
 from agentformer.index.scope_masks import ScopeMask
 from agentformer.index.words import fields as word_fields
+from agentformer.index.words import index as words
 from agentformer.index.words.query import Change, CommittedIndex, Memtable, View
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.records.fields import MAX_LIMIT

@@ -321,7 +321,7 @@ def test_closing_stops_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 IMPORTS = (
     "agentformer.index.vectors.follower",
-    "agentformer.index.words",
+    "agentformer.index.words.index",
     "agentformer.search.pipeline",
     "faiss",
     "tantivy",

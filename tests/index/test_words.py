@@ -12,8 +12,8 @@ import tantivy
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import StoreError, StoreFull
-from agentformer.index.words import WordIndex
 from agentformer.index.words.fields import ANALYSIS, schema
+from agentformer.index.words.index import WordIndex
 from agentformer.index.words.writer import read_manifest, store_error, write_manifest
 from agentformer.memory.backends.faiss.backend import DATABASE_FILE, FaissMemoryBackend
 from agentformer.records.sqlite import scopes

@@ -41,7 +41,9 @@ SEED = int(os.environ.get("FAULTS_OPERATIONS_SEED", random.randrange(10**6) if O
 WORDS = ("numbat", "kakapo", "axolotl", "dugong", "fossa", "gharial", "jerboa", "loris", "margay", "urial")
 DECAY = Decay({"context": 0.9, "decisions": 0.5}, MOMENT + timedelta(days=3))
 FORK: Any = multiprocessing.get_context("forkserver" if sys.platform != "win32" else "spawn")
-FORK.set_forkserver_preload(["agentformer.index.words", "agentformer.search.pipeline", "faiss", "hypothesis", "pytest"])
+FORK.set_forkserver_preload(
+    ["agentformer.index.words.index", "agentformer.search.pipeline", "faiss", "hypothesis", "pytest"]
+)
 CLOSE = ("close", (), {})
 Open = Callable[[Path], MemoryBackend]
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]

@@ -573,7 +573,7 @@ def test_no_noise_floor_without_the_word_index(tmp_path: Path, monkeypatch: pyte
     with connect(index_dir=tmp_path, embedder="hashing", noise_floor=0.9, clean_every=0, **options) as af:
         af.memory.store_many(["The numbat eats termites.", "Quarterly figures rose."])
         assert len(af.memory.search("where does the numbat sleep")) == 1
-        monkeypatch.setattr("agentformer.index.words.WordIndex.view", unavailable)
+        monkeypatch.setattr("agentformer.index.words.index.WordIndex.view", unavailable)
         hits = af.memory.search("where does the numbat sleep")
         assert (len(hits), hits.one_sided, "word index" in hits.warnings[0]) == (2, True, True)
         assert hits[0].entry.content == "The numbat eats termites."

@@ -80,7 +80,7 @@ class FaissMemoryBackend(IndexedBackend):
         from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport, queue_lock
         from agentformer.index.scope_masks import ScopeCache
         from agentformer.index.vectors.follower import VectorFollower
-        from agentformer.index.words import WordIndex
+        from agentformer.index.words.index import WordIndex
         from agentformer.search.pipeline import Pipeline
 
         with self._opening:

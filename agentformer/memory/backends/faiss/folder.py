@@ -23,7 +23,7 @@ from agentformer.types import Connection, EmbeddingSpace, Vacuumed
 if TYPE_CHECKING:
     from agentformer.index.embedding.queue import EmbeddingQueue, VectorImport
     from agentformer.index.vectors.follower import VectorFollower
-    from agentformer.index.words import WordIndex
+    from agentformer.index.words.index import WordIndex
     from agentformer.search.pipeline import Pipeline
 
 T = TypeVar("T")
