@@ -142,7 +142,7 @@ class Derived:
     @property
     def analyzed(self) -> Analyzed:
         """The language of the entry, and the keys of what it states."""
-        return Analyzed(self.language, tuple(decode_json(self._facts)) if self._facts else ())
+        return Analyzed(self.language, self._facts)
 
     @property
     def message(self) -> Message:
@@ -163,8 +163,8 @@ NO_ANALYSES: Analyses = {}
 
 def read(connection: Connection, nums: Sequence[int]) -> dict[int, Derived]:
     """Return a dictionary: row number of an entry -> its derived row. Outdated and damaged rows are left out."""
-    rows = connection.run(_READ, [[*nums], VERSION]).fetchall() if nums else []
-    return {row[0]: Derived(row) for row in map(tuple, rows) if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
+    rows = connection.run(_READ, [[*nums], VERSION], plain=True).fetchall() if nums else []
+    return {row[0]: Derived(row) for row in rows if _checksum(*row[:_CHECKED]) == row[_CHECKED]}
 
 
 def plain(connection: Connection, nums: Sequence[int]) -> dict[int, int]:

@@ -20,8 +20,8 @@ INSTRUCTION = "instruction"  # the kind of the entries
 def instructions_in_scope(scope: Scope) -> Scope:
     """Return the scope of the instructions that hold for the user of `scope`: those of this user, and those without a
     user. Without a user, the instructions of users are left out."""
-    kept = replace(scope, tiers=("semantic",), kinds=(INSTRUCTION,), or_nobody=True)
-    return replace(kept, user_id=NOBODY) if scope.user_id is None else kept
+    user = NOBODY if scope.user_id is None else scope.user_id
+    return replace(scope, tiers=("semantic",), kinds=(INSTRUCTION,), or_nobody=True, user_id=user)
 
 
 def instructions_of(messages: Iterable[MemoryEntry]) -> Iterator[MemoryEntry]:

@@ -228,8 +228,8 @@ class Sample(NamedTuple):
 
 def samples(connection: Connection, nums: Sequence[int], *, length: int) -> dict[int, Sample]:
     """Return a dictionary: row number -> `Sample` with at most `length` code points. Missing entries are left out."""
-    rows = connection.run_among(_SAMPLES, nums, [length])
-    return {row[0]: Sample(row[1], row[2], row[3]) for row in rows}
+    rows = connection.run_among(_SAMPLES, nums, [length], plain=True)
+    return {num: Sample(*values) for num, *values in rows}
 
 
 def numbers(connection: Connection, selected: Scope | Sequence[str]) -> list[int]:

@@ -38,9 +38,9 @@ _DELETE_UNUSED = Statement(
     postgres="DELETE FROM vectors AS v WHERE id = %s AND NOT EXISTS "
     "(SELECT 1 FROM windows AS w WHERE w.entry_namespace = v.entry_namespace AND w.vector = v.id)",
 )
-WINDOWS = Statement(
-    sqlite="SELECT * FROM windows WHERE id IN ({among})", postgres="SELECT * FROM windows WHERE id = ANY(%s)"
-)
+_CHECKED = ("space", "entry", "span_start", "span_end", "vector")  # columns that the checksum of a window covers
+_WINDOW = f"SELECT id, {', '.join(_CHECKED)}, checksum FROM windows WHERE id"
+WINDOWS = Statement(sqlite=f"{_WINDOW} IN ({{among}})", postgres=f"{_WINDOW} = ANY(%s)")
 _DELETE_WINDOWS = common("DELETE FROM windows WHERE entry = ?")
 _DELETE_WINDOWS_OF_SPACE = common("DELETE FROM windows WHERE entry = ? AND space = ?")
 _DELETE_ACTIVE_WINDOWS = common(
@@ -208,16 +208,16 @@ def window_spans(connection: Connection, windows: Sequence[int]) -> dict[int, Sp
     """Return a dictionary: window id -> the span of characters that this window (embedded passage) covers in the
     content of its entry. It has no item for a missing window. Raises `StoreDamaged` if a window is damaged."""
     spans = {}
-    for row in connection.run_among(WINDOWS, windows):
-        if problem := window_damage(row):
-            raise checksums.damage_error(f"the window {row['id']}", problem)
-        spans[row["id"]] = Span(row["span_start"], row["span_end"])
+    for number, *values, checksum in connection.run_among(WINDOWS, windows, plain=True):
+        if checksum is not None and checksums.of_values(values) != checksum:
+            raise checksums.damage_error(f"the window {number}", checksums.DIFFERS)
+        spans[number] = Span(values[2], values[3])
     return spans
 
 
 def window_damage(row: Row) -> str:
     """Return a text that describes the damage of a stored window, or "" if the window is not damaged."""
-    values = [row[name] for name in ("space", "entry", "span_start", "span_end", "vector")]
+    values = [row[name] for name in _CHECKED]
     return checksums.DIFFERS if row["checksum"] is not None and checksums.of_values(values) != row["checksum"] else ""
 
 

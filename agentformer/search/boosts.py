@@ -128,15 +128,10 @@ def _titles(
 ) -> tuple[dict[int, str], dict[int, str | None]]:
     """Return the title of each entry, or its first line if the entry has no title. Entries with neither are left out;
     the other entries keep the order of `nums`. Also return the document of each entry, or None."""
-    titles: dict[int, str] = {}
-    documents: dict[int, str | None] = {}
-    others = []
-    for num in nums:
-        if (row := known.get(num)) is None:
-            others.append(num)
-        elif row.title:
-            titles[num], documents[num] = row.title, row.document
-    documents.update((num, known[num].document) for num in nums[:_TITLE_HEAD] if num in known)
+    rows = list(map(known.get, nums))
+    titles = {num: own for num, row in zip(nums, rows, strict=True) if row is not None and (own := row.title)}
+    documents = {num: known[num].document for num in (*titles, *nums[:_TITLE_HEAD]) if num in known}
+    others = [num for num, row in zip(nums, rows, strict=True) if row is None] if None in rows else []
     if others:
         for num, document, title, content in connection.run(_TITLES, [others]).fetchall():
             titles[num], documents[num] = _own_title(title, content), document

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count
 from operator import itemgetter
@@ -96,9 +96,9 @@ class Ranking:
         if by.items:
             self._show([by])
 
-    def has(self, name: str) -> bool:
-        """Return whether a list with this name is part of the fusion."""
-        return any(ranked.name == name for ranked in self._lists)
+    def ranks(self, name: str) -> Mapping[int, int]:
+        """Return the ranks in the list with this name, by item. It is empty if no such list is part of the fusion."""
+        return next((ranks for ranked, ranks in zip(self._lists, self._ranks, strict=True) if ranked.name == name), {})
 
     def votes(self, num: int) -> tuple[Vote, ...]:
         """Return a vote for each list that contains the entry: the name of the list, the rank of the entry in the list,

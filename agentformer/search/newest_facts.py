@@ -12,15 +12,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import chain, combinations
 
 import numpy as np
 
 from agentformer.index.entry_properties import fact_keys
+from agentformer.records.codec import decode_json
 from agentformer.search.relevance import EntryLanguages
 from agentformer.search.replacement_classifier import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
 from agentformer.text.facts.replacement_features import Difference, asks_former, difference, features
-from agentformer.types import Hit, HitVectors, MemoryEntry, Vector
+from agentformer.types import Hit, HitVectors, Matrix, MemoryEntry, Vector
 
 COMPARED = 40  # number of best hits that are compared
 _PAIRS = 120  # maximum number of pairs of hits that are compared, the best hits first
@@ -40,15 +42,22 @@ class FactComparison:
         self.languages = languages or EntryLanguages()
         self._encoder = vectors.encoder if vectors else None
         self._plain, self._weights = weights_of(None), weights_of(vectors.encoder if vectors else None)
-        rows = vectors.rows if vectors and self._weights.vectors else {}
-        self._places = {entry_id: n for n, entry_id in enumerate(rows)}
-        self._rows = centred(np.array([*rows.values()]), self._weights.mean) if rows else np.zeros((0, 0), np.float32)
+        self._vectors = vectors.rows if vectors and self._weights.vectors else {}
+        self._places = {entry_id: n for n, entry_id in enumerate(self._vectors)}
+
+    @cached_property
+    def _rows(self) -> Matrix:
+        """The centred vectors, in the order of `_places`."""
+        rows = [*self._vectors.values()]
+        return centred(np.array(rows), self._weights.mean) if rows else np.zeros((0, 0), np.float32)
 
     def keys(self, entry: MemoryEntry) -> tuple[str, ...]:
         """Return the keys of what an entry states (see `text.facts.statement_words.keys`), which most entries have
         stored. An entry without keys states nothing."""
         known = self.languages.known.get(entry.id)
-        return known.facts if known else fact_keys(entry, lambda: self.languages.of(entry))
+        if known is None:
+            return fact_keys(entry, lambda: self.languages.of(entry))
+        return tuple(decode_json(known.stored_facts)) if known.stored_facts else ()
 
     def vector(self, entry: MemoryEntry) -> Vector | None:
         """Return the centred vector of an entry (see `replacement_classifier.centred`), or None if it is unknown."""
@@ -57,12 +66,9 @@ class FactComparison:
 
     def replaced(self, pairs: Sequence[tuple[MemoryEntry, MemoryEntry]]) -> list[bool]:
         """Return for each pair of an older and a newer entry whether the newer one replaces the older one."""
-        names = [
-            (
-                hash((older.content, newer.content, older.title)),  # not the texts, which may be long
-                self._encoder,
-                *(each.id in self._places for each in (older, newer)),
-            )
+        encoder, places = self._encoder, self._places
+        names = [  # a hash and not the texts, which may be long
+            (hash((older.content, newer.content, older.title)), encoder, older.id in places, newer.id in places)
             for older, newer in pairs
         ]
         unknown = [n for n, name in enumerate(names) if name not in _DECIDED]

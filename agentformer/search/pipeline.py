@@ -59,7 +59,7 @@ from agentformer.search.vector_search import (
     RankedEntries,
     VectorSearch,
     VectorSide,
-    exact_scores,
+    exact_vectors,
     rescore,
 )
 from agentformer.search.vector_weight import LanguageCoverage, vector_weight
@@ -88,7 +88,7 @@ _DERIVED = 200  # number of best entries whose derived rows are read; the boosts
 _THREAD_WINDOWS = 5_000  # from this number of windows on, searching the vectors takes longer than starting a thread
 _SINGLE_LIST = FusionOptions("rrf")  # keeps the order of a search by vectors or words alone
 _NO_WORDS = WordHits([], [])
-_NO_VECTORS = RankedEntries([], [], [], [], 0)
+_NO_VECTORS = RankedEntries([], [], [], [], 0, (np.zeros(0, np.int64), np.zeros((0, 0), np.float32)))
 EXTRA_HITS = 10  # hits that a search requests beyond its limit, because the steps move hits up and leave hits out
 _SALIENCE_WEIGHT = 0.1  # share of the score that a hit loses if the salience of its entry is 0
 _PENDING = (
@@ -326,7 +326,8 @@ class Pipeline:
         with timed("ranking", "search.ranking"), self._database.reading() as connection:
             reads = self._rows.reads(connection)
             pending = _pending_warning(connection, query.scope) if candidates.complete else ()
-            candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
+            if pending:
+                candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
             if candidates.vectors:
                 alone = query.mode == "dense" or not words.entries
                 nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
@@ -365,37 +366,38 @@ def _read_hits(reads: Reads, request: _Request, candidates: _Candidates, ranked:
     """Read the entries of the best candidates, and return their hits, best first."""
     words, nearest, ranking = candidates.words, ranked.nearest, ranked.ranking
     scores = _best(ranking.order, request.query)
-    voting = nearest.entries if ranking.has(VECTORS) else ()
-    near_at = {num: n for n, num in enumerate(voting) if num in scores}
-    words_at = {num: n for n, num in enumerate(words.entries) if num in scores}
-    vector = candidates.vectors.query if candidates.vectors else None
-    cosines = exact_scores(reads.vectors, vector, nearest, near_at.values()) if vector is not None else {}
-    parts = reads.spans([nearest.windows[n] for n in near_at.values()])
-    rows = _vectors_of(reads, candidates, {num: nearest.vectors[n] for num, n in near_at.items()})
+    near_ranks, word_ranks = ranking.ranks(VECTORS), ranking.ranks(WORDS)
+    near_at = sorted(near_ranks[num] - 1 for num in scores if num in near_ranks)
+    cosines, vectors = dict[int, float](), dict[int, Vector]()
+    if candidates.vectors:
+        cosines, vectors = exact_vectors(reads.vectors, candidates.vectors.query, nearest, near_at)
+    parts = reads.spans([nearest.windows[n] for n in near_at])
     entries = _entries(reads.connection, scores, request.query.scope)
     known = reads.complete(ranked.known, entries)
     hits = []
     for num, entry in entries.items():
-        near, word = near_at.get(num), words_at.get(num)
+        near, word = near_ranks.get(num), word_ranks.get(num)
         hit = Hit(
             entry,
             scores[num],
-            dense_score=None if near is None else cosines[near],
-            lexical_score=None if word is None else words.scores[word],
-            dense_rank=None if near is None else near + 1,
-            lexical_rank=None if word is None else word + 1,
-            span=None if near is None else parts.get(nearest.windows[near]),
+            dense_score=None if near is None else cosines[near - 1],
+            lexical_score=None if word is None else words.scores[word - 1],
+            dense_rank=near,
+            lexical_rank=word,
+            span=None if near is None else parts.get(nearest.windows[near - 1]),
             votes=ranking.votes(num),
         )
         hits.append(hit)
     best = sorted(hits, key=lambda hit: (-hit.score, hit.entry.id))[: request.query.limit]
     analyzed = {entries[num].id: row.analyzed for num, row in known.items()}
-    vectors = None
-    if rows and request.space is not None:
-        space, by_id = request.space[1], {entries[num].id: row for num, row in rows.items() if num in entries}
-        vectors = HitVectors((space.provider, space.model), by_id)
+    shown = None
+    # Without a warning, the search has used the active space. A single vector is compared with no other.
+    if candidates.complete and len(near_at) > 1 and vectors and request.space is not None:
+        space, nums = request.space[1], ((place, nearest.entries[place]) for place in vectors)
+        by_id = {entries[num].id: vectors[place] for place, num in nums if num in entries}
+        shown = HitVectors((space.provider, space.model), by_id)
     one_sided, factors = candidates.one_sided, ranked.factors
-    return Hits(best, candidates.warnings, one_sided=one_sided, factors=factors, analyzed=analyzed, vectors=vectors)
+    return Hits(best, candidates.warnings, one_sided=one_sided, factors=factors, analyzed=analyzed, vectors=shown)
 
 
 def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
@@ -404,17 +406,6 @@ def _best(order: Sequence[tuple[int, float]], query: Query) -> dict[int, float]:
     returned, too. The caller sorts entries with equal scores by id, and then applies the limit."""
     least = max(order[min(query.limit, len(order)) - 1][1] if order else 0.0, query.min_score)
     return dict(itertools.takewhile(lambda item: item[1] >= least, order))
-
-
-def _vectors_of(reads: Reads, candidates: _Candidates, numbers: dict[int, int]) -> dict[int, Vector]:
-    """Return the vectors of hits by the numbers of their entries. `numbers` has the number of the vector of each. They
-    are in the memory of the search, which has just compared them with the query. The result is empty if the search used
-    another embedding space than the active one."""
-    if candidates.vectors is None or not candidates.complete or len(numbers) < 2:
-        return {}
-    found, rows = reads.vectors(np.unique(np.array([*numbers.values()], np.int64)), len(candidates.vectors.query))
-    places = dict(zip(found.tolist(), rows, strict=True))
-    return {num: places[number] for num, number in numbers.items() if number in places}
 
 
 def _entries(connection: Connection, nums: dict[int, float], scope: Scope) -> dict[int, Any]:

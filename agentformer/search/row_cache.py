@@ -52,9 +52,12 @@ class CachedRows(Generic[Row]):
         self._unpack = unpack
         self._rows: dict[int, Any] = {}
 
-    def find(self, nums: Iterable[int]) -> dict[int, Row]:
+    def find(self, nums: Sequence[int]) -> dict[int, Row]:
         """Return the rows with these numbers that are in memory."""
-        found = {num: row for num in nums if (row := self._rows.get(num)) is not None}
+        rows = list(map(self._rows.get, nums))
+        found: dict[int, Any] = dict(zip(nums, rows, strict=True))
+        if None in rows:
+            found = {num: row for num, row in found.items() if row is not None}
         if (unpack := self._unpack) is not None:
             found = {num: unpack(row) for num, row in found.items()}
         return found
@@ -89,9 +92,10 @@ class CachedVectors:
         found, and a matrix with one of these vectors in each row. Return None if none is in memory."""
         if self._matrix.shape[1] != dimension:
             return None
-        places = self._places
-        found = [(at, place) for at, number in enumerate(numbers) if (place := places.get(number)) is not None]
-        return ([at for at, _ in found], self._matrix[[place for _, place in found]]) if found else None
+        places = list(map(self._places.get, numbers))
+        known = [place for place in places if place is not None]
+        found = range(len(known)) if len(known) == len(places) else np.flatnonzero([p is not None for p in places])
+        return ([*found], self._matrix[known]) if known else None
 
     def add(self, numbers: Sequence[int], rows: Matrix) -> None:
         """Keep these vectors, one in each row of `rows`. Vectors of another dimension are dropped first."""
@@ -99,19 +103,23 @@ class CachedVectors:
         if self._matrix.shape[1] != rows.shape[1]:
             self.clear()
             self._matrix = np.zeros((min(most, 1_024), rows.shape[1]), np.float32)
-        for number, row in zip(numbers[-most:], rows[-most:], strict=True):
+        used, new = list[int](), list[int]()  # indices in the matrix and in `rows`
+        for place, number in enumerate(numbers[-most:], max(0, len(numbers) - most)):
             if number in self._places:  # another search has added it
                 continue
             at = self._next
-            if at == len(self._matrix) < most:
-                self._matrix = np.concatenate((self._matrix, np.zeros_like(self._matrix)))[:most]
             if at < len(self._numbers):
                 del self._places[self._numbers[at]]
                 self._numbers[at] = number
             else:
                 self._numbers.append(number)
-            self._places[number], self._matrix[at] = at, row
+            self._places[number] = at
+            used.append(at)
+            new.append(place)
             self._next = (at + 1) % most
+        while len(self._matrix) < len(self._numbers):
+            self._matrix = np.concatenate((self._matrix, np.zeros_like(self._matrix)))[:most]
+        self._matrix[used] = rows[new]
 
     def clear(self) -> None:
         self._matrix, self._numbers, self._places, self._next = np.zeros((0, 0), np.float32), array("q"), {}, 0

@@ -4,8 +4,9 @@ cosines."""
 from __future__ import annotations
 
 import threading
+from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -139,6 +140,7 @@ class RankedEntries(NamedTuple):
     vectors: list[int]
     scores: list[float]
     exact: int  # number of exact scores, which are the first; the index computed the other scores approximately
+    read: tuple[IntArray, Matrix]  # the vectors from which exact scores were computed, as `ReadVectors` returns them
 
 
 def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntries:
@@ -148,38 +150,59 @@ def rescore(read: ReadVectors, hits: VectorHits, *, alone: bool) -> RankedEntrie
     """
     exact = len(hits.windows) if alone else max(_windows_of(hits.entries, _RESCORED), hits.candidates)
     scores = hits.scores.astype(np.float32)
-    scores[:exact] = _cosines(read, hits.query, hits.vectors[:exact], scores[:exact])
+    stored = read(np.sort(hits.vectors[:exact]), len(hits.query))
+    scores[:exact] = _cosines(stored, hits.query, hits.vectors[:exact], scores[:exact])
     rounded = np.arange(len(scores)) >= exact
     order = np.lexsort((hits.entries, -scores, rounded))  # keeps the order of windows with equal scores
-    places = np.sort(np.unique(hits.entries[order], return_index=True)[1])[: hits.limit]
+    firsts: dict[int, int] = {}  # the best window of each entry, as an index in `order`
+    for place, entry in enumerate(hits.entries[order].tolist()):
+        firsts.setdefault(entry, place)
+    places = [*firsts.values()][: hits.limit]
     columns = [column[order[places]].tolist() for column in (hits.entries, hits.windows, hits.vectors, scores)]
-    return RankedEntries(columns[0], columns[1], columns[2], columns[3], int(np.searchsorted(places, exact)))
+    return RankedEntries(columns[0], columns[1], columns[2], columns[3], bisect_left(places, exact), stored)
 
 
-def exact_scores(read: ReadVectors, query: Vector, ranked: RankedEntries, places: Iterable[int]) -> dict[int, float]:
-    """Return the exact cosines of some entries of `ranked`. `places` contains the indices of these entries in the lists
-    of `ranked`. The keys of the result are the same indices."""
+def exact_vectors(
+    read: ReadVectors, query: Vector, ranked: RankedEntries, places: Sequence[int]
+) -> tuple[dict[int, float], dict[int, Vector]]:
+    """Return the exact cosines of some entries of `ranked`, and their vectors, without those that were deleted in the
+    meantime. `places` contains the indices of these entries in the lists of `ranked`. The keys of the results are the
+    same indices. Only vectors that `rescore` has not read are read."""
     scores = {place: ranked.scores[place] for place in places}
-    rounded = [place for place in scores if place >= ranked.exact]
-    if rounded:
-        vectors = np.array([ranked.vectors[place] for place in rounded], np.int64)
+    vectors = _rows_of(ranked.read, ranked, places)
+    if rounded := [place for place in places if place >= ranked.exact]:
+        numbers = np.array([ranked.vectors[place] for place in rounded], np.int64)
         former = np.array([ranked.scores[place] for place in rounded], np.float32)
-        scores.update(zip(rounded, _cosines(read, query, vectors, former).tolist(), strict=True))
-    return scores
+        stored = read(np.sort(numbers), len(query))
+        scores.update(zip(rounded, _cosines(stored, query, numbers, former).tolist(), strict=True))
+        vectors |= _rows_of(stored, ranked, rounded)
+    return scores, vectors
+
+
+def _rows_of(stored: tuple[IntArray, Matrix], ranked: RankedEntries, places: Sequence[int]) -> dict[int, Vector]:
+    """Return the vectors of entries of `ranked` that are in `stored`, by the place of the entry."""
+    rows = {number: row for row, number in enumerate(stored[0].tolist())}
+    return {place: stored[1][row] for place in places if (row := rows.get(ranked.vectors[place])) is not None}
 
 
 def _windows_of(entries: IntArray, count: int) -> int:
     """Return how many of the best windows are needed to have windows of `count` different entries. If there are fewer
     entries, return the number of all windows. `entries` contains the entry number of each window, best window first."""
-    _, firsts = np.unique(entries, return_index=True)
-    return len(entries) if len(firsts) < count else int(np.sort(firsts)[count - 1]) + 1
+    different = set[int]()
+    for place, entry in enumerate(entries.tolist(), 1):
+        different.add(entry)
+        if len(different) == count:
+            return place
+    return len(entries)
 
 
-def _cosines(read: ReadVectors, query: Vector, vectors: IntArray, rounded: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the exact cosine of each vector with the query. `vectors` contains the numbers of the vectors, and
-    `rounded` contains their approximate cosines. The cosine of a vector that was deleted in the meantime stays
-    approximate."""
-    numbers, rows = read(np.sort(vectors), len(query))
+def _cosines(
+    stored: tuple[IntArray, Matrix], query: Vector, vectors: IntArray, rounded: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the exact cosine of each vector with the query. `stored` is what `ReadVectors` returned for `vectors`, the
+    numbers of the vectors, and `rounded` contains their approximate cosines. The cosine of a vector that was deleted in
+    the meantime stays approximate."""
+    numbers, rows = stored
     if not len(numbers):
         return rounded
     places = np.minimum(np.searchsorted(numbers, vectors), len(numbers) - 1)

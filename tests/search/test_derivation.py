@@ -130,6 +130,7 @@ def test_plain_rows_are_skipped_only_in_a_store_that_memory_cannot_hold(
     for n in range(30):
         store.af.memory.store(f"The shop in Oslo sold {n} of the lamps to Anna and to her sister.")
     query = Query("Which shop sold lamps to Anna?", limit=5)
+    store.af.backend.search(Query("zebra", mode="lexical"))  # the word index reads the rows of new entries
     read = len(store.read_now), store.af.backend.search(query), len(store.read_now)
     monkeypatch.setattr(pipeline, "CACHED_DERIVED", 20)
     store.af.backend._open().pipeline._rows = RankedRows()  # type: ignore[attr-defined]
