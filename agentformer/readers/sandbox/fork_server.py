@@ -79,13 +79,14 @@ class _Server:
             )
         gc.freeze()
         given, output, connection = files[0], files[1], socket.socket(fileno=files[2])
+        server = os.getpid()
         try:
             pid = os.fork()
         except OSError:  # the caller starts a process of its own
             connection.close()
         else:
             if not pid:
-                _read(asked, given, output)
+                _read(server, asked, given, output)
             reader = _Reader(connection, pid)
             self._readers.append(reader)
             self._selector.register(connection, selectors.EVENT_READ, lambda: self._end(reader))
@@ -127,10 +128,13 @@ class _Server:
             self._readers.remove(reader)
 
 
-def _read(asked: dict[str, Any], given: int, output: int) -> NoReturn:
-    """Be the reader: keep only the pipes, and run the worker. This is the new process."""
+def _read(server: int, asked: dict[str, Any], given: int, output: int) -> NoReturn:
+    """Be the reader: keep only the pipes, and run the worker. This is the new process, which ends with its server."""
     status = 1
     try:
+        worker.end_with_parent()
+        if os.getppid() != server:  # killed before the call
+            os._exit(status)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()

@@ -236,12 +236,17 @@ def restrict(options: ReadOptions) -> None:
         return
     _limit_resources(options)
     if sys.platform == "linux":
-        # The signal is sent when the thread of the parent ends. It waits for the child, or is the fork server.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent()
         folder = (Path(options.folder),) if options.folder else ()
         readable, listed = programs()
         confine_files(readable, (Path(os.devnull), *folder), listed)
         refuse_calls(starts_programs=bool(options.folder))
+
+
+def end_with_parent() -> None:
+    """Let the system kill this process when the thread of the parent ends that started it (on Linux). This thread waits
+    for the child, or is the fork server. If it has ended before, nothing is sent."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _limit_resources(options: ReadOptions) -> None:
