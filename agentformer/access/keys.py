@@ -349,8 +349,8 @@ class KeyStore:
     @contextmanager
     def _changing(self, *, timeout: float | None = None, local: bool = False) -> Iterator[list[Key]]:
         """Yield a list of all keys, which the caller may change. At the end of the context, the changed list is stored.
-        If `local` is true and this list is empty, programs on this machine need no key from then on. Raises `Busy` if
-        another process holds the lock, and `StoreFull` if the keys cannot be written."""
+        If this list is empty, and `local` is true or there was never a key, programs on this machine need no key from
+        then on. Raises `Busy` if another process holds the lock, and `StoreFull` if the keys cannot be written."""
         try:
             with self._place.locked(_LOCK_SECONDS if timeout is None else timeout):
                 before = self._keys()

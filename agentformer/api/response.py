@@ -194,7 +194,9 @@ def _named(events: Generator[AnswerEvent, None, None]) -> Generator[Event, None,
 def _encoded(
     events: Generator[Event | None, None, None], interrupted: str, carry: Callable[..., Any], actor: Actor
 ) -> Iterator[str]:
-    """Yield the events as they are sent. A server reads them after the end of the request, so `actor` is its actor."""
+    """Yield the events as they are sent, and a comment whenever `SILENCE_SECONDS` pass without one, so that the
+    connection is not taken for dead. A server reads them after the end of the request, so `actor` is its actor, and
+    `carry` keeps the thread in the request's span (see `in_thread`)."""
     ACTOR.set(actor)
     try:
         with closing(in_thread(events, SILENCE_SECONDS, carry)) as items:

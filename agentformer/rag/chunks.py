@@ -25,6 +25,7 @@ CARRIED = " … "  # separates the headings from the beginning of a sentence tha
 _MAX_TITLE = 100  # code points of a first line that may be a title
 _MAX_HEADERS = 160  # code points of the headers of a table that a chunk continues
 _MAX_CARRIED = 200  # code points of an unfinished sentence that the context line of the next chunk repeats
+_BEGINNING = 20  # code points by which the first words of a page are recognised as a heading
 _ENDS = frozenset('.!?…:;。！？"”»)]')
 _MAX_NAME = 80  # code points of the words of a file name
 # "_", "+" and "." are spaces in a name. A hyphen is a space too, but not between two digits: "2023-08-30".
@@ -160,11 +161,12 @@ def _heading_path(path: Sequence[Heading], page: Page, span: Span) -> list[Headi
 
 def _carried(previous: Page, page: Page) -> str:
     """Return the text at the end of the page `previous` that continues on `page`: an unfinished sentence or a heading.
-    Return "" if `page` does not continue this text."""
-    start = _body(page)[1].lstrip()[:20]
-    headed = any(page.text[heading.start :].startswith(start) for heading in page.headings)
-    end = _body(previous)[1].rstrip()[-4 * _MAX_CARRIED :]
-    if headed or previous.number != page.number - 1 or not end or end[-1] in _ENDS:
+    Return "" if `page` does not follow it or begins with a heading of its own, or if the sentence has ended."""
+    (_, body), (_, former) = _body(page), _body(previous)
+    start = body.lstrip()[:_BEGINNING]
+    begins_with_heading = any(page.text[heading.start :].startswith(start) for heading in page.headings)
+    end = former.rstrip()[-4 * _MAX_CARRIED :]  # more than is carried, so that the sentence's start is seen
+    if begins_with_heading or previous.number != page.number - 1 or not end or end[-1] in _ENDS:
         return ""
     last = sentence_spans(end)[-1]
     return " ".join(end[last.start : last.end][-_MAX_CARRIED:].split())

@@ -162,12 +162,15 @@ class FolderFiles:
         yield from self._walk(self._root, "", (), in_project=False)
 
     def _walk(self, folder: Path, prefix: str, above: Sequence[_Rules], *, in_project: bool) -> Iterator[FolderFile]:
+        """Yield the files of a folder and of the folders inside it. Left out are virtual environments, hidden and
+        ignored files, and what is not the project's own (`_is_foreign`). `prefix` is the folder's path below the first
+        folder and ends with "/", and `above` are the rules of the folders that contain it."""
         items = self._items(folder, prefix)
         names = {item.name for item in items}
         if prefix and _ENVIRONMENT in names:
             return
         in_project = in_project or not _PROJECT.isdisjoint(names)
-        if (rules := self._rules(folder, prefix, names, above)) is None:
+        if (rules := self._rules(folder, prefix, names, above)) is None:  # too many rules
             return
         for item in items:
             name = prefix + item.name

@@ -154,8 +154,9 @@ def selected_rows(
 
 
 def _within(limit: Limit, rows: Sequence[TableRow], language: str, said: Collection[str]) -> list[bool | None]:
-    """Return for each row whether its value is within the limit. If several columns can be compared, the header of one
-    of them must share most words with the question; otherwise, no row is judged."""
+    """Return for each row whether its value is within the limit, or None for a cell that cannot be compared. No row is
+    judged if a cell with words has the number of the limit, which is part of a name then, or if no column can be
+    compared (`_JUDGED` of its cells). If several can, the header of one must share most words with the question."""
     texts = (cell for row in rows for cell in (row.label, *row.values) if _WORD.search(cell))
     if limit.number is not None and any(limit.number == number_of(text) for text in texts):
         return []  # a part of a name, such as "crane up to 5 t"

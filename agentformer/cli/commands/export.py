@@ -325,9 +325,10 @@ def _report_missing(document_ids: Sequence[str]) -> None:
 
 
 def _export(af: AgentFormer, folder: Path, **what: Any) -> Exported:
+    """Export to a folder, and write a row into the trail. An invalid `folder` is reported as the option `--to`."""
     try:
         exported = af.export_to(folder, **what)
-        if what["user_id"] is None:
+        if what["user_id"] is None:  # the export of a user has written its own row
             af.note("export")
         return exported
     except InvalidInput as error:

@@ -117,7 +117,8 @@ def read_e5(file: Path) -> E5Weights:
             code, number = fields.read("<IB")
             normalisation[code] = "".join(map(chr, fields.read(f"<{number}I")))
         (number,) = fields.read("<i")
-        tensors = dict(_described(content, fields, {"fo": inner}, hidden) for _ in range(number))
+        longer = {"fo": inner}  # rows of the second matrix of the feed-forward layers
+        tensors = dict(_described(content, fields, longer, hidden) for _ in range(number))
     special = (bos, eos, pad, unk)
     return E5Weights(tensors, pieces, scores, normalisation, epsilon, heads, layers, positions, special)
 

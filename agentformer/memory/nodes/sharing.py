@@ -102,7 +102,8 @@ class DatabaseKeys:
 
     def read(self) -> bytes | None:
         """Return the stored bytes, or None if this memory has never had keys on any node. A file that has not changed
-        is not fetched again."""
+        is not fetched again. Keys that are still in the former place, a file of this node, are moved into the database,
+        unless it is read-only."""
         version, known = self._files.version(self._name), self._known
         if known is not None and known[0] == version:
             return known[1]

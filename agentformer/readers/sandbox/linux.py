@@ -134,6 +134,9 @@ def refuse_calls(*, starts_programs: bool) -> bool:
 
 
 def _filter(column: int, machine: int, starts_programs: bool) -> Iterator[bytes]:
+    """Yield the instructions of the filter: first the architecture is checked, then calls are refused by their number,
+    then some by their first argument, and the rest is allowed. The last two numbers of a comparison are how many
+    instructions are skipped if it is true, and if it is false. `column` is the machine's column in the tables."""
     yield _step(_LOAD, _MACHINE_AT)
     yield _step(_JUMP_EQUAL, machine, 1, 0)
     yield _step(_RETURN, _KILL)  # calls of another architecture have other numbers

@@ -95,7 +95,7 @@ class _Reading:
         self._open: dict[int, int] = {}  # places of the current transaction
         self._broken = False  # SQLite does not read the current frame
         self._big = bool(header[3] & 1)
-        actual, stored = self._from_zero(header[:24])[0], _sums(header[24:])
+        actual, stored = self._sums_from_zero(header[:24])[0], _sums(header[24:])
         if actual != stored:
             corrections = _corrections(header[:24], actual, stored, 0, self._big)
             self._fixes, self._broken = corrections[:1], len(corrections) != 1
@@ -173,7 +173,8 @@ class _Reading:
         return fixes, stored
 
     def _frames(self) -> Iterator[_Frame]:
-        """Yield all complete frames of the file in order, even those of a former log behind the end of this log."""
+        """Yield all complete frames of the file in order, even those of a former log behind the end of this log. Each
+        has the checksum that it would have as a first frame."""
         length = _FRAME_HEADER + self.log.page_size
         at = _HEADER
         while True:
@@ -186,12 +187,13 @@ class _Reading:
             contents = b"".join(  # a checksum covers the first 8 bytes of the header, and the page
                 head[:8] + data[n * length + _FRAME_HEADER : (n + 1) * length] for n, head in enumerate(heads)
             )
-            for n, sums in enumerate(self._from_zero(contents, count)):
+            for n, sums in enumerate(self._sums_from_zero(contents, count)):
                 yield _Frame(at + n * length, heads[n], sums)
             at += count * length
 
-    def _from_zero(self, contents: bytes, count: int = 1) -> list[Sums]:
-        """Return the checksum of each of `count` equally long contents, if the checksum before it is (0, 0)."""
+    def _sums_from_zero(self, contents: bytes, count: int = 1) -> list[Sums]:
+        """Return the checksum that each of `count` equally long contents has after the checksum (0, 0). The checksum of
+        a frame continues that of the frame before it, which `_after` adds."""
         import numpy as np
 
         words = np.frombuffer(contents, ">u4" if self._big else "<u4").astype(np.uint32).reshape(count, -1)

@@ -48,16 +48,22 @@ def features(older: str, newer: str, languages: tuple[str, str]) -> tuple[float,
 
 
 def difference(older: str, newer: str, languages: tuple[str, str]) -> Difference:
-    """Return in what a newer text that replaces an older one differs from it."""
+    """Return in what a newer text that replaces an older one differs from it: in a number if each has one that the
+    other lacks, else in a negation if only one has it, else in a date if each has a time that the other lacks, else in
+    a value."""
     group = language_group(older, newer, languages)
     one, other = statement(older, group), statement(newer, group)
-    types = [{kind for word, kind in zip(a.words, a.types, strict=True) if word not in b.words} for a, b in
-             ((one, other), (other, one))]  # fmt: skip
-    if "#" in types[0] & types[1]:
+    replaced = _types_of_own_words(one, other) & _types_of_own_words(other, one)
+    if "#" in replaced:
         return "number"
     if ("negations" in one.kinds) != ("negations" in other.kinds):
         return "negation"
-    return "date" if "t" in types[0] & types[1] else "value"
+    return "date" if "t" in replaced else "value"
+
+
+def _types_of_own_words(one: Statement, other: Statement) -> set[str]:
+    """Return the types (see `Statement.types`) of the words that only the first statement has."""
+    return {type_ for word, type_ in zip(one.words, one.types, strict=True) if word not in other.words}
 
 
 @lru_cache(maxsize=512)

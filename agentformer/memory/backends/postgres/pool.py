@@ -52,7 +52,8 @@ class Connections:
         self._url = url
         self._in_schema = f'SET LOCAL search_path = "{schema}", public'
         self._limit = limit
-        self._lock = lock
+        self._lock = lock  # number of the advisory lock of writers
+        # By connection: the process of the server, a name that no other has, and the rows of its first statements.
         self._processes: WeakKeyDictionary[psycopg.Connection[Any], int] = WeakKeyDictionary()
         self._names: WeakKeyDictionary[psycopg.Connection[Any], str] = WeakKeyDictionary()
         self._results: WeakKeyDictionary[psycopg.Connection[Any], list[list[Any]]] = WeakKeyDictionary()
@@ -62,8 +63,8 @@ class Connections:
         self._mutex = threading.Lock()
         self._returned = threading.Condition(self._mutex)
         self._free = threading.BoundedSemaphore(limit)
-        self._held = threading.local()
-        self._lost_at: float | None = None
+        self._held = threading.local()  # `depth`: connections that this thread uses; only the first counts
+        self._lost_at: float | None = None  # when the server was first found unreachable, until it answers again
         self._closed = False
 
     @contextmanager
