@@ -35,7 +35,7 @@ SERVE = (
     "agentformer.memory.backends.faiss.verifier",
     "agentformer.memory.recall",
     "agentformer.rag.answer.answerer",
-    "agentformer.readers.plain",
+    "agentformer.readers.text_and_csv",
     "agentformer.rerankers.guarded",
     "agentformer.search.pipeline",
     "agentformer.search.newest_facts",

@@ -34,7 +34,7 @@ from agentformer.rag.documents import Document
 from agentformer.rag.ingest import IngestPipeline
 from agentformer.readers import ReadLimits
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.plain import parse
+from agentformer.readers.text_and_csv import parse
 from agentformer.settings import Settings
 from agentformer.types import DEFAULT_NAMESPACE, Embedder, Hit, MemoryBackend, MemoryEntry, Scope, Span
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from agentformer.readers.encodings import decode
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText

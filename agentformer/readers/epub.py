@@ -11,9 +11,9 @@ from urllib.parse import unquote
 from lxml import etree
 
 from agentformer.errors import DocumentError
+from agentformer.readers.encodings import decode
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.html import declared_encoding, outline_of
-from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of
 from agentformer.readers.zip_parts import DocumentKind, ZipParts
 from agentformer.types import DocumentText, Page

@@ -289,7 +289,7 @@ ADAPTERS = {
     MARKDOWN: f"{_READERS}.markdown",
     NOTEBOOK: f"{_READERS}.notebook",
     CALENDAR: f"{_READERS}.calendar",
-    **dict.fromkeys((PLAIN, CSV, TSV), f"{_READERS}.plain"),
+    **dict.fromkeys((PLAIN, CSV, TSV), f"{_READERS}.text_and_csv"),
 }
 RECOGNISED = frozenset({PDF, MAIL, MBOX, *IMAGES})  # may need OCR
 SUPPORTED = (

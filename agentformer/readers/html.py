@@ -10,11 +10,11 @@ from lxml import etree
 from lxml import html as lxml_html
 
 from agentformer.errors import CorruptDocument
+from agentformer.readers.encodings import decode
 from agentformer.readers.formats import ReadOptions
 from agentformer.readers.grid import Cell, table_lines
 from agentformer.readers.numerals import numeral, superscript
 from agentformer.readers.office.equations import annotation, equation_text
-from agentformer.readers.plain import decode
 from agentformer.readers.sections import OutlineBuilder, document_of
 from agentformer.types import DocumentText
 

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from agentformer.readers.encodings import decode
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.plain import decode
 from agentformer.readers.sections import PATH_SEPARATOR, document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.text.table_rows import tables_of

@@ -10,8 +10,8 @@ from typing import Any
 
 from agentformer.errors import CorruptDocument
 from agentformer.readers.code.languages import GRAMMARS
+from agentformer.readers.encodings import decode
 from agentformer.readers.formats import ReadOptions
-from agentformer.readers.plain import decode
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.text.table_rows import tables_of

@@ -21,9 +21,9 @@ from typing import Any
 
 from agentformer.errors import CorruptDocument, DocumentError
 from agentformer.readers.calendar import events_text
+from agentformer.readers.encodings import decode_lossy
 from agentformer.readers.formats import CALENDAR, HTML, sniff
 from agentformer.readers.html import declared_encoding, outline_of
-from agentformer.readers.plain import decode_lossy
 
 MAX_PARTS = 1_000  # parts of a message
 _MAX_HEADER = 16_000  # code points of a header that are read

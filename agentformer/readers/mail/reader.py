@@ -12,9 +12,9 @@ from email.message import Message
 
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EmptyDocument, UnsupportedFormat
 from agentformer.readers.calendar import events_text
+from agentformer.readers.encodings import decode_lossy
 from agentformer.readers.formats import ADAPTERS, CALENDAR, MAIL, MBOX, ReadOptions, adapter_for, sniff
 from agentformer.readers.mail.parts import content_of, decoded_words, header_of, parsed, parts_of_message
-from agentformer.readers.plain import decode_lossy
 from agentformer.readers.sections import document_of, page_of, parts_of
 from agentformer.text.normalize import clean_plain
 from agentformer.types import DocumentText, Page
