@@ -117,7 +117,7 @@ def test_every_call_of_a_writer_on_a_bad_network_is_stored_once(proxy: Proxy, tm
 def test_a_commit_of_which_nothing_can_be_learned_is_an_error(
     proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentformer.memory.backends.postgres._DOUBT_SECONDS", 0.0)
+    monkeypatch.setattr("agentformer.memory.backends.postgres.database._DOUBT_SECONDS", 0.0)
     monkeypatch.setattr(pool, "_PATIENCE", 0.0)
     backend = _open(proxy.url, tmp_path)
     assert backend.count(EVERYTHING) == 0

@@ -212,8 +212,8 @@ def test_a_request_that_does_not_end_is_cut_off_and_the_memory_is_closed(serve: 
 
 SLOW = (  # a file is read until its job is broken off
     "import time; from agentformer.rag.ingest import IngestPipeline\n"
-    "def slow(*arguments):\n"
-    "    while True: arguments[-1](0, 1), time.sleep(0.01)\n"
+    "def slow(self, document, text, progress, chunks):\n"
+    "    while True: progress(0, 1), time.sleep(0.01)\n"
     "IngestPipeline.entries = slow\n"
 )
 

@@ -350,7 +350,7 @@ def test_a_changed_file_of_the_model_is_measured_anew(model: Path, tmp_path: Pat
 LOADING = """
     import os, signal, sys
     from pathlib import Path
-    from agentformer.embedders.sbert import SbertEmbedder
+    from agentformer.embedders.sbert.embedder import SbertEmbedder
     from agentformer.settings import Settings
     folder, cache, end = sys.argv[1:]
     if end:

@@ -38,7 +38,7 @@ WATCHING = """
 LOADING = """
     import sys
     from pathlib import Path
-    from agentformer.embedders.sbert import SbertEmbedder
+    from agentformer.embedders.sbert.embedder import SbertEmbedder
     from agentformer.settings import Settings
     if sys.argv[1]:
         embedder = SbertEmbedder.from_settings(sys.argv[1], Settings(cache_dir=Path(sys.argv[2])))

@@ -24,6 +24,7 @@ from agentformer.index.vectors import snapshot as snapshots
 from agentformer.index.vectors.flat import Flat
 from agentformer.index.vectors.index import VectorIndex
 from agentformer.index.vectors.ivf import Ivf
+from agentformer.index.vectors.lists import map_index
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend, FaissOptions
 from agentformer.testing import Reference, make_entry
 from agentformer.types import Matrix, MemoryEntry, Query, Scope
@@ -233,6 +234,23 @@ def index_status(backend: FaissMemoryBackend) -> dict[str, Any]:
         assert time.monotonic() < deadline
         time.sleep(0.005)
     return dict(told)
+
+
+def test_a_snapshot_that_is_deleted_while_it_is_read_is_none(
+    tmp_path: Path, mapping: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index, _, _ = grown(300)
+    snapshots.save(tmp_path, index.frozen(), store_id="s", space=1, seq=1, point="")
+    expected = {"store": "s", "space": 1, "dimension": DIMENSION}
+    found = snapshots.read(tmp_path, **expected)
+    assert found is not None and found[1] is not None
+
+    def deleted(path: Path) -> object:
+        path.unlink()
+        return map_index(path)
+
+    monkeypatch.setattr(snapshots, "map_index", deleted)
+    assert snapshots.read(tmp_path, **expected) is None
 
 
 @pytest.mark.process

@@ -242,10 +242,15 @@ def can_map() -> bool:
 
 
 def map_index(path: Path) -> Any:
-    """Return the FAISS index in a file. Its lists are mapped from the file. Raises `OSError` or `RuntimeError` if the
-    file cannot be read."""
+    """Return the FAISS index in a file. Its lists are mapped from the file. Raises `FileNotFoundError` if the file was
+    deleted, and `RuntimeError` if it cannot be read for another reason."""
     faiss: Any = importlib.import_module("faiss")
-    return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    try:
+        return faiss.read_index(str(path), faiss.IO_FLAG_MMAP_IFC)
+    except RuntimeError as error:  # FAISS opens the file by its path and has one error for everything
+        if path.exists():
+            raise
+        raise FileNotFoundError(path) from error
 
 
 def joined(parts: Iterable[Lists], number: int, live: Mask | None) -> ListCodes:
