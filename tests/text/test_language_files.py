@@ -19,6 +19,8 @@ EXPLAINED = set(
     re.findall(r"`([^`]+)`", Path(files.__file__).with_name("languages").joinpath("en.toml").read_text("utf-8"))
 )
 SLOTS = {"{n}", "{unit}", "{weekday}", "{month}", "{year}"}
+ADDED = {"comparison", "forms"}  # sections that add to the lists of the section `statements`
+SECTIONS = {name for name, kinds in ENGLISH.items() if isinstance(kinds, dict)} - {"ratios"}
 WRITTEN = {"date_months", "nothing_found", "documents", "memories", "or", "nearest"}  # with capitals, as in a text
 
 
@@ -39,7 +41,7 @@ def test_a_file_has_only_what_the_english_one_explains(code: str) -> None:
     assert own["name"]
     assert own.keys() <= ENGLISH.keys() | {"spelling"}
     assert set(files.items_of(own.get("traits", ""))) <= EXPLAINED
-    for section in own.keys() & {"words", "questions", "instructions", "synonyms", "calendar", "time", "answer"}:
+    for section in own.keys() & SECTIONS:
         assert own[section].keys() <= ENGLISH[section].keys() | {"date_months", "of"}, section
     for kind, numbers in own.get("time", {}).items():
         assert isinstance(numbers, str) or all(re.fullmatch(r"-?\d+", number) for number in numbers), kind
@@ -58,6 +60,15 @@ def test_a_list_has_each_item_once_and_in_lower_case(code: str) -> None:
         if kind not in ("months", "weekdays"):
             assert sorted({item for item in items if items.count(item) > 1}) == [], place
         assert set(re.findall(r"\{.*?\}", text)) <= SLOTS, place
+
+
+@pytest.mark.parametrize("code", LANGUAGES)
+def test_a_list_that_adds_to_another_repeats_none_of_its_items(code: str) -> None:
+    listed = lists_of(code)
+    for section in ADDED:
+        for kind in LANGUAGES[code].get(section, {}):
+            added, items = (files.items_of(listed.get(f"{name}.{kind}.", "")) for name in (section, "statements"))
+            assert set(added) & set(items) == set(), kind
 
 
 @pytest.mark.parametrize("code", LANGUAGES)

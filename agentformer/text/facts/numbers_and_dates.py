@@ -12,9 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from agentformer.text import data_lines
 from agentformer.text.dates.notation import Day, Mention, find_dates, is_given
 from agentformer.text.languages.detection import ANY_NEGATION, ANY_NUMBER_WORD, NEGATIONS, NUMBER_WORDS
 from agentformer.text.normalize import normalized
@@ -209,16 +207,3 @@ def _differ_in_year(one: Facts, other: Facts) -> bool:
 def is_year(number: str) -> bool:
     """Return whether a number can be a year, from 1900 to 2099."""
     return len(number) == 4 and number.isdecimal() and int(number) in _YEARS
-
-
-def phrase_kinds(file: str, group: str, codes: Iterable[str]) -> dict[tuple[str, ...], frozenset[str]]:
-    """Return the kinds of each phrase that a file of this folder has for a group of languages, or for all groups if it
-    is "", and the negations of the languages `codes`. The key of a phrase that ends with any letters ends with "*"."""
-    phrases: dict[tuple[str, ...], set[str]] = {}
-    for code, kind, *items in map(str.split, data_lines(Path(__file__).with_name(file))):
-        for item in items if group in (code, "") else ():
-            phrases.setdefault(tuple(item.split("_")), set()).add(kind)
-    for code in codes:
-        for word in NEGATIONS.get(code, ()):
-            phrases.setdefault((word,), set()).add("negations")
-    return {phrase: frozenset(kinds) for phrase, kinds in phrases.items()}

@@ -3,8 +3,8 @@ and what a sentence says of a person or thing with a name ("Aino works at Kone")
 
 Only the form of a sentence is read, and precision counts more than recall: a sentence with a guess, a wish or a
 condition, with a word for the listener, or with a pronoun whose meaning is in another sentence states nothing. Of a
-longer sentence, only the first clause is taken. The words are in `sentence_form_words.txt` and
-`personal_fact_words.txt`.
+longer sentence, only the first clause is taken. The words are in the section `facts` of the files of the languages, and
+in those that `sentence_forms.py` reads.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
-from agentformer.text import data_lines
 from agentformer.text.dates.notation import months, weekdays
 from agentformer.text.facts.sentence_forms import (
     LANGUAGES_OF,
@@ -27,12 +25,12 @@ from agentformer.text.facts.sentence_forms import (
     words_in,
 )
 from agentformer.text.instructions import is_instruction
+from agentformer.text.language_files import lists
 from agentformer.text.languages.detection import FUNCTION_WORDS, word_list
 from agentformer.text.question_types import question_words
 from agentformer.text.splitting import sentence_spans
 from agentformer.types import Span
 
-_FILE = Path(__file__).with_name("personal_fact_words.txt")
 _MAX_TEXT = 8_000  # code points of a message that are read
 _MAX_FACT = 240  # a longer clause says more than one thing
 _LEAST = 2  # content words of a fact, without which it says too little
@@ -84,8 +82,7 @@ def _said(text: str) -> str:
 
 @cache
 def _unreal() -> re.Pattern[str]:
-    lines = (line.split() for line in data_lines(_FILE))
-    items = [(code, item.replace("_", " ")) for code, kind, *items in lines if kind == "unreal" for item in items]
+    items = [(code, item) for code, items in lists("facts", "unreal").items() for item in items]
     written = (re.escape(item) if code == "ja" else rf"(?<!\w){re.escape(item)}(?!\w)" for code, item in items)
     return re.compile("|".join(written))
 
@@ -277,10 +274,9 @@ def _opening_words(group: str) -> frozenset[str]:
 
 @cache
 def _items(kind: str, group: str) -> frozenset[str]:
-    """Return the words and phrases of a kind in `personal_fact_words.txt`."""
-    lines = (line.split() for line in data_lines(_FILE))
-    found = (item for code, of_kind, *items in lines if (code, of_kind) == (group, kind) for item in items)
-    return frozenset(item.replace("_", " ").casefold() for item in found)
+    """Return the words and phrases of a kind in the section `facts`."""
+    items = lists("facts", kind)
+    return frozenset(item.casefold() for code in LANGUAGES_OF[group] for item in items.get(code, ()))
 
 
 def _conjunctions(group: str) -> frozenset[str]:

@@ -1,6 +1,6 @@
 """Read the form of a sentence that states something: its subject, its verb, and the kinds of its words, as learning and
-profiles need them (`personal_facts.py`). `sentence_form_words.txt` has the words of each language that matter, and can
-be extended.
+profiles need them (`personal_facts.py`). The words that matter are in the sections `statements` and `forms` of the
+files of the languages.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 
 from agentformer.text.dates.notation import months, weekdays
-from agentformer.text.facts.numbers_and_dates import is_year, number_values, phrase_kinds
-from agentformer.text.facts.statement_words import is_long
+from agentformer.text.facts.numbers_and_dates import is_year, number_values
+from agentformer.text.facts.statement_words import PHRASE, is_long, phrase_kinds
 from agentformer.text.languages.detection import FUNCTION_WORDS, NUMBER_WORDS, language_votes, stem, word_list
 from agentformer.text.normalize import normalized
 from agentformer.text.question_types import question_words
@@ -23,7 +23,6 @@ _WORDS = 30  # number of words of a sentence that are read
 _LIKELY = 0.5  # share of the votes for a language that another language needs
 _KEY = 3  # letters of a word in a key; its forms have them in common
 _CACHED = 16_384  # texts whose statements a process keeps
-_PHRASE = 3  # maximum number of words of a phrase in `sentence_form_words.txt`
 _SAID, SURE = 1, 2  # a statement says that something holds now, or that something is no longer as it was
 LANGUAGES_OF = {"en": ("en",), "fi": ("fi",), "sv": ("sv", "no", "da"), "de": ("de",), "ja": ("ja",)}
 _GROUP_OF = {code: group for group, codes in LANGUAGES_OF.items() for code in codes}
@@ -82,7 +81,7 @@ class Statement:
 
 @cache
 def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
-    return phrase_kinds("sentence_form_words.txt", group, LANGUAGES_OF[group])
+    return phrase_kinds("forms", LANGUAGES_OF[group])
 
 
 @cache
@@ -94,7 +93,7 @@ def _function_words(group: str) -> frozenset[str]:
 
 
 def is_kind(kind: str, word: str, group: str) -> bool:
-    """Return whether a word is of a kind in `sentence_form_words.txt`."""
+    """Return whether a word is in the list `kind` of a language."""
     return kind in _words_of(group).get((word,), ())
 
 
@@ -137,7 +136,7 @@ def _first_words(group: str) -> frozenset[str]:
 def _phrase(folded: Sequence[str], at: int, group: str) -> tuple[int, frozenset[str]]:
     """Return the size and the kinds of the longest known phrase at a position, or (1, no kinds)."""
     if folded[at] in _first_words(group):
-        for size in range(min(_PHRASE, len(folded) - at), 1, -1):
+        for size in range(min(PHRASE, len(folded) - at), 1, -1):
             if kinds := _words_of(group).get(tuple(folded[at : at + size])):
                 return size, kinds
     return 1, kinds_of(folded[at], group)
@@ -145,7 +144,7 @@ def _phrase(folded: Sequence[str], at: int, group: str) -> tuple[int, frozenset[
 
 @lru_cache(maxsize=_CACHED)
 def kinds_of(word: str, group: str) -> frozenset[str]:
-    """Return the kinds of a casefolded word in `sentence_form_words.txt`."""
+    """Return the lists of a language that have a casefolded word."""
     known = _words_of(group)
     beginnings = (known.get((f"{word[:length]}*",), _NONE) for length in range(len(word), 2, -1))
     return known.get((word,), _NONE) | next(filter(None, beginnings), _NONE)

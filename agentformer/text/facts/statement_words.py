@@ -1,17 +1,18 @@
 """Read what a text states: its words, with their kinds. `replacement_features.py` compares the words of two statements.
 
-`statement_words.txt` has the words of each language that matter, and can be extended.
+The words that matter are in the sections `statements` and `comparison` of the files of the languages.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from typing import NamedTuple
 
 from agentformer.text.dates.notation import months, weekdays
-from agentformer.text.facts.numbers_and_dates import LABEL, is_year, number_values, phrase_kinds
+from agentformer.text.facts.numbers_and_dates import LABEL, is_year, number_values
+from agentformer.text.language_files import items_of, language_files, sections
 from agentformer.text.languages.detection import FUNCTION_WORDS, NEGATIONS, NUMBER_WORDS, detect_language, stem
 from agentformer.text.normalize import normalized
 from agentformer.text.splitting import sentence_spans
@@ -20,7 +21,7 @@ MAX_FACT_LENGTH = 300  # code points of an entry; a longer entry contains more t
 _WORDS = 80  # number of words of a text that are read
 _KEY = 4  # letters of a word in a key; its forms have them in common
 _CACHED = 16_384  # texts whose statements a process keeps
-_PHRASE = 3  # maximum number of words of a phrase in `statement_words.txt`
+PHRASE = 3  # maximum number of words of a phrase in the files of the languages
 _CODES = {"en": ("en",), "fi": ("fi",), "sv": ("sv", "no", "da"), "de": ("de",), "ja": ("ja",), "fr": ("fr",)}
 _CODES["es"] = ("es",)
 _GROUP_OF = {code: group for group, codes in _CODES.items() for code in codes}
@@ -32,14 +33,15 @@ _LABELLED = re.compile(r"\s*[^\n:：]{2,60}[:：]\s")
 CLASSES = frozenset({"home", "work", "use", "marital", "diet"})  # kinds of words of one property
 _NONE = frozenset[str]()
 _SKIPPED = frozenset({"i", "changes", "now", "negations"})  # kinds of words that are no words of the topic
+_SAME = {"new": "now", "we": "i", "my": "i"}  # kinds that a comparison does not distinguish
 
 
 class Statement(NamedTuple):
     """What a text states. `words` are the stems of its words in their order, without function words and words of
     change. `types` has a letter for each of them: "w" a word, "n" a name, "#" a number, "t" a time. `kinds` are the
-    kinds of `statement_words.txt` that occur. `first` is the first word as written, `number` the number of the thing
-    ("12" in "Room 12 is free"), and `labelled` is True for a line such as "Phone: 040 123". A question states nothing;
-    `asks` is True if the text has one."""
+    lists of the language that have words of the text. `first` is the first word as written, `number` the number of the
+    thing ("12" in "Room 12 is free"), and `labelled` is True for a line such as "Phone: 040 123". A question states
+    nothing; `asks` is True if the text has one."""
 
     words: tuple[str, ...]
     types: str
@@ -114,9 +116,23 @@ def keys(content: str, language: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*words, *classes)))
 
 
+def phrase_kinds(added: str, codes: Iterable[str]) -> dict[tuple[str, ...], frozenset[str]]:
+    """Return the kinds of each phrase of the languages `codes`: the lists of the sections `statements` and `added` that
+    have it, and "negations" for a negation. The key of a phrase that ends with any letters ends with "*"."""
+    phrases: dict[tuple[str, ...], frozenset[str]] = {}
+    for code in codes:
+        listed = [*sections("statements").get(code, {}).items(), *sections(added).get(code, {}).items()]
+        found = [(kind, item) for kind, text in listed for item in items_of(text)]
+        for kind, item in (*found, *(("negations", word) for word in NEGATIONS.get(code, ()))):
+            phrase = tuple(item.split())
+            phrases[phrase] = phrases.get(phrase, _NONE) | {kind}
+    return phrases
+
+
 @cache
 def _words_of(group: str) -> dict[tuple[str, ...], frozenset[str]]:
-    return phrase_kinds("statement_words.txt", group, _CODES.get(group, NEGATIONS))
+    known = phrase_kinds("comparison", _CODES.get(group, language_files()))
+    return {phrase: frozenset(_SAME.get(kind, kind) for kind in kinds) for phrase, kinds in known.items()}
 
 
 @cache
@@ -136,7 +152,7 @@ def _phrases(folded: Sequence[str], group: str) -> Iterator[tuple[int, frozenset
     while at < len(folded):
         size, kinds = 1, _kinds_of(folded[at], group)
         if folded[at] in first_words:
-            for length in range(min(_PHRASE, len(folded) - at), 1, -1):
+            for length in range(min(PHRASE, len(folded) - at), 1, -1):
                 if found := known.get(tuple(folded[at : at + length])):
                     size, kinds = length, found
                     break
