@@ -57,7 +57,8 @@ _SCRIPTS: tuple[tuple[str, str, str], ...] = (
 )  # fmt: skip
 _SCRIPT = re.compile("|".join(f"(?P<{name}>[{chars}]+)" for name, chars, _ in _SCRIPTS))
 _LETTER = re.compile("[" + _SCRIPTS[-1][1] + "]")
-_NOT_LATIN = re.compile("[" + "".join(chars for _, chars, _ in _SCRIPTS[:-1]) + "]")
+# A character that may be a letter of another script: the exact ranges of these scripts take 6 ms to compile.
+_NOT_LATIN = re.compile(r"[^\x00-\u036f\u1e00-\u1eff\u2000-\u303f\U00010000-\U0010ffff]")
 _SCRIPT_LANGUAGES = {name: tuple(languages.split()) for name, _, languages in _SCRIPTS}
 _IDEOGRAPHIC = frozenset({"kana", "hangul", "han"})
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)?|[¿¡]|[\u0900-\u097f]+")
