@@ -25,6 +25,7 @@ import pytest
 
 from agentformer.embedders.hashing import HashingEmbedder
 from agentformer.errors import AgentFormerError
+from agentformer.index.words import index as words
 from agentformer.memory.backends.faiss.backend import FaissMemoryBackend
 from agentformer.memory.backends.local_json.backend import LocalJsonMemoryBackend
 from agentformer.testing import Reference, admits
@@ -55,6 +56,7 @@ def faiss(folder: Path) -> MemoryBackend:
 
 def serve(opened: Open, folder: Path, pipe: Connection) -> None:
     """Make the calls that arrive, and send the list of what they return, or the error that one of them raises."""
+    words._WAIT_SECONDS = 600.0  # a removal may discard the index, whose whole history a search then waits for
     backend = opened(folder)
     while True:
         results: list[Any] = []

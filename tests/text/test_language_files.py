@@ -12,6 +12,7 @@ import Stemmer
 
 from agentformer.text import language_files as files
 from agentformer.text.dates.notation import format_day
+from agentformer.text.facts.statement_words import phrase_kinds
 
 LANGUAGES = files.language_files()
 ENGLISH = LANGUAGES["en"]
@@ -69,6 +70,12 @@ def test_a_list_that_adds_to_another_repeats_none_of_its_items(code: str) -> Non
         for kind in LANGUAGES[code].get(section, {}):
             added, items = (files.items_of(listed.get(f"{name}.{kind}.", "")) for name in (section, "statements"))
             assert set(added) & set(items) == set(), kind
+
+
+def test_words_of_statements_are_compared_as_a_text_is_folded() -> None:
+    """German "heißt" stands in a folded text as "heisst"."""
+    for section in ADDED:
+        assert all(word == word.casefold() for phrase in phrase_kinds(section, LANGUAGES) for word in phrase)
 
 
 @pytest.mark.parametrize("code", LANGUAGES)

@@ -124,7 +124,7 @@ def phrase_kinds(added: str, codes: Iterable[str]) -> dict[tuple[str, ...], froz
         listed = [*sections("statements").get(code, {}).items(), *sections(added).get(code, {}).items()]
         found = [(kind, item) for kind, text in listed for item in items_of(text)]
         for kind, item in (*found, *(("negations", word) for word in NEGATIONS.get(code, ()))):
-            phrase = tuple(item.split())
+            phrase = tuple(item.casefold().split())
             phrases[phrase] = phrases.get(phrase, _NONE) | {kind}
     return phrases
 
