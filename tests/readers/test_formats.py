@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from agentformer.errors import DocumentTooLarge, EmptyDocument
-from agentformer.readers import html, markdown, plain
+from agentformer.readers import encodings, html, markdown
 from agentformer.readers.formats import (
     BINARY,
     DOCX,
@@ -210,7 +210,7 @@ def test_the_bytes_of_a_text_decide_its_encoding() -> None:
         ("かなのテスト".encode("euc_jp"), "かなのテスト"),
         ("かなのテスト".encode("iso2022_jp"), "かなのテスト"),
     ):
-        assert plain.decode(data) == text
+        assert encodings.decode(data) == text
 
 
 def rows(*lines: tuple[str, float, float]) -> list[Line]:

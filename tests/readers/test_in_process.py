@@ -11,7 +11,7 @@ import pytest
 
 import agentformer.readers as readers
 from agentformer.errors import CorruptDocument, DocumentError, DocumentTooLarge, EmptyDocument, UnsupportedFormat
-from agentformer.readers import ReadLimits, formats, markdown, plain, read
+from agentformer.readers import ReadLimits, encodings, formats, markdown, read
 from agentformer.readers.formats import BINARY, DOCX, HTML, MARKDOWN, PDF, PLAIN, ReadOptions
 from agentformer.readers.sandbox import process
 from agentformer.types import DocumentText, Page
@@ -123,9 +123,9 @@ def test_broken_utf_8_is_refused_if_most_of_it_is_valid() -> None:
         error = UnicodeDecodeError("utf-8", data, 7, 8, "invalid")
         if refused:
             with pytest.raises(CorruptDocument, match="the text is mostly UTF-8, but the byte at offset 7 is not"):
-                plain._refuse_broken_utf8(data, error)
+                encodings._refuse_broken_utf8(data, error)
         else:
-            plain._refuse_broken_utf8(data, error)
+            encodings._refuse_broken_utf8(data, error)
 
 
 def test_western_text_has_few_accents_and_symbols() -> None:
@@ -146,9 +146,9 @@ def test_western_text_has_few_accents_and_symbols() -> None:
         ("ä aa ä aa ä aa ©®©", True),
     ):
         data = text.encode("cp1252")
-        assert bool(plain._western(data, data)) is western, text
-    assert plain._western(b"\x81", b"\x81") == ""
-    assert plain._western(b"25 \xa4", b"25 \xa4") == "25 €"
+        assert bool(encodings._western(data, data)) is western, text
+    assert encodings._western(b"\x81", b"\x81") == ""
+    assert encodings._western(b"25 \xa4", b"25 \xa4") == "25 €"
 
 
 def test_a_declared_encoding_is_used_if_it_fits() -> None:
@@ -159,7 +159,7 @@ def test_a_declared_encoding_is_used_if_it_fits() -> None:
         (b"\xff", "utf-8", ""),
         (b"a", "no-such-encoding", ""),
     ):
-        assert plain._declared(data, declared) == text
+        assert encodings._declared(data, declared) == text
 
 
 def test_bytes_are_given_to_a_pipe_as_it_takes_them() -> None:
