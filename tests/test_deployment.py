@@ -64,6 +64,7 @@ def test_the_image_runs_the_server_as_a_user_without_rights() -> None:
     assert build.environ()["EXTRAS"] == IMAGE_EXTRAS and {*IMAGE_EXTRAS.split(",")} <= extras.keys()
 
 
+@pytest.mark.process
 def test_the_build_sees_what_it_copies_and_nothing_else() -> None:
     files = context_files()
     copied = [

@@ -37,6 +37,7 @@ def test_the_most_used_calls_have_an_example() -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("test", EXAMPLES, ids=[test.name for test in EXAMPLES])
 def test_an_example_prints_what_it_says(test: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

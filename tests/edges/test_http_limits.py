@@ -158,6 +158,7 @@ def test_questions_are_limited_by_every_door(app: Any, keys: KeyStore) -> None:
     assert client.ask("GET", "/api/memory").headers["RateLimit"].startswith('"questions";r=0;t=')
 
 
+@pytest.mark.process
 def test_a_model_that_fails_uses_up_no_question(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]  # nothing listens on it from now on

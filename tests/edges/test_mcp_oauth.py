@@ -141,6 +141,7 @@ def refusal(issuer: Issuer, token: str) -> Challenge:
     return refused.value
 
 
+@pytest.mark.process
 def test_a_valid_token_has_the_rights_of_its_scopes(issuer: Issuer) -> None:
     tokens = Tokens(issuer.url, RESOURCE)
     verified = tokens.verify(issuer.token(scope="memory:read memory:write openid"))
@@ -153,11 +154,13 @@ def test_a_valid_token_has_the_rights_of_its_scopes(issuer: Issuer) -> None:
     assert issuer.asked == ["/.well-known/oauth-authorization-server", "/jwks"]  # once for both
 
 
+@pytest.mark.process
 def test_a_token_signed_on_a_curve_is_valid(issuer: Issuer) -> None:
     issuer.keys["two"] = ec.generate_private_key(ec.SECP256R1())
     assert Tokens(issuer.url, RESOURCE).verify(issuer.token(kid="two", alg="ES256")).user_id == "anna"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "changes",
     [
@@ -185,11 +188,13 @@ def test_a_wrong_token_is_refused(issuer: Issuer, changes: dict[str, Any]) -> No
     assert f'resource_metadata="http://127.0.0.1:9{oauth.WELL_KNOWN}/mcp"' in refused.header
 
 
+@pytest.mark.process
 def test_a_clock_that_is_a_little_off_is_no_error(issuer: Issuer) -> None:
     now = int(time.time())
     assert Tokens(issuer.url, RESOURCE).verify(issuer.token(iat=now + 40, exp=now - 40)).user_id == "anna"
 
 
+@pytest.mark.process
 def test_no_signature_and_a_secret_for_a_signature_are_refused(issuer: Issuer) -> None:
     parts = [json.dumps({"alg": "none", "kid": "one"}), json.dumps({"iss": issuer.url, "aud": RESOURCE, "sub": "a"})]
     nothing = ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts) + "."
@@ -199,6 +204,7 @@ def test_no_signature_and_a_secret_for_a_signature_are_refused(issuer: Issuer) -
     assert issuer.asked == []  # they are refused before a key is needed
 
 
+@pytest.mark.process
 def test_a_token_without_a_scope_of_ours_lacks_rights(issuer: Issuer) -> None:
     for scope in (None, "", "openid", 5):
         refused = refusal(issuer, issuer.token(scope=scope))
@@ -206,6 +212,7 @@ def test_a_token_without_a_scope_of_ours_lacks_rights(issuer: Issuer) -> None:
         assert 'scope="memory:read memory:write"' in refused.header
 
 
+@pytest.mark.process
 def test_a_rotated_key_is_fetched_and_made_up_names_are_not(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = Tokens(issuer.url, RESOURCE)
     tokens.verify(issuer.token())
@@ -220,6 +227,7 @@ def test_a_rotated_key_is_fetched_and_made_up_names_are_not(issuer: Issuer, monk
         tokens.verify(issuer.token(kid="one", key=RSA))  # its key was taken back
 
 
+@pytest.mark.process
 def test_an_issuer_that_is_away_or_another_is_no_way_in(issuer: Issuer) -> None:
     token = issuer.token()
     issuer.close()

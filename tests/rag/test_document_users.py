@@ -55,6 +55,7 @@ def test_uploads_of_the_same_name_by_two_users_are_two_documents(af: agentformer
     assert (whole(af, "aino"), whole(af, "väinö")) == ((1, {"aino"}), (1, {"väinö"}))
 
 
+@pytest.mark.process
 def test_the_user_stays_over_each_change(af: agentformer.AgentFormer, tmp_path: Path) -> None:
     folder = tmp_path / "notes"
     folder.mkdir()

@@ -35,6 +35,7 @@ ALSO = {
 PAGES = {"mail-pdf-attachment.eml": 2, "mailbox-one-pdf.mbox": 3, "mail-two-text-parts.eml": 1}
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("name", [*ALSO, "mail-utf8-headers.eml", "mail-iso2022jp-short.eml", "text-macroman.txt",
                                   "ooxml-strict.docx", "ooxml-strict.xlsx"])  # fmt: skip
 def test_a_file_of_the_field_has_its_text(name: str) -> None:

