@@ -142,7 +142,7 @@ class Derived:
     @property
     def analyzed(self) -> Analyzed:
         """The language of the entry, and the keys of what it states."""
-        return Analyzed(self.language, self._facts)
+        return Analyzed(self.language, tuple(decode_json(self._facts)) if self._facts else ())
 
     @property
     def message(self) -> Message:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from itertools import repeat
 from numbers import Integral, Real
-from operator import attrgetter, call, itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from agentformer.errors import InvalidInput, StoreDamaged
@@ -58,7 +56,6 @@ _plain_values: Callable[[MemoryEntry], tuple[Any, ...]] = attrgetter(*_PLAIN)
 _time_values: Callable[[MemoryEntry], tuple[Any, ...]] = attrgetter(*TIMES)
 _NO_SOURCE = dict.fromkeys(_SOURCE_COLUMNS)
 _FIELDS = [f.name for f in dataclasses.fields(MemoryEntry)]
-_SET_FIELDS = [MemoryEntry.__dict__[name].__set__ for name in _FIELDS]
 _INDEX = {name: index for index, name in enumerate(_FIELDS)}
 _METADATA, _SOURCE, _DERIVED_FROM = (_INDEX[name] for name in ("metadata", "source", "derived_from"))
 _TIME_INDEXES = tuple(_INDEX[name] for name in TIMES)
@@ -189,10 +186,7 @@ def _decode(values: list[Any], stored: Row) -> MemoryEntry:
     values[_DERIVED_FROM] = () if links == "[]" else tuple(Link(*pair) for pair in json.loads(links))
     if values[_SOURCE] is not None:
         values[_SOURCE] = Source(**{name: stored[column] for column, name in _SOURCE_COLUMNS.items()})
-    # Setting the slots takes half the time of `MemoryEntry(*values)`, whose frozen fields are set by name.
-    entry = object.__new__(MemoryEntry)
-    deque(map(call, _SET_FIELDS, repeat(entry), values), maxlen=0)
-    return entry
+    return MemoryEntry(*values)
 
 
 def decode_json(text: str) -> Any:

@@ -18,7 +18,6 @@ from itertools import chain, combinations
 import numpy as np
 
 from agentformer.index.entry_properties import fact_keys
-from agentformer.records.codec import decode_json
 from agentformer.search.relevance import EntryLanguages
 from agentformer.search.replacement_classifier import LEAST, LEAST_BY_VECTORS, NEAR_COSINE, centred, weights_of
 from agentformer.text.facts.replacement_features import Difference, asks_former, difference, features
@@ -55,9 +54,7 @@ class FactComparison:
         """Return the keys of what an entry states (see `text.facts.statement_words.keys`), which most entries have
         stored. An entry without keys states nothing."""
         known = self.languages.known.get(entry.id)
-        if known is None:
-            return fact_keys(entry, lambda: self.languages.of(entry))
-        return tuple(decode_json(known.stored_facts)) if known.stored_facts else ()
+        return known.facts if known else fact_keys(entry, lambda: self.languages.of(entry))
 
     def vector(self, entry: MemoryEntry) -> Vector | None:
         """Return the centred vector of an entry (see `replacement_classifier.centred`), or None if it is unknown."""

@@ -394,7 +394,7 @@ def _read_hits(reads: Reads, request: _Request, candidates: _Candidates, ranked:
     # Without a warning, the search has used the active space. A single vector is compared with no other.
     if candidates.complete and len(near_at) > 1 and vectors and request.space is not None:
         space, nums = request.space[1], ((place, nearest.entries[place]) for place in vectors)
-        by_id = {entries[num].id: vectors[place] for place, num in nums if num in entries}
+        by_id = {entries[num].id: vectors[place].copy() for place, num in nums if num in entries}  # not the matrix
         shown = HitVectors((space.provider, space.model), by_id)
     one_sided, factors = candidates.one_sided, ranked.factors
     return Hits(best, candidates.warnings, one_sided=one_sided, factors=factors, analyzed=analyzed, vectors=shown)

@@ -333,11 +333,10 @@ class Factor(NamedTuple):
 
 class Analyzed(NamedTuple):
     """The analysis of the text of an entry, which is stored, so that a search need not repeat it. `language` is ISO
-    639-1, or "" if unknown. `stored_facts` is a JSON list of the keys of what the entry states (see
-    `text.facts.statement_words.keys`), or "" without keys."""
+    639-1, or "" if unknown. `facts` are the keys of what the entry states (see `text.facts.statement_words.keys`)."""
 
     language: str
-    stored_facts: str = ""
+    facts: tuple[str, ...] = ()
 
 
 class StepResult(NamedTuple):

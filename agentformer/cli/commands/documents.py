@@ -42,11 +42,11 @@ from agentformer.settings import load_settings
 from agentformer.tools.result_json import answer_json, document_json, event_json, passages_json
 from agentformer.types import FINDABLE, Answer, AnswerEvent, AnswerPiece, Scope, Stopped
 
-_Item = str | tuple[Path, Path | None, str]  # a URL, or a file, the folder that the user gave, and the name
-
 if TYPE_CHECKING:
     from agentformer.rag.answer.context import PassageContext
     from agentformer.rag.ingest import Progress
+
+_Item = str | tuple[Path, Path | None, str]  # a URL, or a file, the folder that the user gave, and the name
 
 
 @main.command(
