@@ -290,8 +290,7 @@ class JobStore:
         """Increase the number of attempts to ingest the next file of a job. Return the increased number."""
         with self.writing() as connection:
             connection.run(_COUNT_ATTEMPT, [job_id])
-            row = connection.run(_ATTEMPTS, [job_id]).fetchone()
-            return int(row["attempts"]) if row else 0
+        return self.attempts(job_id)
 
     def attempts(self, job_id: str) -> int:
         """Return the number of attempts to ingest the next file of a job that have not ended."""

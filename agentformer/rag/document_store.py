@@ -153,7 +153,7 @@ class DocumentStore:
         **options: Unpack[UploadOptions],
     ) -> Upload:
         """Check the parameters of an upload, get the bytes of the file, and return both for `put`. The parameters and
-        errors are those of `upload`. With `stopped`, the text of a new file is read, too; see `prepared`."""
+        errors are those of `upload`. With `stopped`, the text of a new file is read, too; see `prepare_bytes`."""
         if unknown := options.keys() - UploadOptions.__annotations__.keys():
             raise TypeError(f"upload() got an unexpected keyword argument {min(unknown)!r}")
         namespace = fields.name("namespace", options.get("namespace", DEFAULT_NAMESPACE))
@@ -161,7 +161,7 @@ class DocumentStore:
         metadata = options.get("metadata")
         stored, conflict = fields.stored_metadata(metadata), checked_on_conflict(options.get("on_conflict", "replace"))
         data, document = read_upload(file, name, origin, self._max_bytes)
-        return self.prepared(
+        return self.prepare_bytes(
             data,
             dataclasses.replace(document, namespace=namespace, user_id=user_id, metadata=stored),
             given_metadata=metadata is not None,
@@ -171,7 +171,7 @@ class DocumentStore:
             stopped=stopped,
         )
 
-    def prepared(
+    def prepare_bytes(
         self,
         data: bytes,
         document: Document,
@@ -182,8 +182,9 @@ class DocumentStore:
         retire: Retire | None = None,
         stopped: Stopped | None = None,
     ) -> Upload:
-        """Return the upload of a file whose bytes are `data`. With `stopped`, the file is read and cut into chunks
-        now, unless its bytes are stored already; the reader is ended when `stopped` returns True."""
+        """Do what `prepare` does for a caller that has the bytes and the document of the file already. With `stopped`,
+        the file is read and cut into chunks now, unless its bytes are stored already; the reader is ended when
+        `stopped` returns True."""
         chunks: dict[str, list[PageChunk]] = {}
         text = Lazy(lambda: self._ingest.get().read(data, document.name, password, stopped=stopped))
         if stopped:

@@ -196,7 +196,7 @@ class FolderSync:
         document = self._document(file, data, stamp)
         if known is None and _content_of(document, file) in moved:
             stopped = None
-        return self._store.prepared(data, document, given_metadata=self._metadata is not None, stopped=stopped)
+        return self._store.prepare_bytes(data, document, given_metadata=self._metadata is not None, stopped=stopped)
 
     def _handle(
         self,
