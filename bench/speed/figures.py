@@ -48,6 +48,11 @@ def grown(results: Values, size: int, *path: str) -> Figure:
     return middle(_inside(turn, path) for turn in results.get("growth", {}).get(str(size), {}).get("turns", []))
 
 
+def loaded(results: Values, size: int) -> Figure:
+    """Return entries/s of a store of this size, until all of them are found."""
+    return over(size, results.get("growth", {}).get(str(size), {}).get("made", {}).get("followed_s"))
+
+
 def started(results: Values, command: str) -> Figure:
     """Return the median seconds of a command."""
     return results.get("starting", {}).get(command, {}).get("p50")

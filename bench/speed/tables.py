@@ -7,7 +7,7 @@ from typing import Any
 
 from bench.speed.comparing import PEERS
 from bench.speed.embedding import PEERS as FP32
-from bench.speed.figures import Figure, best_of_peers, compared, grown, middle, over, turns
+from bench.speed.figures import Figure, best_of_peers, compared, grown, loaded, middle, over, turns
 from bench.speed.steps import BESIDE, LIBRARIES, REST
 from bench.speed.targets import targets
 from bench.speed.timing import Values
@@ -258,8 +258,7 @@ def _growth(results: Values) -> list[str]:
     shared = [results["growth"][str(size)].get("shared", {}).get("times") for size in sizes]
     rows.append(("memory of two processes, times that of one (PSS)", *(shown(times, 2) for times in shared)))
     made = [results["growth"][str(size)]["made"] for size in sizes]
-    rates = [shown(over(size, told.get("followed_s")), 0) for size, told in zip(sizes, made, strict=True)]
-    rows.append(("entries/s until all are found", *rates))
+    rows.append(("entries/s until all are found", *(shown(loaded(results, size), 0) for size in sizes)))
     rows.append(("made by an earlier run", *("yes" if told.get("known") else told.get("error", "no") for told in made)))
     return table(("entries", *(f"{size:,}" for size in sizes)), rows)
 
