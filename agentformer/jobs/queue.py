@@ -188,7 +188,7 @@ class _Worker:
         self._woken = threading.Event()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._pause = 1.0
+        self._pause = 1.0  # seconds to wait after the next error; each error in succession doubles it
         self._damaged: set[str] = set()  # ids of jobs that cannot be read
         self._present: tuple[str, int, FileProgress] | None = None  # job, number of the file, its progress
         self.stopping = threading.Event()
@@ -279,6 +279,7 @@ class _Worker:
             raise _Stopped from None
 
     def _ingest_files(self, job: Job) -> None:
+        """Ingest the files of a job that have no outcome yet, and end the job. It fails if no document is usable."""
         ACTOR.set(Actor(job.task.key_id, via="job", request=job.id))
         password = self._files.password(job.id)
 
@@ -287,7 +288,7 @@ class _Worker:
                 return self._ingestor.prepare(job, number, file, password, stopped)
 
         def may_precede(number: int) -> bool:
-            """If the process has crashed at the present file, the next one is not read beside it: it may be guilty."""
+            """Return whether a file may be read while the one before is ingested. After a crash, each is read alone."""
             return not self._store.attempts(job.id) and self._files.size(job.id, number) <= AHEAD_BYTES
 
         remaining = range(len(job.documents), len(job.task.names))

@@ -190,10 +190,9 @@ class JobStore:
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[GuardedConnection]:
-        with (
-            self._lock,
-            translate_errors(self._path, _ADVICE),
-        ):
+        """Yield a connection in a transaction. If the file was replaced, raise `StoreError`, and close the connection,
+        so that the next call opens the new file."""
+        with self._lock, translate_errors(self._path, _ADVICE):
             connection = self._connection = self._connection or self._open()
             try:
                 connection.check_file()

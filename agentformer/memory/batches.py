@@ -116,6 +116,8 @@ class BatchOperations:
         return self.upsert_many([{**values, "content": content}])[0]
 
     def _upsert(self, wanted: Mapping[tuple[_Owner, str], MemoryEntry]) -> list[MemoryEntry]:
+        """Store or update the entry of each record, and return the entries in the order of `wanted`. Its keys are the
+        records: owner and source id. Raises `_Stored` if another caller has stored one of them meanwhile."""
         sources: dict[_Owner, list[str]] = {}
         for owner, source in wanted:
             sources.setdefault(owner, []).append(source)
@@ -128,17 +130,10 @@ class BatchOperations:
         stored: dict[tuple[_Owner, str], MemoryEntry] = {}
         if missing:
             check = _absent(sources, {_record(entry) for entry in missing}, {entry.id for entry in present.values()})
-            replacing = [
-                scope  # the archived entries of these records with exactly this owner
-                for owner, ids in sources.items()
-                for scope in source_scopes(
-                    owner[0],
-                    owner[1],
-                    [source for source in ids if (owner, source) not in present],
-                    owner=owner[2:],
-                    archived=True,
-                )
-            ]
+            replacing = list[Scope]()  # the archived entries of these records with exactly this owner
+            for owner, ids in sources.items():
+                absent = [source for source in ids if (owner, source) not in present]
+                replacing += source_scopes(owner[0], owner[1], absent, owner=owner[2:], archived=True)
             stored = {_record(e): e for e in self._backend.store(missing, replacing=replacing, check=check)}
         for record, entry in wanted.items():
             if (former := present.get(record)) is not None:

@@ -82,6 +82,7 @@ def _contradictions(sentences: Sequence[_Sentence]) -> Iterator[Contradiction]:
 
 
 def _sentences(blocks: Sequence[MemoryEntry]) -> Iterator[_Sentence]:
+    """Yield the sentences with other words than numbers and negations. `terms` are the stems of these words."""
     common = detect_language(" ".join(block.content[:_MAX_SENTENCE_LENGTH] for block in blocks[:_SAMPLED_BLOCKS]))
     for block in blocks:
         fallbacks = (detect_language(block.content), common)

@@ -127,14 +127,15 @@ class SharedQueue(EmbeddingQueue):
         return sorted(row[0] for row in rows)
 
     def _embed_claimed(self, holder: str, nums: Sequence[int], progress: Progress | None) -> bool:
+        """Embed entries that `holder` has claimed, and release them. Return False if the embedder is unavailable."""
         done = 0
 
         def owned(connection: Connection, asked: Sequence[int]) -> list[int]:
             nonlocal done
             query = "SELECT entry FROM pending WHERE claim = %s AND entry = ANY(%s)"
-            found = [row[0] for row in native(connection).execute(query, [holder, list(asked)])]
-            done = len(found)
-            return found
+            claimed = [row[0] for row in native(connection).execute(query, [holder, list(asked)])]
+            done = len(claimed)
+            return claimed
 
         available = False
         try:

@@ -141,7 +141,7 @@ class OnDemandSummarizer:
     ) -> None:
         self._build = build
         self._model = model
-        self._logged = ""
+        self._logged = ""  # the problem that was logged last; it is not repeated
         self.instant = instant
 
     def ready(self) -> None:

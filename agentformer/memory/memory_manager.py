@@ -500,6 +500,7 @@ def _remove_scope(backend: MemoryBackend, scope: Scope, delete_originals: Callab
 
 
 def _restored(backend: MemoryBackend, entry: MemoryEntry) -> list[MemoryEntry]:
+    """Make an entry or the originals of a summary live again, and return them; see `MemoryManager.restore`."""
     if entry.source_type == fields.LEARNING:
         raise InvalidInput("summary_id", f"{entry.id} is a learning run; undo it with `learn --undo`, or undo_learning")
     expired = is_expired(entry) and entry.archived_by is None

@@ -376,6 +376,8 @@ def without_recalled(text: str) -> tuple[str, list[str]]:
 
 
 def _block_spans(text: str) -> list[tuple[int, int]]:
+    """Return the spans of the blocks in order, without overlaps: each from an opening to its closing marker, with the
+    entries that directly follow it. A marker that is never closed is a block of its own."""
     unclosed: defaultdict[str, list[re.Match[str]]] = defaultdict(list)
     spans: list[tuple[int, int]] = []
     for marker in _MARKER.finditer(text):
@@ -385,7 +387,7 @@ def _block_spans(text: str) -> list[tuple[int, int]]:
         elif opened:
             spans.append((opened.pop().start(), marker.end()))
     spans += [marker.span() for opened in unclosed.values() for marker in opened]
-    joined: list[tuple[int, int]] = []  # spans of blocks, each with the entries that follow it; spans do not overlap
+    joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and start < joined[-1][1]:
             start, end = joined[-1][0], max(joined.pop()[1], end)

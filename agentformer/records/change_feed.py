@@ -48,6 +48,8 @@ _RENEW_POINTS = common("UPDATE points SET token = randomblob(8) WHERE seq > ? AN
 
 
 def _neighbors_query(columns: str, side: str, order: str) -> Statement:
+    """Return the query for the messages directly before (`side` is "<") or after (">") a message, nearest first."""
+
     def text(mark: str, equals: str) -> str:
         # Only messages of the same user, agent and project are neighbors; most of these columns are NULL. The first
         # comparison of the time is redundant, because the pair contains the time, but SQLite needs it for the index.

@@ -165,6 +165,7 @@ def from_rows(rows: Sequence[Row]) -> list[MemoryEntry]:
 
 
 def _entry(stored: Row, fields: _Getter, checked: _Getter) -> MemoryEntry:
+    """Return the entry of a row; see `from_row`. `fields` and `checked` read values of the row; see `_getters`."""
     row = tuple(stored)
     *values, checksum = checked(row)
     if checksum is not None and checksums.of_values(values) != checksum:
@@ -178,6 +179,7 @@ def _entry(stored: Row, fields: _Getter, checked: _Getter) -> MemoryEntry:
 
 
 def _decode(values: list[Any], stored: Row) -> MemoryEntry:
+    """Return the entry with these stored values, which are in the order of its fields. The list is changed in place."""
     for index in _TIME_INDEXES:
         if values[index] is not None:
             values[index] = _cached_moment(values[index])

@@ -105,6 +105,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _parse(value: Any, place: str, depth: int, left: list[int]) -> Filter:
+    """Check a part of a filter. An object without `type` requires equal values. `_checked` explains `left`."""
     if depth == 0:
         raise InvalidInput(place, f"is nested more than {_MAX_DEPTH} levels deep; use fewer groups")
     if isinstance(value, (Condition, Group)):
@@ -191,9 +192,7 @@ def _checked(condition: Condition, place: str, left: list[int]) -> Condition:
     by_id = key in _IDS and kind in ("in", "nin")
     if by_id and len(values) > MAX_IDS:
         raise InvalidInput(place, f"contains more than {MAX_IDS} ids; use a smaller filter")
-    single = sum(
-        isinstance(value, str) and "\0" in value for value in values
-    )  # a value with a NUL is compared on its own
+    single = sum(isinstance(value, str) and "\0" in value for value in values)  # each is compared on its own
     left[0] -= 1 + single if by_id else max(1, len(values))
     if left[0] < 0:
         raise InvalidInput(place, f"contains more than {_MAX_VALUES} values; use a smaller filter")

@@ -74,7 +74,7 @@ def is_visible(entry: MemoryEntry, scope: Scope, moment: datetime) -> bool:
         if entry.archived_at is not None and not (scope.include_summarized and entry.archived_by is not None):
             return False
         if entry.superseded_by is not None and not (
-            entry.valid_to and (scope.as_of or _is_later(entry.valid_to, entry))
+            entry.valid_to and (scope.as_of or (entry.updated_at and entry.valid_to > entry.updated_at))
         ):
             return False
         if entry.expires_at is not None and entry.expires_at <= max(moment, at):
@@ -89,10 +89,6 @@ def starts_at(entry: MemoryEntry) -> datetime | None:
     """Return the time from which an entry holds: `valid_from`, or else the earlier of `occurred_at` and
     `created_at`."""
     return entry.valid_from or min(filter(None, (entry.occurred_at, entry.created_at)), default=None)
-
-
-def _is_later(end: datetime, entry: MemoryEntry) -> bool:
-    return entry.updated_at is not None and end > entry.updated_at
 
 
 def visibility(scope: Scope) -> Iterator[Sql]:

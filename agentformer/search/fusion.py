@@ -66,9 +66,9 @@ class Ranking:
     def __init__(self, lists: Sequence[RankedList], options: FusionOptions = _ADAPTIVE) -> None:
         self.order: list[tuple[int, float]] = []
         self._lists: list[RankedList] = []
-        self._ranks: list[dict[int, int]] = []
-        self._scores: dict[int, float] = {}
-        self._most = 0.0
+        self._ranks: list[dict[int, int]] = []  # for each list: item -> rank, from 1
+        self._scores: dict[int, float] = {}  # item -> sum of its weighted scores
+        self._total_weight = 0.0
         if options.kind == "rrf":
             self._show(lists)
             self.order = merge([ranked.items for ranked in lists], weights=[r.weight for r in lists], k=options.rrf_k)
@@ -83,11 +83,11 @@ class Ranking:
             weight = ranked.weight
             if not ranked.items or not weight:
                 continue
-            self._most += weight
+            self._total_weight += weight
             known = scores.get
             for item, score in zip(ranked.items, _list_scores(ranked), strict=True):
                 scores[item] = known(item, 0.0) + weight * score
-        self.order = _best_first(scores, self._most) if self._most else []
+        self.order = _best_first(scores, self._total_weight) if self._total_weight else []
 
     def reordered(self, order: list[tuple[int, float]], by: RankedList) -> None:
         """Replace the order by an order that was not computed by fusion. `by` is the list that caused the change. This

@@ -216,6 +216,7 @@ class Pipeline:
             return hits
 
     def _search(self, query: Query) -> Hits:
+        """Search words and vectors, and rank the results. If a stored vector is damaged, rank by words alone."""
         with timed("analysis", "search.analysis") as span:
             terms = analyze_query(query.text)
             request = self._request(query, terms, query_dates(terms, query.at))
@@ -223,7 +224,7 @@ class Pipeline:
         if not request.mask.count:
             return Hits()
         with self._running, ExitStack() as reads:
-            words, words_error = self._start_words(request)
+            find_words, words_error = self._start_words(request)
             with timed("vectors", "search.vectors") as span:
                 vectors, warnings = self._search_vectors(request, words_error, reads)
                 span.set({"agentformer.search.candidates": len(vectors.entries) if vectors else 0})
@@ -234,10 +235,10 @@ class Pipeline:
             if vectors is None:
                 reads.close()
                 reads.enter_context(self._one_transaction())
-            found = words()
-            if found.missing:
-                warnings = (*warnings, _NOT_INDEXED.format(found.missing))
-            candidates = _Candidates(found, vectors, warnings, complete, one_sided)
+            words = find_words()
+            if words.missing:
+                warnings = (*warnings, _NOT_INDEXED.format(words.missing))
+            candidates = _Candidates(words, vectors, warnings, complete, one_sided)
             try:
                 return self._ranked(request, candidates)
             except StoreDamaged as error:
@@ -325,9 +326,9 @@ class Pipeline:
         factors: tuple[Factor, ...] = ()
         with timed("ranking", "search.ranking"), self._database.reading() as connection:
             reads = self._rows.reads(connection)
-            pending = _pending_warning(connection, query.scope) if candidates.complete else ()
-            if pending:
-                candidates = replace(candidates, warnings=(*candidates.warnings, *pending))
+            any_pending = candidates.complete and has_pending(connection, refused=True)
+            if any_pending and (pending := pending_count(connection, query.scope)):
+                candidates = replace(candidates, warnings=(*candidates.warnings, _PENDING.format(pending)))
             if candidates.vectors:
                 alone = query.mode == "dense" or not words.entries
                 nearest = rescore(reads.vectors, candidates.vectors, alone=alone)
@@ -415,11 +416,6 @@ def _entries(connection: Connection, nums: dict[int, float], scope: Scope) -> di
     if any(entry.namespace != scope.namespace for entry in entries.values()):
         raise damage_error("an index of the entries", "it contains an entry of another namespace")
     return entries
-
-
-def _pending_warning(connection: Connection, scope: Scope) -> tuple[str, ...]:
-    pending = pending_count(connection, scope) if has_pending(connection, refused=True) else 0
-    return (_PENDING.format(pending),) if pending else ()
 
 
 def for_search(

@@ -144,12 +144,13 @@ class _Match:
 
 
 def _matches(query: QueryTerms, hits: Sequence[Hit], nearness: Nearness) -> list[_Match]:
+    """Compare each hit with the query in the language of the hit. Typing errors are found in all hits together."""
     queries: dict[str, _LanguageQuery] = {}
     matches = []
     for hit in hits:
         language = nearness.languages.of(hit.entry)
         if language not in queries:
-            queries[language] = _in_language(query, language)
+            queries[language] = _language_query(query, language)
         match = _read(hit, queries[language], min(_MAX_TEXT, _MAX_TEXTS // len(hits)))
         match.cosine = nearness.of(hit) if hit.dense_rank is not None else 0.0
         matches.append(match)
@@ -162,7 +163,7 @@ def _matches(query: QueryTerms, hits: Sequence[Hit], nearness: Nearness) -> list
     return matches
 
 
-def _in_language(query: QueryTerms, language: str) -> _LanguageQuery:
+def _language_query(query: QueryTerms, language: str) -> _LanguageQuery:
     terms = _content_terms(query, language)
     words: dict[str, str] = {}
     for word in dict.fromkeys(query.as_text(language).words):
@@ -207,6 +208,7 @@ def _stem(word: str, language: str) -> str:
 
 
 def _certainty(match: _Match, term: str) -> float:
+    """Return the certainty (0..1) that a hit has a term: exactly, mistyped, in a compound or with another ending."""
     if term in match.stems:
         return 1.0
     if match.query.corrections.get(term, frozenset()) & match.stems:
@@ -307,6 +309,7 @@ class _Judge:
         return len(rest) > 1 and share >= _SHARE and of_best >= _SHARE_OF_BEST
 
     def _one_is_enough(self, match: _Match, share: float) -> bool:
+        """Return whether one term of the query is enough. `share` is the share of its weight in the query, 0..1."""
         if share >= _MOST_OF_QUERY:
             return True
         short = len(match.query.terms) <= _SHORT_QUERY and len(match.stems) <= _SHORT_HIT

@@ -92,7 +92,7 @@ def recalled_block(entries: Iterable[MemoryEntry]) -> str:
     if not code and not any(entry.kind in _EVENTS or "event_type" in entry.metadata for entry in past):
         past = []
     others = [entry for entry in entries if entry not in code and entry not in past]
-    lines = [RECALLED_OPEN, *(_item(entry, _origin(entry), entry.content) for entry in others)]
+    lines = [RECALLED_OPEN, *(_item(entry, _attributes(entry), entry.content) for entry in others)]
     lines += [CODE_HEADING, *map(_code_item, code)] if code else []
     lines += [PAST_HEADING, *map(_past_item, past)] if past else []
     return "\n".join([*lines, RECALLED_CLOSE])
@@ -132,7 +132,7 @@ def _past_item(entry: MemoryEntry) -> str:
     """Return the line of an entry about a past event, with the type in front: "[decision] We use SQLite."."""
     given = entry.metadata.get("event_type")
     event_type = " ".join(str(given if isinstance(given, str) and given.strip() else entry.kind).split())[:_MAX_TYPE]
-    return _item(entry, _origin(entry), f"[{event_type}] {entry.content}")
+    return _item(entry, _attributes(entry), f"[{event_type}] {entry.content}")
 
 
 def _item(entry: MemoryEntry, attributes: dict[str, str], content: str) -> str:
@@ -141,7 +141,7 @@ def _item(entry: MemoryEntry, attributes: dict[str, str], content: str) -> str:
     return f"<memory{written}>{escape_text(content)}</memory>"
 
 
-def _origin(entry: MemoryEntry) -> dict[str, str]:
+def _attributes(entry: MemoryEntry) -> dict[str, str]:
     source = entry.source
     return {
         "kind": entry.kind,

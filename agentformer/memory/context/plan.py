@@ -32,10 +32,10 @@ class ContextPlan:
     ) -> None:
         self._budget = budget
         self._counter = count
-        self._counted: dict[str, int] = {}
+        self._counted: dict[str, int] = {}  # text -> its tokens
         self._sized: set[str] = set()  # ids of the entries whose tokens were counted
         self._core = list(core)
-        self._reasons: dict[str, str] = {}
+        self._reasons: dict[str, str] = {}  # label of an item -> the first reason why it is left out
         self._warnings: dict[str, None] = {}
         size = self._size(_memory(self._core, ()))
         if (excess := size - budget) > 0:
@@ -191,6 +191,7 @@ class ContextPlan:
         return messages + ([self._task.message] if self._task and self._task_fits else [])
 
     def _left_out(self) -> tuple[LeftOut, ...]:
+        """Record the reason for each offered item that is not in the context, and return all items left out."""
         if self._task and not self._task_fits:
             self.leave_out([self._task.label], self._too_long(self._task.message.content))
         taken = {turn.label for turn in self._taken_turns}

@@ -124,7 +124,7 @@ class Journal:
             if not record.metadata.get("undone"):  # first, so that no other run finishes its supersessions
                 self._mark(record, undone=True)
         for entry in [*self._facts(namespace, run)]:
-            if self._is_edited(entry):
+            if entry.version > 1 and any(past.content != entry.content for past in self._backend.history(entry.id)):
                 kept.append(entry.id)
                 continue
             with suppress(Conflict, NotFound):
@@ -137,9 +137,6 @@ class Journal:
     def _facts(self, namespace: str, run: str) -> Iterator[MemoryEntry]:
         scope = Scope(namespace, where=Condition("eq", "$pair_id", run), include_archived=True)
         return (entry for entry in all_entries(self._backend, scope) if entry.archived_at is None)
-
-    def _is_edited(self, entry: MemoryEntry) -> bool:
-        return entry.version > 1 and any(past.content != entry.content for past in self._backend.history(entry.id))
 
     def _mark(self, record: MemoryEntry, **values: object) -> None:
         for _ in range(_ATTEMPTS):

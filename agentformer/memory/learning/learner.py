@@ -73,7 +73,7 @@ class Learner:
         self._options = options = options or LearningOptions()
         self._last_error: str | None = None
         self._counter = MessageCounter(backend, options.every)
-        self._queue = JobQueue(self._run_job)
+        self._queue = JobQueue(self._run_job)  # of pairs: namespace and session, or None for all of them
         self._clock = PeriodicThread(options.interval, lambda: self._queue.add((None, None)))
 
     def learn(self, scope: Scope, ids: Sequence[str] = (), *, dry_run: bool = False) -> LearningReport:
@@ -201,10 +201,11 @@ class Learner:
             yield batch, records
 
     def _split(self, messages: Sequence[MemoryEntry]) -> Iterator[list[MemoryEntry]]:
+        """Yield the messages in batches. Those of a batch have the same owner, and were stored by the same caller."""
         owned: defaultdict[tuple[object, ...], list[MemoryEntry]] = defaultdict(list)
         for message in messages:
-            mark = message.metadata.get(fields.STORED_BY_KEY)
-            owned[message.agent_id, message.user_id, message.project, mark].append(message)
+            stored_by = message.metadata.get(fields.STORED_BY_KEY)
+            owned[message.agent_id, message.user_id, message.project, stored_by].append(message)
         has_model = bool(owned) and self._model.get() is not None
         for group in owned.values():
             batch, tokens = list[MemoryEntry](), 0

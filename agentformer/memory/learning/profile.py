@@ -126,11 +126,11 @@ def _group_of(entry: MemoryEntry) -> str:
         return _CORE
     if entry.kind in _PREFERENCES:
         return _INSTRUCTIONS
-    group = language_group(entry.content, entry_language(entry))
-    for read in statements(entry.content, group, labels=True):
-        classes = [name for name in _GROUPS if f"~{name}" in read.words]
-        if classes or read.kin:
-            return _GROUPS[classes[0]] if classes else _PEOPLE
+    language = language_group(entry.content, entry_language(entry))
+    for statement in statements(entry.content, language, labels=True):
+        properties = [name for name in _GROUPS if f"~{name}" in statement.words]
+        if properties or statement.kin:
+            return _GROUPS[properties[0]] if properties else _PEOPLE
     return _OTHER
 
 

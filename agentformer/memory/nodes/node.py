@@ -59,8 +59,8 @@ class Node(PeriodicThread):
         self.micros = int(seconds * 1_000_000)
         self._database = database
         self._role = "process"
-        self._numbers = itertools.count(1)
-        self._held: set[str] = set()
+        self._numbers = itertools.count(1)  # of holders
+        self._held: set[str] = set()  # holders whose claims and leases are extended
         self._joined = False
         self._lock = threading.Lock()
 

@@ -79,8 +79,8 @@ def _figures(texts: Iterable[str]) -> _Figures:
             figures.days.setdefault(mention.readings, plain[mention.start : mention.end].strip())
         for number in find_numbers(plain):
             written = plain[number.start : number.end]
-            is_spelled = written.isdigit() and int(written) <= _MAX_SPELLED
-            if not is_spelled and not overlaps(number.start, number.end, dates):
+            often_spelled = written.isdigit() and int(written) <= _MAX_SPELLED
+            if not often_spelled and not overlaps(number.start, number.end, dates):
                 figures.numbers.setdefault(Number(0, 0, number.readings), written.strip())
     return figures
 
@@ -94,6 +94,7 @@ def _texts(entry: MemoryEntry) -> Iterator[str]:
 
 
 def _keeps_figures(summary: str, figures: _Figures) -> bool:
+    """Return whether the summary has one of these numbers or dates, or names the month of one of these dates."""
     plain = ascii_digits(flatten(summary))
     values = {value for number in find_numbers(plain) for reading in number.readings for value in reading}
     if any(number.within(values) for number in figures.numbers):

@@ -38,7 +38,7 @@ class Pages:
         sizes = [PAGE_SIZE, *([size] if size >= 512 and not size & (size - 1) else [])]
         length = path.stat().st_size
         # a damaged header may contain a wrong size; with the right size, most pages begin with the kind of the page
-        self.size = max(sizes, key=lambda each: self._count_trees(each, length))
+        self.size = max(sizes, key=lambda each: self._tree_share(each, length))
         self.count = max(self.log.pages, -(-length // self.size))
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class Pages:
             following = overflow[:4]
         return b"".join(parts)
 
-    def _count_trees(self, size: int, length: int) -> float:
+    def _tree_share(self, size: int, length: int) -> float:
         places = range(0, min(length, 1_000 * size), size)
         return sum(self._read(at, 1) in b"\x02\x05\x0a\x0d" for at in places) / max(len(places), 1)
 

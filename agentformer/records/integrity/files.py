@@ -161,7 +161,7 @@ def _runs_on_windows(process: int) -> bool:
 
     system: Any = ctypes.windll.kernel32  # type: ignore[attr-defined,unused-ignore]
     if not (handle := system.OpenProcess(_SYNCHRONIZE, False, process)):
-        return bool(system.GetLastError() == _DENIED)
+        return bool(system.GetLastError() == _DENIED)  # another user runs it
     try:
         return bool(system.WaitForSingleObject(handle, 0) == _RUNS)
     finally:

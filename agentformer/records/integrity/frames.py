@@ -91,9 +91,10 @@ class _Reading:
     """Reads all frames of a log in order."""
 
     def __init__(self, path: Path, file: BinaryIO, header: bytes) -> None:
+        """Read the log. If the header is damaged and cannot be corrected with certainty, SQLite reads no frame."""
         self._file, self._fixes = file, list[Fix]()  # fixes of the current transaction
         self._open: dict[int, int] = {}  # places of the current transaction
-        self._broken = False  # SQLite does not read the current frame
+        self._broken = False  # SQLite reads neither the current frame nor the following ones
         self._big = bool(header[3] & 1)
         actual, stored = self._sums_from_zero(header[:24])[0], _sums(header[24:])
         if actual != stored:
@@ -102,7 +103,8 @@ class _Reading:
             header = corrections[0].applied(header, 0) if corrections else header
         size = int.from_bytes(header[8:12], "big")
         self.log = Log(path, size if 512 <= size <= 65_536 and not size & (size - 1) else 0)
-        self._salts, self._words, current = header[16:24], (size + 8) // 4, True
+        self._words = (size + 8) // 4  # words of 4 bytes that the checksum of a frame covers
+        self._salts, current = header[16:24], True
         if self.log.page_size:
             for frame, following in pairwise(chain(self._frames(), [None])):
                 assert frame is not None
@@ -145,6 +147,7 @@ class _Reading:
             self._commit(0)
 
     def _commit(self, pages: int) -> None:
+        """End a transaction. `pages` is the size of the database after it, or 0 if its last frame is damaged."""
         log = self.log
         if self._broken:
             log.behind += 1

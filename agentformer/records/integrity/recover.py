@@ -99,6 +99,7 @@ class _Replacement:
             _delete(self._new)
 
     def _rescue(self, quarantine: Quarantine) -> Rescue:
+        """Write the readable rows of the copy to the new file, and sync it. Raises `StoreDamaged` if there are none."""
         Database(self._new).close()  # creates the tables
         with (
             closing(Pages(self._copy, wal_path(self._copy))) as pages,

@@ -66,7 +66,7 @@ class Rescue:
         self._found = False  # whether a row of this package was read
         self.lost: list[str] = []  # names of the lost entries and former versions, without parts of documents
         self._damaged: dict[int, sqlite3.Row] = {}  # damaged entries, by number
-        self._versions: dict[tuple[int, int], sqlite3.Row] = {}  # damaged former versions
+        self._versions: dict[tuple[int, int], sqlite3.Row] = {}  # damaged former versions, by entry and version
         self._sequences: dict[str, int] = {}  # the highest row number that each table has ever used
         # Empty results: a `sqlite3.Row` takes the names of its columns from a cursor.
         self._cursors = {table: target.execute(f"SELECT * FROM {table} LIMIT 0") for table in _TABLES}
@@ -145,7 +145,7 @@ class Rescue:
             return
         values = [*cell.values, *defaults[len(cell.values) :]]
         if cell.num:
-            values[0] = cell.num
+            values[0] = cell.num  # the page stores NULL in this column
         row = sqlite3.Row(self._cursors[table], tuple(values))
         if table == "entries" and isinstance(row["salience"], int):  # SQLite stores a whole number without a fraction
             values[row.keys().index("salience")] = float(row["salience"])

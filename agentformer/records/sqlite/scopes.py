@@ -92,6 +92,7 @@ def _metadata_conditions(scope: Scope) -> Iterator[Sql]:
 
 
 def _comparison(field: Field | None, condition: Condition) -> Sql:
+    """Return the condition of a comparison (see `filters.to_sql`). If the entry has no value, it is false, not NULL."""
     if field is None:
         return _of_metadata(condition)
     column = field.column if field.column in _SELECTIVE else f"+{field.column}"

@@ -326,15 +326,17 @@ class ServerSearch:
             rows, top = len(found), min(_MAX_ROWS, top * _PASSAGES)
 
     def _hits(self, query: Query, rows: list[dict[str, Any]]) -> list[Hit]:
-        best: dict[int, Mapping[str, Any]] = {}
+        """Return a hit for each entry of the scope, with its best passage. `rows` are passages, best first. The score
+        of a hit depends only on its rank (see `_K`)."""
+        passages: dict[int, Mapping[str, Any]] = {}  # number of an entry -> its best passage
         for row in rows:
-            best.setdefault(int(row["num"]), row)
+            passages.setdefault(int(row["num"]), row)
         with self._database.reading() as connection:
-            allowed = set(searchable_numbers(connection, query.scope, list(best)).tolist())
-            entries = records.by_num(connection, [num for num in best if num in allowed])
+            allowed = set(searchable_numbers(connection, query.scope, list(passages)).tolist())
+            entries = records.by_num(connection, [num for num in passages if num in allowed])
         hits = []
-        for rank, num in enumerate((num for num in best if num in entries), 1):
-            passage = best[num]
+        for rank, num in enumerate((num for num in passages if num in entries), 1):
+            passage = passages[num]
             span = Span(passage["spanStart"], passage["spanEnd"]) if passage.get("spanEnd") is not None else None
             hit = Hit(entries[num], (_K + 1) / (_K + rank), dense_score=passage.get("cosine"), span=span)
             if hit.score >= query.min_score:

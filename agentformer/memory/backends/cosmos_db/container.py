@@ -148,6 +148,7 @@ class Container:
 
     @contextmanager
     def _errors(self, item: Item | None = None) -> Iterator[None]:
+        """Convert the errors of the client to those of this package. If an `item` is given, check its size first."""
         from azure.core.exceptions import AzureError
         from azure.cosmos.exceptions import CosmosHttpResponseError
 
@@ -156,7 +157,7 @@ class Container:
         try:
             yield
         except CosmosHttpResponseError as error:
-            raise self._typed(error.status_code or 0, error) from None
+            raise self._error_of(error.status_code or 0, error) from None
         except AzureError as error:
             raise StoreError(
                 f"the Cosmos DB account at {self.name} cannot be reached ({type(error).__name__}); check "
@@ -167,7 +168,7 @@ class Container:
                 "cosmos_key", "is not a key of Cosmos DB, because it is not Base64; copy the key again"
             ) from None
 
-    def _typed(self, status: int, error: Exception) -> Exception:
+    def _error_of(self, status: int, error: Exception) -> Exception:
         if status == 409:
             return Exists()
         if status in (404, 412):

@@ -218,7 +218,8 @@ class Writer:
         if changes is None:
             problem = "a part of the last transaction is missing; restore a backup of the container"
             raise StoreDamaged(f"the container at {self._container.name} is damaged: {problem}")
-        self._write_items(changes)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(partial(_put_patiently, self._container), changes))
         parts, commit = self.head.parts, self.head.commit
         with self._lock:
             self.head = swap(self._container, self.head, changes=(), parts=0)
@@ -241,6 +242,7 @@ class Writer:
                 )
 
     def _renew(self) -> None:
+        """Renew the right to write until `release`, or until another node has it. After other errors, try again."""
         while not self._ended.wait(LEASE_SECONDS / 3):
             with self._lock:
                 if self._ended.is_set():
@@ -255,8 +257,9 @@ class Writer:
                         return
 
     def _write_parts(self, commit: str, changes: Sequence[Change]) -> int:
+        """Write the changes into separate items of limited size, and return the number of these items."""
         groups: list[list[Change]] = []
-        size = _INLINE_BYTES
+        size = _INLINE_BYTES  # so that the first change begins a group
         for change in changes:
             length = item_bytes(change.item)
             if size + length > _INLINE_BYTES:
@@ -268,10 +271,6 @@ class Writer:
             values = {"id": _part_id(commit, number), PARTITION_KEY: CONTROL, "type": "intent"}
             self._container.create({**values, "changes": _packed(group)})
         return len(groups)
-
-    def _write_items(self, changes: Sequence[Change]) -> None:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(partial(_put_patiently, self._container), changes))
 
 
 def swap(container: Container, head: Head, **values: Any) -> Head:

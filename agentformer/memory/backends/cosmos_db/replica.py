@@ -290,9 +290,9 @@ class Following:
         self._since = since
         self._present: dict[str, int] = {}  # item id -> the newest transaction in which the item exists
         self._gone: dict[str, tuple[int, RowKey]] = {}  # item id -> the newest transaction that deleted it, and its row
-        self._spaces: dict[str, Mapping[str, Any]] = {}
+        self._spaces: dict[str, Mapping[str, Any]] = {}  # item id -> the row of an embedding space
         self._changed: dict[int, None] = {}  # numbers of entries whose indexed data changed
-        self._vectors: set[int] = set()
+        self._vectors: set[int] = set()  # ids of vectors that may be unused now
         connection.execute("PRAGMA defer_foreign_keys = ON")
 
     @property
@@ -329,7 +329,10 @@ class Following:
         for item_id, key in sorted(gone, key=lambda pair: _ORDER.index(pair[1].type)):
             self._delete(key)
             self._connection.execute("DELETE FROM replica_items WHERE id = ?", [item_id])
-        self._put_spaces()
+        numbers = [(row["id"],) for row in self._spaces.values()]  # at most one may be active at a time
+        self._connection.executemany("UPDATE spaces SET active = 0, building = 0 WHERE id = ?", numbers)
+        for row in self._spaces.values():
+            self._insert("INSERT INTO spaces", row, _update("id", row))
         delete_unused_vectors(self._connection, self._vectors)
         change_feed.append(self._connection, self._changed)
         for table, number in sequences.items():
@@ -340,7 +343,7 @@ class Following:
     def _put(self, key: RowKey, item: Mapping[str, Any]) -> None:
         row = {name: decode(value) for name, value in item["row"].items()}
         if key.type == "space":
-            self._spaces[item["id"]] = row
+            self._spaces[item["id"]] = row  # `finish` stores it
         elif key.type == "entry":
             self._put_entry(row, item)
         elif key.type == "window":
@@ -362,27 +365,21 @@ class Following:
                 values = {name: decode(value) for name, value in item[queue].items()}
                 self._insert(f"INSERT INTO {queue}", {"entry": num, **values})
 
-    def _put_window(self, row: Mapping[str, Any], text: bytes, data: bytes) -> None:
+    def _put_window(self, row: Mapping[str, Any], text_hash: bytes, data: bytes) -> None:
         self._forget_window(row["id"])
         self._connection.execute(
             "INSERT OR IGNORE INTO vectors (space, hash, data, checksum) VALUES (?, ?, ?, ?)",
-            [row["space"], text, data, *checksums.of_vectors(data, 1)],
+            [row["space"], text_hash, data, *checksums.of_vectors(data, 1)],
         )
         query = "SELECT id FROM vectors WHERE space = ? AND hash = ?"
-        (vector,) = self._connection.execute(query, [row["space"], text]).fetchone()
-        values = [row["space"], row["entry"], row["span_start"], row["span_end"], vector]
-        self._insert("INSERT INTO windows", {**row, "vector": vector, "checksum": checksums.of_values(values)})
+        (vector_id,) = self._connection.execute(query, [row["space"], text_hash]).fetchone()
+        values = [row["space"], row["entry"], row["span_start"], row["span_end"], vector_id]
+        self._insert("INSERT INTO windows", {**row, "vector": vector_id, "checksum": checksums.of_values(values)})
 
     def _forget_window(self, number: int) -> None:
         rows = self._connection.execute("SELECT vector FROM windows WHERE id = ?", [number]).fetchall()
         self._vectors.update(row[0] for row in rows)
         self._connection.execute("DELETE FROM windows WHERE id = ?", [number])
-
-    def _put_spaces(self) -> None:
-        numbers = [(row["id"],) for row in self._spaces.values()]
-        self._connection.executemany("UPDATE spaces SET active = 0, building = 0 WHERE id = ?", numbers)
-        for row in self._spaces.values():
-            self._insert("INSERT INTO spaces", row, _update("id", row))
 
     def _delete(self, key: RowKey) -> None:
         if key.type == "window":

@@ -66,7 +66,7 @@ class FaissMemoryBackend(IndexedBackend):
         self._indexes: OpenIndexes | None = None
         self._secure_delete = SecureDelete(self._database, lambda: self._delete_indexes())
         if not self._database.read_only:
-            self._secure_delete.run()
+            self._secure_delete.run()  # finishes a deletion that failed in an earlier process
 
     @classmethod
     def from_settings(cls, settings: Settings, embedder: Embedder) -> FaissMemoryBackend:

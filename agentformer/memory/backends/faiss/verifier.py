@@ -73,7 +73,11 @@ class StoreVerifier:
         vectors = self._check(verify_vectors, lambda database, findings, _: repair_vectors(database, findings))
         if self._repair:
             repairs.delete_unused_vectors(self._database)
-        windows = self._check_windows(damaged)
+        embedder, problem = active_embedder(self._database, self._embedder)
+        windows = self._check(
+            lambda connection: verify_windows(connection, embedder, problem, damaged),
+            lambda database, findings, _: repair_windows(database, findings),
+        )
         if vectors.mended or windows.mended:
             with suppress(SpaceMismatch):
                 self._open_indexes().embedding.catch_up(refused=False)
@@ -81,6 +85,8 @@ class StoreVerifier:
         return [findings.to_check() for findings in (*results, vectors, windows, *index_files)]
 
     def _check(self, check: Callable[[SqliteConnection], Findings], repair: repairs.Repair | None) -> Findings:
+        """Run a check, and call `repair` if it has findings and the store may be repaired. If a damaged row remains,
+        replace the file. Return the findings of the check before the repair."""
         with self._database.reading() as connection:
             findings = check(connection)
         if self._repair and repair and findings.keys:
@@ -126,13 +132,6 @@ class StoreVerifier:
             recovered = recover_file(self._database.path, self._quarantine)
         self._renew(words=True, vectors=True)
         recovered.add_to(findings)
-
-    def _check_windows(self, damaged: set[int]) -> Findings:
-        embedder, problem = active_embedder(self._database, self._embedder)
-        return self._check(
-            lambda connection: verify_windows(connection, embedder, problem, damaged),
-            lambda database, findings, _: repair_windows(database, findings),
-        )
 
     def _check_index_files(self, damaged: Collection[int], damaged_vectors: Collection[int]) -> list[Findings]:
         """Check the word index and the vector index, and return the findings for each of them. If damage must be

@@ -184,6 +184,7 @@ class JsonFileStore(InMemoryStore):
         return [record for file in files.values() for record in file.records.values()]
 
     def _read_file(self, name: str) -> _File:
+        """Return a file with its records, or with the reason why it cannot be used. Keep a copy of a damaged file."""
         version, data, problem = self._folder.read(name)
         if problem:
             return _File(version, damage=problem)

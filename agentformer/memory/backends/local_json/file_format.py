@@ -72,7 +72,10 @@ def parse_file(data: bytes) -> tuple[str, dict[str, Record], list[AbsentDocument
     for number, values in enumerate(content["entries"], 1):
         where = f"entry {number}"
         try:
-            record = _parse_record(values, namespace)
+            record = Record.of_json(values, namespace)
+            if record.entry.namespace != namespace:
+                name = f"{record.entry.namespace!r:.{SHOWN}}"
+                raise InvalidInput("namespace", f"is {name}, which belongs in another file; remove this field")
         except InvalidInput as error:
             where += f" (id {values['id']!r:.{SHOWN}})" if isinstance(values, dict) and "id" in values else ""
             raise StoreDamaged(f"{where}, {error}") from None
@@ -88,14 +91,6 @@ def _parse_absent(values: Any) -> list[AbsentDocument]:
     if not all(isinstance(row, list) and len(row) == 3 and all(isinstance(v, str) for v in row) for row in rows):
         raise StoreDamaged('"absent_documents" must be a list of lists of three strings; remove this key')
     return [AbsentDocument(*row) for row in rows]
-
-
-def _parse_record(values: Any, namespace: str) -> Record:
-    record = Record.of_json(values, namespace)
-    if record.entry.namespace != namespace:
-        name = f"{record.entry.namespace!r:.{SHOWN}}"
-        raise InvalidInput("namespace", f"is {name}, which belongs in another file; remove this field")
-    return record
 
 
 def _load_json(data: bytes) -> Any:

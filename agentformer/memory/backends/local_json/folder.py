@@ -166,7 +166,7 @@ class Folder:
                     write_atomically(self.path / (name + _NEW), text.encode("utf-8"))
             write_atomically(journal, json.dumps({name: bool(text) for name, text in texts.items()}).encode())
         except BaseException:
-            if not journal.exists():
+            if not journal.exists():  # otherwise the change is committed, and the next call finishes it
                 self._remove_unfinished()
             raise
         self._finish_journal()
@@ -190,7 +190,7 @@ class Folder:
             path, new = self.path / name, self.path / (name + _NEW)
             if not has_text:
                 path.unlink(missing_ok=True)
-            elif new.exists():
+            elif new.exists():  # otherwise a killed process has already renamed it
                 replace_file(new, path)
                 _set_unique_time(path)
         sync_folder(self.path)

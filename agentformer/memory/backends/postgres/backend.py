@@ -247,6 +247,7 @@ def copy_to_sqlite(source: PostgresDatabase, folder: Path) -> None:
 
 
 def _copy(rows: PostgresConnection, copy: SqliteConnection, table: str, key: tuple[str, ...]) -> None:
+    """Copy a table in parts of `_ROWS` rows. The columns `key` identify a row in SQLite, and order the rows."""
     names = [row[1] for row in copy.execute(f"PRAGMA table_info({table})")]
     columns, marks, order = ", ".join(names), ", ".join("?" * len(names)), ", ".join(key)
     query = f"SELECT DISTINCT ON ({order}) {columns} FROM {table}"  # several namespaces may store the same vector

@@ -234,7 +234,7 @@ class Connections:
             self.note_lost(raw)
         with self._mutex:
             usable = not raw.closed and not self._closed
-            usable = usable and (raw in self._ending or raw.info.transaction_status == 0)
+            usable = usable and (raw in self._ending or raw.info.transaction_status == 0)  # 0: in no transaction
             if usable and len(self._idle) < _MAX_IDLE:
                 self._idle.append(raw)
                 self._returned.notify()

@@ -86,7 +86,7 @@ class _Terms(NamedTuple):
     language: str
     lengths: list[int]
     postings: list[tuple[int, int, int]]
-    digest: bytes
+    digest: bytes  # of the namespace, language and postings; if it is equal, nothing is written
 
 
 Prepared = Mapping[str, tuple[MemoryEntry, _Terms]]  # id of an entry -> the entry and its terms
@@ -134,21 +134,21 @@ def _update_batch(
     query = "SELECT num, namespace, language, lengths, terms, digest FROM word_entries WHERE num = ANY(%s)"
     old = {row[0]: row for row in _raw(connection, query, nums)}
     new = _analyze(connection, nums, analyzers, prepared)
-    same = {terms.num for terms in new if terms.num in old and bytes(old[terms.num][5]) == terms.digest}
-    new = [terms for terms in new if terms.num not in same]
-    gone = [num for num in old if num not in same]
-    counts: Counter[int] = Counter()
-    totals: dict[str, list[int]] = {}
-    for num in gone:
+    current = {terms.num for terms in new if terms.num in old and bytes(old[terms.num][5]) == terms.digest}
+    new = [terms for terms in new if terms.num not in current]
+    outdated = [num for num in old if num not in current]
+    counts: Counter[int] = Counter()  # hash of a term -> change of the number of entries that contain it
+    totals: dict[str, list[int]] = {}  # language -> changes of the number of entries and of the length of each field
+    for num in outdated:
         _, _, language, lengths, terms, _ = old[num]
         counts.subtract(terms)
         _add(totals, language, -1, lengths)
     for entry in new:
         counts.update(posting[0] for posting in entry.postings)
         _add(totals, entry.language, 1, entry.lengths)
-    if gone:
-        connection.execute(_REMOVE, [gone])
-        connection.execute("DELETE FROM word_entries WHERE num = ANY(%s)", [gone])
+    if outdated:
+        connection.execute(_REMOVE, [outdated])
+        connection.execute("DELETE FROM word_entries WHERE num = ANY(%s)", [outdated])
     if new:
         _insert(connection, new)
     changed_counts = sorted((term, count) for term, count in counts.items() if count)
