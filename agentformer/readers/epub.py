@@ -34,7 +34,10 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Raises `EncryptedDocument` if the book has copy protection, and `CorruptDocument` if a
     chapter is missing."""
     parts = ZipParts(data, _KIND)
-    _refuse_protected(parts)
+    if _ENCRYPTION in parts:
+        methods = parts.xml(_ENCRYPTION, doctype=True).iter(_METHOD)
+        if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
+            raise parts.encrypted()
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)
     if root_file is None:
         raise parts.corrupt("has no list of chapters")
@@ -51,13 +54,6 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     pages = _pages(parts, hrefs, names)
     title = " ".join((package.findtext(_TITLE) or "").split())
     yield document_of(options.media_type, pages, options.limits, title)
-
-
-def _refuse_protected(parts: ZipParts) -> None:
-    if _ENCRYPTION in parts:
-        methods = parts.xml(_ENCRYPTION, doctype=True).iter(_METHOD)
-        if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
-            raise parts.encrypted()
 
 
 def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Iterator[Page]:
@@ -99,7 +95,6 @@ def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) 
 
 
 def _path(base: str, href: str) -> str:
-    """Return the path of a linked file in the archive. `href` is the link, and `base` is the file that contains the
-    link."""
+    """Return the path in the archive to which the link `href` in the file `base` leads."""
     path = unquote(href.partition("#")[0])
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path)).lstrip("/")

@@ -112,6 +112,7 @@ def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
 
 
 def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
+    """Add the text of an element to `out`. White space stays as it is if `verbatim` is true, as inside `<pre>`."""
     tag = element.tag
     if tag == "math":
         out.text(annotation(element) or equation_text(element))

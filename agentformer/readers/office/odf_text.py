@@ -92,6 +92,7 @@ class TextReader:
             self.out.line(paragraph=True)
 
     def _list(self, each: etree._Element, depth: int) -> None:
+        """Read a list. An inner list shares the counts of the outer list, and a continued list those of the former."""
         outer = self.lists[-1] if self.lists else None
         style = each.get(f"{TEXT}style-name", "") or (outer.style if outer else "")
         continued = each.get(f"{TEXT}continue-numbering") == "true" or each.get(f"{TEXT}continue-list") is not None
@@ -128,6 +129,7 @@ class TextReader:
         return f"{rule.before}{'.'.join(numbers)}{rule.after}".strip()
 
     def _table(self, table: etree._Element, depth: int) -> None:
+        """Write a table as lines, and below it the tables inside its cells."""
         rows = [*rows_of(table)]
         self.tables += 1
         if all(len(row.findall(f"{TABLE}table-cell")) < 2 for row in rows):  # a frame around text and other tables
