@@ -93,8 +93,7 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
 
 
 def next_backup(parent: Path) -> Path:
-    """Return the path of a new backup in a folder of backups. Its name is the time in UTC, so that names are in the
-    order of times."""
+    """Return the path of a new backup in a folder of backups. Its name is the time in UTC, so names sort by time."""
     return parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 

@@ -81,9 +81,8 @@ def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
     seen: set[str] = set()
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in mapping:
-            raise InvalidInput(
-                "mapping", f"has no node {str(node_id)[:80]!r}, which another node or current_node names"
-            )
+            problem = f"has no node {str(node_id)[:80]!r}, which another node or current_node names"
+            raise InvalidInput("mapping", problem)
         if node_id in seen:
             raise InvalidInput("mapping", f"has a cycle: {node_id[:80]!r} is its own ancestor")
         seen.add(node_id)

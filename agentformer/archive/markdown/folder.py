@@ -313,8 +313,7 @@ def check_loss(description: str, lost: Sequence[str], total: int, advice: str) -
 
 
 def _sync_file(path: Path) -> Path:
-    """Flush a written file to the disk (fsync), and return its folder, which the caller must flush too. If `path` is a
-    folder, only return it."""
+    """Flush a file to the disk (fsync), and return its folder, for the caller to flush. Return a folder as it is."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since
