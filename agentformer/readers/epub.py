@@ -56,7 +56,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     yield document_of(options.media_type, pages, options.limits, title)
 
 
-def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Iterator[Page]:
+def _pages(parts: ZipParts, hrefs: list[str], chapter_names: Mapping[str, str]) -> Iterator[Page]:
     number = 0
     for href in hrefs:
         if href not in parts:
@@ -65,7 +65,7 @@ def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Itera
         builder, _ = outline_of(decode(content, declared_encoding(content)), whole=True)
         for page in builder.pages("epub"):
             number += 1
-            yield replace(page, number=number, label=page.label or names.get(href, ""))
+            yield replace(page, number=number, label=page.label or chapter_names.get(href, ""))
 
 
 def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) -> dict[str, str]:

@@ -144,6 +144,7 @@ def _is_hidden(element: lxml_html.HtmlElement) -> bool:
 
 
 def _walk_inside(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
+    """Add the content of an element to `out`, with line ends around it if the element is a block."""
     tag = element.tag
     if tag in _BLOCKS:
         out.line(paragraph=tag in _PARAGRAPHS)

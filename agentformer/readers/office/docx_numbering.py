@@ -137,12 +137,12 @@ def _levels(parent: etree._Element) -> dict[int, Level]:
         kind = _KINDS.get(_value(each, "numFmt"), "1")
         legal = each.find(f"{W}isLgl")
         levels[int(at)] = Level(
-            int(start) if start.isdecimal() else 1,
-            kind,
-            _value(each, "lvlText"),
-            _value(each, "pStyle"),
-            legal is not None and legal.get(f"{W}val", "1") not in ("0", "false"),
-            int(restart) if restart.isdecimal() else int(at),
+            start=int(start) if start.isdecimal() else 1,
+            kind=kind,
+            text=_value(each, "lvlText"),
+            style=_value(each, "pStyle"),
+            legal=legal is not None and legal.get(f"{W}val", "1") not in ("0", "false"),
+            restarts_after=int(restart) if restart.isdecimal() else int(at),
         )
     return levels
 

@@ -161,10 +161,10 @@ def list_styles(roots: Iterable[etree._Element]) -> dict[str, dict[int, _Level]]
 def _level(each: etree._Element) -> _Level:
     kind = each.get(f"{STYLE}num-format", "")
     return _Level(
-        kind if kind in ("", "a", "A", "i", "I") else "1",
-        each.get(f"{STYLE}num-prefix", ""),
-        each.get(f"{STYLE}num-suffix", ""),
-        number_of(each, f"{TEXT}display-levels", 1),
-        number_of(each, f"{TEXT}start-value", 1),
-        each.tag not in (f"{TEXT}list-level-style-number", f"{TEXT}outline-level-style"),
+        kind=kind if kind in ("", "a", "A", "i", "I") else "1",
+        before=each.get(f"{STYLE}num-prefix", ""),
+        after=each.get(f"{STYLE}num-suffix", ""),
+        shown=number_of(each, f"{TEXT}display-levels", 1),
+        start=number_of(each, f"{TEXT}start-value", 1),
+        bullet=each.tag not in (f"{TEXT}list-level-style-number", f"{TEXT}outline-level-style"),
     )
