@@ -93,8 +93,7 @@ def back_up(folder: Path, origin: Origin) -> BackedUp:
 
 
 def next_backup(parent: Path) -> Path:
-    """Return the path of a new backup in a folder of backups. Its name is the time in UTC, so that names are in the
-    order of times."""
+    """Return the path of a new backup in a folder of backups. Its name is the time in UTC, so names sort by time."""
     return parent / datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
 
 
@@ -195,20 +194,17 @@ def _copy_original(originals: Originals, digest: str, uploads: Path) -> bool:
 
 
 def _checked_manifest(folder: Path) -> dict[str, Any]:
+    advice = "give a folder that `backup` has written"
     try:
         manifest = read_manifest(folder, _LONGEST_MANIFEST)
     except FileNotFoundError:
-        raise InvalidInput("folder", f"{folder} has no {MANIFEST}; give a folder that `backup` has written") from None
+        raise InvalidInput("folder", f"{folder} has no {MANIFEST}; {advice}") from None
     except InvalidInput:
-        raise InvalidInput(
-            "folder", f"{MANIFEST} is not a plain file, or is too long; give a folder that `backup` has written"
-        ) from None
+        raise InvalidInput("folder", f"{MANIFEST} is not a plain file, or is too long; {advice}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise InvalidInput("folder", f"{MANIFEST} cannot be read ({type(error).__name__}); make a new backup") from None
     if not isinstance(manifest, dict):
         manifest = {}
     if manifest.get("format") != FORMAT or not isinstance(manifest.get("files"), dict):
-        raise InvalidInput(
-            "folder", f"{folder} is not a backup of the format {FORMAT}; give a folder that `backup` has written"
-        )
+        raise InvalidInput("folder", f"{folder} is not a backup of the format {FORMAT}; {advice}")
     return manifest

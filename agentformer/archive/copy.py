@@ -130,6 +130,7 @@ def _compare(snapshot: MemorySnapshot, target: MemoryBackend) -> _Plan:
 
 
 def _add_difference(plan: _Plan, ours: _Versions | None, theirs: _Versions | None) -> None:
+    """Add to the plan how the entry of the source (`ours`) differs from the entry of the target (`theirs`)."""
     if ours is None:
         assert theirs is not None
         plan.surplus.append(theirs.entry.id)

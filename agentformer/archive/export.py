@@ -120,15 +120,13 @@ def zipped(folder: Path) -> BinaryIO:
 
 
 class _Writer:
-    def __init__(
-        self, folder: Path, snapshot: MemorySnapshot, originals: Originals, user_id: str | None = None
-    ) -> None:
+    def __init__(self, folder: Path, snapshot: MemorySnapshot, originals: Originals, user_id: str | None) -> None:
         self._folder = folder
         self._snapshot = snapshot
         self._originals = originals
         self._user_id = user_id
-        self._files: dict[str, dict[str, Any]] = {}
-        self._spaces: dict[str, dict[str, Any]] = {}
+        self._files: dict[str, dict[str, Any]] = {}  # length and SHA-256 of each file, by its path in the export
+        self._vector_files: dict[str, dict[str, Any]] = {}  # space and number of vectors, by the path of the file
         self.done = Exported()
 
     def write_originals(self, namespaces: Sequence[str]) -> None:
@@ -177,7 +175,7 @@ class _Writer:
                 counts[stored.space] = counts.get(stored.space, 0) + 1
         for space, file in files.items():
             self._files[vectors_path(space)] = file.digest
-            self._spaces[vectors_path(space)] = {"space": dataclasses.asdict(space), "count": counts[space]}
+            self._vector_files[vectors_path(space)] = {"space": dataclasses.asdict(space), "count": counts[space]}
         self.done.vectors = sum(counts.values())
 
     def write_manifest(self) -> None:
@@ -187,7 +185,7 @@ class _Writer:
             "namespaces": self.done.namespaces,
             "files": self._files,
             "missing_originals": sorted(self.done.missing_originals),
-            "vectors": self._spaces,
+            "vectors": self._vector_files,
             **({} if self._user_id is None else {"user_id": self._user_id}),
         }
         write_manifest(self._folder, manifest)

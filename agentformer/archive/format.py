@@ -292,6 +292,7 @@ def read_vector_file(path: str, values: Any) -> VectorFile:
 
 
 def _read_vector_line(line: bytes, dimension: int) -> tuple[bytes, Vector]:
+    """Return the hash and the vector of a line that `vector_line` has written. Raises `ValueError` for other lines."""
     values = json.loads(line.decode("utf-8"))
     known = isinstance(values, dict) and values.keys() == {"hash", "vector"}
     if not known or not all(isinstance(value, str) for value in values.values()):

@@ -77,7 +77,7 @@ class Archive:
         self.outside_references: list[Reference] = []  # to entries that are not in the export
         self.originals = frozenset(match[2] for path in manifest["files"] if (match := ORIGINAL.fullmatch(path)))
         self._paths = [path for path in manifest["files"] if ENTRIES.fullmatch(path)]
-        self._missing = set(manifest["missing_originals"])
+        self._missing = set(manifest["missing_originals"])  # ids of documents
         # Of each entry: the number of its file, and the offset, length and hash of its lines.
         self._files = array("L")
         self._offsets = array("Q")
@@ -107,8 +107,7 @@ class Archive:
         return root_of(self._joined, self._groups[number])
 
     def _join_superseded(self) -> None:
-        """Join the groups of superseded entries and their successors, so that no entry is stored without its
-        successor."""
+        """Join the group of each superseded entry with that of its successor, so that they are stored together."""
         successors = set(self._superseded.values())
         positions = {entry_id: number for number, entry_id in enumerate(self.ids) if entry_id in successors}
         for number, successor in self._superseded.items():
@@ -159,6 +158,7 @@ class Archive:
         self.outside_references = relations.outside_references()
 
     def _add(self, file_number: int, lines: _EntryLines) -> None:
+        """Record where an entry is, and its group: the entries of one document, of one summary, or of one parent."""
         entry, data = lines.entry, b"".join(lines.lines)
         if entry.tier == "core":
             self.blocks.append(len(self.ids))

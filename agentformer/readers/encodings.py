@@ -129,6 +129,7 @@ def _codec(label: str) -> str:
 
 
 def _japanese(data: bytes) -> str:
+    """Decode with the Japanese encoding that gives the highest share of kana. Return "" if no share is above 0.3."""
     best, best_share = "", 0.3  # half of Japanese prose is kana; other text has a few per cent by chance
     for encoding in _JAPANESE:
         try:
@@ -136,8 +137,8 @@ def _japanese(data: bytes) -> str:
         except UnicodeDecodeError:
             continue
         sample = text[:_SAMPLE]
-        foreign = sum(1 for c in sample if c > "\x7f")
-        share = len(_KANA.findall(sample)) / foreign if foreign else 0.0
+        non_ascii = sum(1 for c in sample if c > "\x7f")
+        share = len(_KANA.findall(sample)) / non_ascii if non_ascii else 0.0
         if share > best_share:
             best, best_share = text, share
     return best

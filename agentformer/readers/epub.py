@@ -34,7 +34,10 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     """Yield the document. Raises `EncryptedDocument` if the book has copy protection, and `CorruptDocument` if a
     chapter is missing."""
     parts = ZipParts(data, _KIND)
-    _refuse_protected(parts)
+    if _ENCRYPTION in parts:
+        methods = parts.xml(_ENCRYPTION, doctype=True).iter(_METHOD)
+        if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
+            raise parts.encrypted()
     root_file = next(parts.xml(_CONTAINER, doctype=True).iter(f"{_C}rootfile"), None)
     if root_file is None:
         raise parts.corrupt("has no list of chapters")
@@ -53,14 +56,7 @@ def parse(data: bytes, options: ReadOptions) -> Iterator[DocumentText]:
     yield document_of(options.media_type, pages, options.limits, title)
 
 
-def _refuse_protected(parts: ZipParts) -> None:
-    if _ENCRYPTION in parts:
-        methods = parts.xml(_ENCRYPTION, doctype=True).iter(_METHOD)
-        if any(method.get("Algorithm") not in _OF_FONTS for method in methods):
-            raise parts.encrypted()
-
-
-def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Iterator[Page]:
+def _pages(parts: ZipParts, hrefs: list[str], chapter_names: Mapping[str, str]) -> Iterator[Page]:
     number = 0
     for href in hrefs:
         if href not in parts:
@@ -69,7 +65,7 @@ def _pages(parts: ZipParts, hrefs: list[str], names: Mapping[str, str]) -> Itera
         builder, _ = outline_of(decode(content, declared_encoding(content)), whole=True)
         for page in builder.pages("epub"):
             number += 1
-            yield replace(page, number=number, label=page.label or names.get(href, ""))
+            yield replace(page, number=number, label=page.label or chapter_names.get(href, ""))
 
 
 def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) -> dict[str, str]:
@@ -99,7 +95,6 @@ def _contents(parts: ZipParts, items: Mapping[str, etree._Element], place: str) 
 
 
 def _path(base: str, href: str) -> str:
-    """Return the path of a linked file in the archive. `href` is the link, and `base` is the file that contains the
-    link."""
+    """Return the path in the archive to which the link `href` in the file `base` leads."""
     path = unquote(href.partition("#")[0])
     return posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path)).lstrip("/")

@@ -112,6 +112,7 @@ def _main_part(root: lxml_html.HtmlElement) -> lxml_html.HtmlElement:
 
 
 def _walk(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
+    """Add the text of an element to `out`. White space stays as it is if `verbatim` is true, as inside `<pre>`."""
     tag = element.tag
     if tag == "math":
         out.text(annotation(element) or equation_text(element))
@@ -143,6 +144,7 @@ def _is_hidden(element: lxml_html.HtmlElement) -> bool:
 
 
 def _walk_inside(element: lxml_html.HtmlElement, out: OutlineBuilder, depth: int, verbatim: bool) -> None:
+    """Add the content of an element to `out`, with line ends around it if the element is a block."""
     tag = element.tag
     if tag in _BLOCKS:
         out.line(paragraph=tag in _PARAGRAPHS)

@@ -65,6 +65,8 @@ def _parts(section: _Section) -> Iterator[tuple[str, int]]:
 
 
 def _sections(text: str, body_start: int, empty: int) -> Iterator[_Section]:
+    """Yield the sections. The first one has the front matter, which ends at `body_start`, and the text before the first
+    heading. `empty` is the number of lines of the file before `text`."""
     current = _Section((), 0, text[:body_start].removesuffix("\n").split("\n") if body_start else [], 1 + empty)
     stack: list[tuple[int, str]] = []
     fence = ""
@@ -93,6 +95,7 @@ def _fenced(line: str, fence: str) -> tuple[str, bool]:
 
 
 def _heading(line: str, following: str) -> tuple[int, str] | None:
+    """Return the level and the title if a line is a heading, or None. The line `following` may underline it."""
     if match := _ATX.match(line):
         markup = match[2].strip(" \t")
         bare = markup.rstrip("#")  # a heading may end with "#" characters after a space
@@ -105,6 +108,5 @@ def _heading(line: str, following: str) -> tuple[int, str] | None:
 
 
 def _plain_title(markup: str) -> str:
-    """Return the text of a heading without markup. A long text is cut, because every citation of the section shows
-    it."""
+    """Return the text of a heading without markup. A long one is cut, because each citation of the section shows it."""
     return " ".join(_MARKUP.sub(lambda m: m.group(1) or "", markup[:_LONGEST_TITLE]).split())

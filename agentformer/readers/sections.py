@@ -133,14 +133,15 @@ class OutlineBuilder:
                 yield page_of(number, part, label, within, method, tables_of(part))
 
     def _merged(self) -> Iterator[tuple[str, tuple[Heading, ...], str]]:
+        """Yield the text, headings and label of sections. Small blocks share a section; a main heading begins one."""
         text, label = "", ""
         headings: list[Heading] = []
         for path, parts in self._blocks:
             block = clean("".join(parts)).strip()
             if not block:
                 continue
-            outer = len(path) == 1 and path[0][0] == 1
-            if text and (len(text) + len(block) > MIN_SECTION or outer):
+            under_main_heading = len(path) == 1 and path[0][0] == 1
+            if text and (len(text) + len(block) > MIN_SECTION or under_main_heading):
                 yield text, tuple(headings), label
                 text, headings, label = "", [], ""
             label = label or PATH_SEPARATOR.join(title for _, title in path)

@@ -156,13 +156,13 @@ class _PartTerms(dict[str, _Fields]):
         bare = part.rstrip(_NEVER_LAST)
         if bare is not part:  # "word," has the terms of "word"
             return self[bare]
-        found = self._older.get(part) or self._terms(part)
+        terms = self._older.get(part) or self._terms(part)
         if len(part) <= MAX_TERM:
             if len(self) >= _CACHED_PARTS:
                 self._older = dict(self)
                 self.clear()
-            self[part] = found
-        return found
+            self[part] = terms
+        return terms
 
     def _terms(self, part: str) -> _Fields:
         if part.isascii() and part.isalpha() and part[1:].islower() and len(part) <= MAX_TERM:
@@ -179,6 +179,7 @@ _part_terms = lru_cache(maxsize=_CACHED_LANGUAGES)(_PartTerms)
 
 
 def _terms(tokens: Iterable[Lexeme], language: str, analyzers: Analyzers = PLAIN) -> Terms:
+    """Return the terms of the tokens of a text in `language`, in the order of the tokens and with repetitions."""
     stems: list[str] = []
     surface: list[str] = []
     parts: list[str] = []
@@ -259,19 +260,21 @@ class QueryTerms:
         return terms
 
     def _lookup_terms(self, languages: Sequence[str], analyzers: Analyzers) -> Terms:
+        """Compute the result of `terms`: each content word has a stem in each of the `languages`. Pieces of compounds
+        are looked up only in the language of the query, or in each language if it is none of them."""
         query_language = detect_language(self.text, *languages) if len(languages) == 1 else self.language
         content = _content(self.tokens, query_language)
         stems = [code for lexeme in content for code in lexeme.codes]
         parts = {part: None for lexeme in content for part in lexeme.parts}
         words = {word for lexeme in content for word in lexeme.words}
         for language in languages:
-            unmixed = FUNCTION_WORDS.get(language, _NONE).isdisjoint(words)
-            own_words = content if unmixed else _content(content, language)
-            own = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
-            stems += own
-            parts.update(dict.fromkeys(own))
+            has_function_words = not FUNCTION_WORDS.get(language, _NONE).isdisjoint(words)
+            own_words = _content(content, language) if has_function_words else content
+            own_stems = [_term(word, language) for lexeme in own_words for word in lexeme.words + lexeme.inner]
+            stems += own_stems
+            parts.update(dict.fromkeys(own_stems))
             if language in COMPOUNDING and (query_language == language or query_language not in languages):
-                parts.update((piece, None) for term in own for piece in pieces_of_stem(term)[::2])
+                parts.update((piece, None) for term in own_stems for piece in pieces_of_stem(term)[::2])
             if splitters := analyzers.of(language):
                 parts.update((term, None) for lexeme in own_words for term in _inside(lexeme, language, splitters))
         written = [word for lexeme in content for word in lexeme.words + lexeme.inner]
@@ -318,8 +321,7 @@ def _content(tokens: Sequence[Lexeme], language: str) -> Sequence[Lexeme]:
 
 def _surface(word: str, spelt: bool) -> tuple[str, ...]:
     """Return the spellings of a word: the word, the word without diacritics, and the word with two letters for a vowel,
-    such as "aa" for "å". If `spelt` is True, "ae" also replaces "ä", and "oe" replaces "ö". Some languages never use
-    this spelling."""
+    such as "aa" for "å". If `spelt` is True, "ae" also replaces "ä", and "oe" replaces "ö", as in most languages."""
     return (word,) if word.isascii() else _surfaces(word, spelt)
 
 

@@ -55,6 +55,7 @@ class Analyzer(ABC):
         return self._loaded is False
 
     def _try_load(self) -> bool:
+        """Load the library, and return whether this works. Raises `MissingExtra` if it fails and is required."""
         try:
             self._load()
         except Exception as error:  # libraries and their system parts raise anything
@@ -251,6 +252,7 @@ def choose_analyzers(settings: Settings) -> Analyzers:
 
 
 def _choose(kind: type[T], setting: str) -> T | None:
+    """Return the analyzer of a kind that all stores share. Return None if the setting does not select this kind."""
     required = setting == kind.name
     if not required and (setting != "auto" or find_spec(kind.module) is None):
         return None

@@ -50,24 +50,18 @@ def letters_and_digits(text: str) -> str:
 
 
 def _limited(run: re.Match[str]) -> str:
+    """Return the run with a joiner after every `MAX_MARKS` combining marks, which are counted in decomposed form."""
     characters: list[str] = []
     marks = 0
     for character in run[0]:
-        added = _mark_count(character)
+        is_mark = unicodedata.combining(character) or character in _BECOME_MARKS
+        added = len(unicodedata.normalize("NFKD", character)) if is_mark else 0
         marks = marks + added if added else 0
         if marks > MAX_MARKS:
             characters.append(_JOINER)
             marks = added
         characters.append(character)
     return "".join(characters)
-
-
-def _mark_count(character: str) -> int:
-    """Return how many combining marks a mark becomes in a decomposed normalization form. Return 0 if the character is
-    not a mark."""
-    if not unicodedata.combining(character) and character not in _BECOME_MARKS:
-        return 0
-    return len(unicodedata.normalize("NFKD", character))
 
 
 Style = Literal["", "before", "after"]
@@ -139,6 +133,8 @@ def _fits(accent: str, letter: str) -> bool:
 
 
 def _attach(match: re.Match[str], style: str) -> str:
+    """Join an accent with the letter before or after it. If it fits both, a dotless letter or a usual umlaut gets it;
+    else, `style` decides. Return the match unchanged if it fits neither letter, or if `style` contradicts."""
     left, accent, right = match["left"], match["accent"], match["right"]
     onto_left, onto_right = _fits(accent, left), _fits(accent, right)
     if accent == "`" and not (left.isalpha() and onto_right):  # `code` and ``quotes''
@@ -306,6 +302,8 @@ def join_hyphens(text: str, words: Mapping[str, int] | None = None, *, english: 
 
 
 def _keeps_hyphen(before: str, after: str, counts: Mapping[str, int], english: bool) -> bool:
+    """Return whether a hyphen at a line end belongs to the word. If the letters do not show it, the spelling that is
+    more frequent in `counts` decides, and then the language."""
     head = before.rsplit("-", 1)[-1]
     first = after[0]
     if not first.islower():

@@ -150,8 +150,7 @@ def _broken(token: re.Match[str]) -> str:
 
 
 def _whole(quoted: re.Match[str]) -> str:
-    """Return the original text of an escaped bracket, token or role name, such as "Human". Other matches are returned
-    unchanged."""
+    """Return the original text of an escaped bracket, token or role name ("Human"), and other matches unchanged."""
     if quoted["role"]:
         return quoted["role"] if _ROLE.match(f"{quoted['role']}:") else quoted[0]
     if not quoted["token"]:

@@ -66,19 +66,8 @@ _LAM_ALEF_TURNED = re.compile("(?<![\u0621-\u064a])\u0627[\u0622\u0623\u0625]\u0
 
 # Letters of no script, and of scripts that put no space between words: they stand beside letters of any script.
 _SHARED = {"MATHEMATICAL", "SUPERSCRIPT", "SUBSCRIPT", "MODIFIER", "SMALL", "ROMAN", "DOUBLE"}
-_SHARED |= {
-    "CJK",
-    "HIRAGANA",
-    "KATAKANA",
-    "HANGUL",
-    "BOPOMOFO",
-    "FULLWIDTH",
-    "KANGXI",
-    "THAI",
-    "LAO",
-    "KHMER",
-    "MYANMAR",
-}
+_SHARED |= {"CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "FULLWIDTH", "KANGXI"}
+_SHARED |= {"THAI", "LAO", "KHMER", "MYANMAR"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,14 +111,14 @@ def assess(text: str, *, unmapped: float = 0.0) -> Quality:
 
 
 def _unreadable(text: str, counts: Counter[str], visible: int) -> float:
+    """Return the penalty for characters without meaning. `visible` is the number of characters, without white space."""
     bad = sum(n for c, n in counts.items() if c not in _LAYOUT and _meaningless(c))
     # Icons, boxes to tick and paths are normal. They are signs of garbled text if they replace letters of words, or if
     # half of the page consists of them.
     private = sum(n for c, n in counts.items() if _FIRST_PRIVATE <= c <= _LAST_PRIVATE)
     glyphs = sum(len(match.group()) for match in _GLYPH_NAMES.finditer(text))
-    bad += sum(n for n in (private, glyphs, counts["\u25a1"]) if n * 2 >= visible) or len(
-        _PRIVATE_IN_WORD.findall(text)
-    )
+    in_words = len(_PRIVATE_IN_WORD.findall(text))
+    bad += sum(n for n in (private, glyphs, counts["\u25a1"]) if n * 2 >= visible) or in_words
     return bad / visible * 4.0  # one meaningless character in eight is garbled
 
 
@@ -244,8 +233,7 @@ def _letter_likeness(counts: Counter[str]) -> tuple[float, int]:
 
 
 def _lost_spaces(text: str) -> float:
-    """Return the penalty for lost spaces. Runs of more than 24 letters count, because compound words are rarely so
-    long."""
+    """Return the penalty for lost spaces: for runs of more than 24 letters. Compound words are rarely so long."""
     runs = _LATIN_RUN.findall(text)
     total = sum(map(len, runs))
     if total < 40:

@@ -63,8 +63,7 @@ class Question:
 
 @cache
 def question_words(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of a kind for each language, in lower case. The section `questions` of `en.toml` explains the
-    kinds."""
+    """Return the words of a kind for each language, in lower case. `questions` in `en.toml` explains the kinds."""
     return {
         language: frozenset(normalized("NFKC", item).casefold() for item in items)
         for language, items in lists("questions", kind).items()
@@ -160,6 +159,8 @@ def has_words(kind: str, folded: str, language: str) -> bool:
 
 
 def _classified(folded: str, own: str, language: str) -> Question:
+    """Return the type by an interrogative, else by a topic particle, else "open" if the text looks like a question.
+    `own` is the language of the question, and `language` that of the texts, which is tried second."""
     for code in dict.fromkeys(code for code in (own, language) if code):
         if found := _interrogative(folded, code):
             return _with_noun(folded, found, code)

@@ -145,7 +145,8 @@ def _abbreviated(word: str, following: str, text: str, start: int) -> bool:
         return _first_word(following) not in FUNCTION_WORDS["en"]
     if kind == "number":
         ordinal = _last_word(text, start) in _DETERMINERS or _first_word(following) in _ORDINAL_NOUNS
-        return ordinal or _starts_line(text, start)
+        before = text[max(0, start - 8) : start].rstrip(" \t")
+        return ordinal or not before or before[-1] in "\r\n"  # at the start of a line: the number of a list item
     if kind == "abbreviation" or (word.casefold() in _NUMBERED and following[0].isdigit()):  # "No. 5", "(c. 1455)"
         return True
     return kind != "numbered" and following[0].isupper() == (kind == "initials")
@@ -181,12 +182,6 @@ def _last_word(text: str, end: int) -> str:
     """Return the word that ends before `end`, in lower case."""
     words = text[max(0, end - 16) : end].split()
     return words[-1].casefold() if words else ""
-
-
-def _starts_line(text: str, position: int) -> bool:
-    """Return whether only white space precedes `position` in its line. Then "1." is the number of a list item."""
-    before = text[max(0, position - 8) : position].rstrip(" \t")
-    return not before or before[-1] in "\r\n"
 
 
 def _line_ends(text: str, start: int, paragraph: int, match: re.Match[str]) -> bool:
@@ -274,23 +269,24 @@ class _Piece(NamedTuple):
 def _pieces(
     text: str, tokens: Tokens, limit: int, overlap: int = 0, breaks: Sequence[int] = (), rows: Sequence[int] = ()
 ) -> list[_Piece]:
+    """Return the pieces that `split` describes. After a piece that ends before a row, the next one begins at a row."""
     if not tokens:
         return []
     tokens = _with_marks(text, tokens)
     strengths = _strengths(text, tokens, (*breaks, *rows))
     starts = [token.start for token in tokens] if rows else []
-    of_rows = {bisect_left(starts, offset) for offset in rows}
+    row_starts = {bisect_left(starts, offset) for offset in rows}
     pieces: list[_Piece] = []
     first = 0
     while True:
         last = _cut(strengths, first, limit, len(tokens))
         span = Span(tokens[first].start, tokens[last - 1].end)
-        free = _at_space(text, span.start - 1) and _at_space(text, span.end)
-        pieces.append(_Piece(span, last - first, free))
+        whole_words = _at_space(text, span.start - 1) and _at_space(text, span.end)
+        pieces.append(_Piece(span, last - first, whole_words))
         if last == len(tokens):
             return pieces
-        if last in of_rows:
-            first = next((n for n in range(max(first + 1, last - overlap), last) if n in of_rows), last)
+        if last in row_starts:
+            first = next((n for n in range(max(first + 1, last - overlap), last) if n in row_starts), last)
         else:
             first = _resume(strengths, first, last, overlap)
 

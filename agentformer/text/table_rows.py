@@ -213,11 +213,13 @@ def _has_columns(rows: Sequence[_Line]) -> bool:
 
 
 def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextTable:
+    """Return the table with the rows from `first` to `last`. A line without amounts is the beginning of the label below
+    it if this label is empty or begins with a small letter. Otherwise, it names the group of the rows below it."""
     top = _top(lines, first)
     above = [line.text for line in lines[top:first]]
     sizes = Counter(len(line.values) for line in lines[first : last + 1] if len(line.values) > 1)
-    wanted = max(sizes, key=lambda size: (sizes[size], size), default=1)
-    headers = _headers(above, wanted) if above else _continued(context, wanted)
+    columns = max(sizes, key=lambda size: (sizes[size], size), default=1)
+    headers = _headers(above, columns) if above else _continued(context, columns)
     above = above or [context]
     shown = "" if headers or first == top else _shortened(" ".join(above))
     near = [line.text for line in lines[max(0, top - 3) : first]] or [context]
@@ -232,10 +234,10 @@ def _table(lines: Sequence[_Line], first: int, last: int, context: str) -> TextT
         wrapped = bool(pending) and (not line.label or line.label[0].islower())
         label = f"{pending} {line.label}".strip() if wrapped else line.label
         span = Span(start if wrapped else line.span.start, line.span.end)
-        own = "" if wrapped else group
+        own_group = "" if wrapped else group
         text, assigned = _row(label, line, headers, shown, scale), headers if len(headers) == len(line.values) else ()
         headings = " | ".join(filter(None, (shown, *headers, scale)))
-        rows.append(TableRow(span, text, " ".join([*above, own]), label, tuple(assigned), line.values, headings))
+        rows.append(TableRow(span, text, " ".join([*above, own_group]), label, tuple(assigned), line.values, headings))
         pending = ""
     return TextTable(Span(lines[top].span.start, lines[last].span.end), tuple(rows))
 

@@ -178,8 +178,7 @@ def _grouped(kind: str | None, token: str) -> Iterator[str]:
 
 
 def _slashed(token: str) -> Lexeme:
-    """Return the lexeme of a token such as "TCP/IP" or "24/7". The whole token is a code, and its parts are words or
-    codes."""
+    """Return the lexeme of "TCP/IP" or "24/7". The whole token is a code, and its parts are words or codes."""
     folded = token.casefold()
     parts = folded.split("/")
     codes = (folded, *(part for part in parts if not part.isalpha()))
@@ -204,8 +203,7 @@ def _word(token: str) -> Lexeme:
 
 
 def _compound(token: str, folded: str, capital: bool) -> Lexeme:
-    """Return the lexeme of words that marks join ("e-mail"), or of an identifier. The words inside an identifier are in
-    the field `inner`."""
+    """Return the lexeme of words that marks join ("e-mail"), or of an identifier, whose words are in `inner`."""
     words: list[str] = []
     inner: list[str] = []
     numbers: list[str] = []

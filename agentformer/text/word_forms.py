@@ -41,8 +41,7 @@ def similar_forms(terms: Collection[str], vocabulary: Collection[str]) -> dict[s
 
 
 def _near(words: Collection[tuple[str, str]], vocabulary: Iterable[str]) -> list[str]:
-    """Return the terms of the vocabulary that may be forms or compounds of `words`. Each word is a pair: language,
-    word."""
+    """Return the terms of the vocabulary that may be forms or compounds of `words`, which are (language, word)."""
     least = min(_BEGINNING, _LEAST_OF_COMPOUND)
     starts = tuple(f"{language}~{word[:_BEGINNING]}" for language, word in words if len(word) >= least)
     ends = tuple(word for language, word in words if language in COMPOUNDING and len(word) >= least)
@@ -97,8 +96,8 @@ class WeightedTerms:
             if times:
                 times += sum(term in name and term not in text for text, name in zip(texts, names, strict=False))
                 rarity[term] = math.log(1 + len(texts) / (0.5 + times))
-        most = sum(rarity.values()) or 1.0
-        self.weights = {term: weight / most for term, weight in rarity.items()}  # of the terms that a text contains
+        total = sum(rarity.values()) or 1.0
+        self.weights = {term: weight / total for term, weight in rarity.items()}  # of the terms that a text contains
         self._weighted = frozenset(self.weights)
         self._other = frozenset[str]().union(*self._forms.values())
 

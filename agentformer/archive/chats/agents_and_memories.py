@@ -114,9 +114,8 @@ def _codex(value: Mapping[str, Any]) -> Chat:
         said = payload.get("arguments", payload.get("output", payload.get("input")))
         text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
         used = clean(f"{text_of(payload, 'name')}: {text}".removeprefix(": "))[:_LONGEST_TOOL]
-        return Chat(
-            CODEX, "", messages=[ChatMessage(f"{kind}/{id_of(payload, 'call_id')}", "tool", used, at, kind="tool")]
-        )
+        message = ChatMessage(f"{kind}/{id_of(payload, 'call_id')}", "tool", used, at, kind="tool")
+        return Chat(CODEX, "", messages=[message])
     return Chat(CODEX, "", skipped=1)
 
 
@@ -129,9 +128,8 @@ def _langchain(value: Mapping[str, Any]) -> Chat:
         return Chat(LANGCHAIN, "", skipped=1)
     kind: Literal["tool", "message"] = "tool" if role == "tool" else "message"
     at = time_of(object_of(data, "additional_kwargs").get("timestamp"))
-    return Chat(
-        LANGCHAIN, "", messages=[ChatMessage(id_of(data, "id"), role, text, at, text_of(data, "name"), kind=kind)]
-    )
+    message = ChatMessage(id_of(data, "id"), role, text, at, text_of(data, "name"), kind=kind)
+    return Chat(LANGCHAIN, "", messages=[message])
 
 
 def _is_mem0(value: Mapping[str, Any]) -> bool:

@@ -52,21 +52,21 @@ def name_of(value: Any, number: int) -> str:
 
 
 def _chatgpt(value: Mapping[str, Any]) -> Chat:
-    started = time_of(value.get("create_time"))
+    """Convert a conversation of ChatGPT. A message without a time gets the time of the message before it."""
+    at = time_of(value.get("create_time"))
     chat_id, messages, skipped = _required("conversation_id", id_of(value, "conversation_id", "id")), [], 0
     for node_id, message in _branch(value):
         role = ROLES.get(text_of(object_of(message, "author"), "role").lower(), "")
         text = _chatgpt_text(message.get("content"))
-        hidden = message.get("weight") == 0 or object_of(message, "metadata").get(
-            "is_visually_hidden_from_conversation"
-        )
+        metadata = object_of(message, "metadata")
+        hidden = message.get("weight") == 0 or metadata.get("is_visually_hidden_from_conversation")
         to_tool = message.get("recipient") not in (None, "all")
         if role not in ("user", "assistant") or fields.is_blank(text) or hidden or to_tool:
             skipped += 1
             continue
-        started = time_of(message.get("create_time")) or started
+        at = time_of(message.get("create_time")) or at
         speaker = text_of(object_of(message, "author"), "name") or (_SPEAKERS[CHATGPT] if role == "assistant" else "")
-        messages.append(ChatMessage(id_of(message, "id") or node_id, role, text, started, speaker))
+        messages.append(ChatMessage(id_of(message, "id") or node_id, role, text, at, speaker))
     return Chat(CHATGPT, chat_id, text_of(value, "title"), messages, skipped)
 
 
@@ -81,9 +81,8 @@ def _branch(value: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]
     seen: set[str] = set()
     while node_id is not None:
         if not isinstance(node_id, str) or node_id not in mapping:
-            raise InvalidInput(
-                "mapping", f"has no node {str(node_id)[:80]!r}, which another node or current_node names"
-            )
+            problem = f"has no node {str(node_id)[:80]!r}, which another node or current_node names"
+            raise InvalidInput("mapping", problem)
         if node_id in seen:
             raise InvalidInput("mapping", f"has a cycle: {node_id[:80]!r} is its own ancestor")
         seen.add(node_id)
@@ -111,6 +110,7 @@ def _chatgpt_text(content: Any) -> str:
 
 
 def _claude(value: Mapping[str, Any]) -> Chat:
+    """Convert a conversation of Claude. A message without a time gets the time of the message before it."""
     chat_id, messages, skipped = _required("uuid", id_of(value, "uuid", "id")), [], 0
     if not isinstance(value["chat_messages"], list):
         raise InvalidInput("chat_messages", "must be a list")
@@ -132,6 +132,7 @@ def _claude(value: Mapping[str, Any]) -> Chat:
 
 
 def _plain(value: Mapping[str, Any]) -> Chat:
+    """Return a conversation of one message, or of none if the message has no text or is from the system."""
     session = id_of(value, *_SESSIONS)
     role = ROLES.get(text_of(value, "role").lower(), "")
     if not role:

@@ -212,8 +212,7 @@ class _Bounded:
 def read_values(file: BinaryIO) -> Iterator[Any]:
     """Yield the elements of a JSON array, or the JSON value itself. In place of an element that is larger than
     `MAX_VALUE` or nested deeper than `MAX_DEPTH`, yield an `Unusable`. Raises `ValueError` if the file is not JSON, and
-    `TextTooLong` for a single string of more than `MAX_VALUE` bytes. The elements before the error are yielded
-    first."""
+    `TextTooLong` for a string of more than `MAX_VALUE` bytes. The elements before the error are yielded first."""
     events = _Bounded(file).events()
     try:
         event, value = next(events)

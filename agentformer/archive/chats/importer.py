@@ -187,6 +187,7 @@ class _Import:
         return new_message({**values, "role": message.role, "speaker": speaker[: fields.MAX_NAME]})
 
     def _id(self, chat: Chat, message: ChatMessage) -> str:
+        """Return the id of a message, or else its hash, which includes a count if equal messages have no time."""
         if message.id:
             return message.id
         repeated = 0
@@ -202,6 +203,7 @@ class _Import:
         retried(self._store, on=(_Stored,))
 
     def _store(self) -> None:
+        """Store the batch in one transaction. Raises `_Stored` if another import has stored part of it meanwhile."""
         stored = (entry for scope in self._scopes(self._batch) for entry in all_entries(self._backend, scope))
         known = {(entry.source_type or "", entry.source_id or "") for entry in stored}
         missing = {record: entry for record, entry in self._batch.items() if record not in known}

@@ -99,9 +99,9 @@ class HomeFolder:
         self.categories = fields.names("categories", marker.get("categories", ()))
         self.records: dict[str, Record] = {}
         self.failed: list[Problem] = []  # files that cannot be listed
-        self.skipped: list[Problem] = []
-        self._saved = ""
-        self._written: set[Path] = set()
+        self.skipped: list[Problem] = []  # files outside of the folders of categories
+        self._saved = ""  # the text of the record on the disk
+        self._written: set[Path] = set()  # files to flush, and folders of renamed or deleted files
 
     @classmethod
     def create(cls, root: Path, namespace: str, *, allow_files: bool = False) -> HomeFolder:
@@ -147,7 +147,7 @@ class HomeFolder:
         """Yield the Markdown files in the folders of the categories, by name. Hidden and other files are left out."""
         yield from self._walk(self.root, "", _MAX_DEPTH + 1, time.time())
 
-    def _walk(self, folder: Path, prefix: str, depth: int, now: float) -> Iterator[HomeFile]:
+    def _walk(self, folder: Path, prefix: str, levels_left: int, now: float) -> Iterator[HomeFile]:
         try:
             with os.scandir(folder) as found:
                 items = sorted(found, key=lambda item: item.name)
@@ -162,14 +162,15 @@ class HomeFolder:
                 if item.name.lower().endswith(_SUFFIX) or _may_be_folder(item.path):
                     self.failed.append(Problem(name, "is a link, which is not followed; put the file itself here"))
             elif item.is_dir(follow_symlinks=False):
-                if depth:
-                    yield from self._walk(Path(item.path), f"{name}/", depth - 1, now)
+                if levels_left:
+                    yield from self._walk(Path(item.path), f"{name}/", levels_left - 1, now)
                 else:
                     self.failed.append(Problem(name, f"is more than {_MAX_DEPTH} folders deep; move it up"))
             elif item.name.lower().endswith(_SUFFIX) and (file := self._file(item, name, now)):
                 yield file
 
     def _file(self, item: os.DirEntry[str], name: str, now: float) -> HomeFile | None:
+        """Return the file of an item of a folder, or None after a problem was added to `failed` or `skipped`."""
         try:
             name.encode()
             state = item.stat(follow_symlinks=False)
@@ -230,8 +231,7 @@ class HomeFolder:
         return True
 
     def remove(self, file: HomeFile) -> bool:
-        """Delete a file. Return False if it has changed since it was listed. Raises `OSError` if it cannot be
-        deleted."""
+        """Delete a file. Return False if it has changed since it was listed. Raises `OSError` if this fails."""
         if not self._is_same(file):
             return False
         (self.root / file.name).unlink(missing_ok=True)
@@ -285,11 +285,11 @@ class HomeFolder:
         return name
 
     def _make_folders(self, folder: Path) -> None:
-        missing = []
+        below_root = []
         while folder != self.root:
-            missing.append(folder)
+            below_root.append(folder)
             folder = folder.parent
-        for each in reversed(missing):
+        for each in reversed(below_root):
             with suppress(FileExistsError):
                 make_folder(each, new=True)
             if not stat.S_ISDIR(each.lstat().st_mode):
@@ -313,8 +313,7 @@ def check_loss(description: str, lost: Sequence[str], total: int, advice: str) -
 
 
 def _sync_file(path: Path) -> Path:
-    """Flush a written file to the disk (fsync), and return its folder, which the caller must flush too. If `path` is a
-    folder, only return it."""
+    """Flush a file to the disk (fsync), and return its folder, for the caller to flush. Return a folder as it is."""
     if path.is_dir():
         return path
     with suppress(FileNotFoundError), path.open("rb") as file:  # a person may have deleted it since

@@ -89,13 +89,10 @@ class Page:
         for name in _FIXED:
             if name in self.values and self.values[name] != former[name]:
                 raise InvalidInput(name, "cannot be changed in a file; restore the line, or remove it")
-        wanted = {name: self._wanted(name, former[name]) for name in EDITABLE}
+        empty: dict[str, Any] = {"metadata": {}, "title": "", "speaker": ""}  # of other fields: None
+        missing = {name: former[name] if name in _KEPT else empty.get(name) for name in EDITABLE}
+        wanted = {name: self.values.get(name, value) for name, value in missing.items()}
         return {name: value for name, value in wanted.items() if not is_same(value, former[name])}
-
-    def _wanted(self, name: str, former: Any) -> Any:
-        if name in self.values:
-            return self.values[name]
-        return former if name in _KEPT else {"metadata": {}, "title": "", "speaker": ""}.get(name)
 
 
 def is_same(one: Any, other: Any) -> bool:

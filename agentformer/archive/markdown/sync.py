@@ -110,6 +110,7 @@ class HomeSync:
         check_loss(f"entries of {self._folder.root} are not in this memory", unknown, len(records), advice)
 
     def _sync(self, found: Scan, gone: list[str]) -> None:
+        """Sync new, known and deleted files (`gone` are the ids of their entries), and then entries without a file."""
         if self._store_edits:
             self._new_files.store(found, adopt=self._adopt)
         else:
@@ -120,8 +121,8 @@ class HomeSync:
         for entry_id in gone:
             with self._reporting(self._folder.records[entry_id].path):
                 self._sync_deleted(entry_id, complete=found.complete)
-        written = {*self._folder.records, *found.entries, *found.unusable}
-        for entry_id in sorted(self._live.keys() - written):
+        with_file = {*self._folder.records, *found.entries, *found.unusable}
+        for entry_id in sorted(self._live.keys() - with_file):
             with self._reporting(entry_id):
                 if entry := self._entry(entry_id):
                     self._writer.write(entry, None)
@@ -222,6 +223,7 @@ class HomeSync:
             raise InvalidInput("id", f"{entry.id} {reason}")
 
     def _restore(self, entry: MemoryEntry, each: Found, *, conflict: bool) -> None:
+        """Make an archived entry live again with the edits of its file. `conflict` is true if both sides changed it."""
         updates, _ = self._updates(entry, each)
         expiry = {"expires_at": None} if is_expired(entry) else {}
         live = self._backend.update(entry.id, {"archived_at": None, **expiry}, entry.version)
@@ -330,6 +332,7 @@ class NewFiles:
                 yield entry, each
 
     def _foreign(self, found: Scan) -> Iterator[_New]:
+        """Remove the files whose ids the memory does not have from `found.entries`, and yield their new entries."""
         ids = [entry_id for entry_id in found.entries if entry_id not in self.live]
         stored = {entry.id for group in batches(ids, _BATCH) for entry in self.backend.get(group)}
         for entry_id in ids:
@@ -341,6 +344,8 @@ class NewFiles:
                     yield adopted(page, self.writer.folder.namespace, self.memory.hierarchical.check_tier), each
 
     def _store(self, found: Scan, group: list[_New]) -> None:
+        """Store these entries, and write them into their files. A file whose entry the memory has already, from a sync
+        that was interrupted, is added to `found.entries` instead."""
         present = {entry.id for entry in self.backend.get([entry.id for entry, _ in group])}
         missing = [pair for pair in group if pair[0].id not in present]
         for entry, each in group:

@@ -90,6 +90,7 @@ class Grammar:
 def _grammar(
     module: str, symbols: str, function: str = "language", wrappers: str = "", notes: str = "", names: str = ""
 ) -> Grammar:
+    """Return a grammar from types and fields that spaces separate. `notes` and `names` are added to the defaults."""
     return Grammar(
         f"tree_sitter_{module}",
         frozenset(symbols.split()),

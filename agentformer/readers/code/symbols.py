@@ -81,8 +81,7 @@ def _symbols(text: str, parts: Iterable[Part]) -> Iterator[Symbol]:
 
 def _nested(symbols: Iterable[Symbol]) -> Iterator[Symbol]:
     """Yield the symbols in the order of the text, without overlaps: two symbols are either apart, or one is inside the
-    other. A symbol is left out if it ends after the symbol in which it begins, or if another symbol has the same
-    range."""
+    other. A symbol is left out if it ends after the symbol in which it begins, or has the range of another symbol."""
     around: list[Symbol] = []
     for symbol in sorted(symbols, key=lambda each: (each.start, -each.end)):
         while around and around[-1].end <= symbol.start:
@@ -125,6 +124,7 @@ class _Worker:
         return True
 
     def _ask(self, data: bytes, language: str) -> list[Part] | None:
+        """Return the symbols that the child process finds, or None if it fails. End it if it does not answer."""
         assert self._process is not None
         request = protocol.to_line({"language": language, "bytes": len(data)}) + data
         frames = protocol.Frames(_OUTPUT)
@@ -156,6 +156,8 @@ def parts_of_lines(text: str) -> list[Part]:
 
 
 def _parts(lines: Sequence[str], start: int, end: int, outer: str, level: int) -> Iterator[Part]:
+    """Yield the named blocks in the lines from `start` to `end` (exclusive), and the blocks inside long ones, such as
+    classes. `outer` is the name of the block around the lines, and `level` is the number of blocks around them."""
     heads = list(_heads(lines, start, end))
     for first, stop in zip(heads, [*heads[1:], end], strict=True):
         last = next(n for n in range(stop - 1, first - 1, -1) if n == first or lines[n].strip())

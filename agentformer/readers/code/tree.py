@@ -90,6 +90,8 @@ class _Walk:
             before = []
 
     def _child(self, child: Any, path: tuple[str, ...], depth: int, before: list[Any]) -> None:
+        """Add the symbol of a node, and the symbols inside it unless it is a short function. If the node is no symbol,
+        add only the symbols inside it. `before` are the notes before the node."""
         symbol = self._symbol(child)
         name = self._name(symbol) if symbol is not None else ""
         if symbol is None or not name:
@@ -134,7 +136,8 @@ class _Walk:
         return True
 
     def _name(self, node: Any) -> str:
-        named = next((found for field in self._grammar.names if (found := node.child_by_field_name(field))), None)
+        """Return the name of a symbol, or "" if it has none. A method in Go has the name of its type in front."""
+        named = next((child for field in self._grammar.names if (child := node.child_by_field_name(field))), None)
         for _ in range(8):  # in C, the name is inside pointers, arrays and parameters
             inner = named.child_by_field_name("declarator") if named is not None else None
             if inner is None:
@@ -151,6 +154,7 @@ class _Walk:
         return name[:_MAX_NAME]
 
     def _about(self, node: Any, doc: str) -> str:
+        """Return the signature of a symbol, and its docstring or else `doc`, the text of the comments above it."""
         body = node.child_by_field_name("body")
         if body is None:
             body = next((each for each in node.named_children if "body" in each.type or each.type == "block"), None)

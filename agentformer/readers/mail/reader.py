@@ -118,6 +118,7 @@ class _Reader:
                 attachment.data = b""
 
     def _pages(self, attachment: _Attachment) -> list[Page]:
+        """Return the pages of an attachment, labelled with its name. Raises `DocumentError` if it is not read."""
         name, media_type = attachment.name, attachment.media_type
         if media_type not in ADAPTERS:
             raise UnsupportedFormat(f"files of type {media_type} are not read")

@@ -107,6 +107,7 @@ class _Reader:
             self.blocks(box, depth + 1)
 
     def _table(self, table: etree._Element, depth: int) -> None:
+        """Write a table as lines, and below it the tables inside its cells."""
         rows = [*_children(table, f"{_W}tr", _MAX_DEPTH - depth)]
         cells = [[*_children(row, f"{_W}tc", _MAX_DEPTH - depth)] for row in rows]
         self.tables += 1

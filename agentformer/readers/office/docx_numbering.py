@@ -68,13 +68,14 @@ class Numbering:
         return self._text(rule, levels, counts)
 
     def _text(self, rule: Level, levels: dict[int, Level], counts: list[int | None]) -> str:
+        """Return the text of a rule with the numbers of the levels in place of "%1", "%2" and so on."""
         if rule.kind == "bullet":
             return _BULLET
 
-        def number(found: re.Match[str]) -> str:
-            place = int(found[1]) - 1
-            kind = levels[place].kind if place in levels else "1"
-            return "" if kind in ("bullet", "none") else numeral(counts[place] or 0, "1" if rule.legal else kind)
+        def number(match: re.Match[str]) -> str:
+            level = int(match[1]) - 1
+            kind = levels[level].kind if level in levels else "1"
+            return "" if kind in ("bullet", "none") else numeral(counts[level] or 0, "1" if rule.legal else kind)
 
         return " ".join(_PLACE.sub(number, rule.text).split())
 
@@ -126,6 +127,7 @@ def numbering_of(numbering: etree._Element | None, styles: etree._Element | None
 
 
 def _levels(parent: etree._Element) -> dict[int, Level]:
+    """Return the rules that an element has for the levels, which are counted from 0."""
     levels: dict[int, Level] = {}
     for each in parent.iter(f"{W}lvl"):
         at = each.get(f"{W}ilvl", "")
@@ -135,12 +137,12 @@ def _levels(parent: etree._Element) -> dict[int, Level]:
         kind = _KINDS.get(_value(each, "numFmt"), "1")
         legal = each.find(f"{W}isLgl")
         levels[int(at)] = Level(
-            int(start) if start.isdecimal() else 1,
-            kind,
-            _value(each, "lvlText"),
-            _value(each, "pStyle"),
-            legal is not None and legal.get(f"{W}val", "1") not in ("0", "false"),
-            int(restart) if restart.isdecimal() else int(at),
+            start=int(start) if start.isdecimal() else 1,
+            kind=kind,
+            text=_value(each, "lvlText"),
+            style=_value(each, "pStyle"),
+            legal=legal is not None and legal.get(f"{W}val", "1") not in ("0", "false"),
+            restarts_after=int(restart) if restart.isdecimal() else int(at),
         )
     return levels
 

@@ -50,14 +50,12 @@ def _is_property(element: etree._Element) -> bool:
 def _joined(element: etree._Element | None, depth: int) -> str:
     if element is None:
         return ""
-    return "".join(equation_text(child, depth + 1) for child in element if not _is_property_or_comment(child))
-
-
-def _is_property_or_comment(element: etree._Element) -> bool:
-    return not isinstance(element.tag, str) or _is_property(element)
+    children = (child for child in element if isinstance(child.tag, str) and not _is_property(child))
+    return "".join(equation_text(child, depth + 1) for child in children)
 
 
 def _omml(name: str, element: etree._Element, part: Part, depth: int) -> str:
+    """Return an element of OMML as text. `part("num")` returns its child with the name "num" as text."""
     sign = element.find(f"{M}{name}Pr/{M}chr")
     shown = sign.get(f"{M}val", "") if sign is not None else _SIGNS.get(name, "")
     match name:

@@ -34,8 +34,7 @@ def rows_of(table: etree._Element) -> Iterator[etree._Element]:
 
 def cells_of(rows: Iterable[etree._Element]) -> Iterator[list[Cell]]:
     """Yield the cells of each row, without those that a merged cell covers. Repeated blank rows are yielded as one row.
-    A row or a cell that is repeated more than 1,000 times is included once, because it is the unused rest of a
-    sheet."""
+    A row or a cell that is repeated more than 1,000 times is the unused rest of a sheet, and is yielded once."""
     for row in rows:
         cells: list[Cell] = []
         for cell in row:
@@ -80,6 +79,7 @@ def text_of(element: etree._Element) -> str:
 
 
 def _collect(element: etree._Element, pieces: list[str], depth: int) -> None:
+    """Add the text of a paragraph to `pieces`. White space in the XML is one space; other spaces are elements."""
     if depth > MAX_DEPTH:
         pieces += (re.sub(r"\s+", " ", text) for text in element.itertext())
         return

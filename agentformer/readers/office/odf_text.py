@@ -92,6 +92,7 @@ class TextReader:
             self.out.line(paragraph=True)
 
     def _list(self, each: etree._Element, depth: int) -> None:
+        """Read a list. An inner list shares the counts of the outer list, and a continued list those of the former."""
         outer = self.lists[-1] if self.lists else None
         style = each.get(f"{TEXT}style-name", "") or (outer.style if outer else "")
         continued = each.get(f"{TEXT}continue-numbering") == "true" or each.get(f"{TEXT}continue-list") is not None
@@ -128,6 +129,7 @@ class TextReader:
         return f"{rule.before}{'.'.join(numbers)}{rule.after}".strip()
 
     def _table(self, table: etree._Element, depth: int) -> None:
+        """Write a table as lines, and below it the tables inside its cells."""
         rows = [*rows_of(table)]
         self.tables += 1
         if all(len(row.findall(f"{TABLE}table-cell")) < 2 for row in rows):  # a frame around text and other tables
@@ -159,10 +161,10 @@ def list_styles(roots: Iterable[etree._Element]) -> dict[str, dict[int, _Level]]
 def _level(each: etree._Element) -> _Level:
     kind = each.get(f"{STYLE}num-format", "")
     return _Level(
-        kind if kind in ("", "a", "A", "i", "I") else "1",
-        each.get(f"{STYLE}num-prefix", ""),
-        each.get(f"{STYLE}num-suffix", ""),
-        number_of(each, f"{TEXT}display-levels", 1),
-        number_of(each, f"{TEXT}start-value", 1),
-        each.tag not in (f"{TEXT}list-level-style-number", f"{TEXT}outline-level-style"),
+        kind=kind if kind in ("", "a", "A", "i", "I") else "1",
+        before=each.get(f"{STYLE}num-prefix", ""),
+        after=each.get(f"{STYLE}num-suffix", ""),
+        shown=number_of(each, f"{TEXT}display-levels", 1),
+        start=number_of(each, f"{TEXT}start-value", 1),
+        bullet=each.tag not in (f"{TEXT}list-level-style-number", f"{TEXT}outline-level-style"),
     )

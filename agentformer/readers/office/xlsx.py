@@ -45,8 +45,7 @@ _NO_VALUE = "formulas without a stored value: {}; open the file in a spreadsheet
 
 
 class _Book(NamedTuple):
-    """The shared parts of a workbook: texts, a number format ("d", "%", ...) for each style, and the day with the
-    number 0."""
+    """The shared parts of a workbook: texts, a number format ("d", "%", ...) for each style, and the day number 0."""
 
     texts: Sequence[str]
     formats: Sequence[str]
@@ -181,7 +180,7 @@ def _value(cell: etree._Element, book: _Book) -> str:
     if kind == "inlineStr":
         inline = cell.find(f"{_S}is")
         return _text(inline) if inline is not None else ""
-    if kind == "s":
+    if kind == "s":  # the number of a shared text
         return book.texts[int(stored)] if stored.isdecimal() and int(stored) < len(book.texts) else ""
     if kind == "b":
         return {"1": "TRUE", "0": "FALSE"}.get(stored, stored)
@@ -190,8 +189,8 @@ def _value(cell: etree._Element, book: _Book) -> str:
     if kind in ("str", "e"):
         return unescaped(stored)
     style = cell.get("s", "")
-    number = book.formats[int(style)] if style.isdecimal() and int(style) < len(book.formats) else ""
-    return _number(stored, number, book.epoch)
+    number_format = book.formats[int(style)] if style.isdecimal() and int(style) < len(book.formats) else ""
+    return _number(stored, number_format, book.epoch)
 
 
 def _number(stored: str, kind: str, epoch: datetime) -> str:
@@ -201,9 +200,8 @@ def _number(stored: str, kind: str, epoch: datetime) -> str:
         value = float(stored)
         if kind.startswith("%"):
             rounded, exact = f"{value:.{len(kind) - 1}%}", f"{value * 100:.6g}%"
-            return (
-                rounded if float(rounded[:-1]) == float(exact[:-1]) else exact
-            )  # no digit of the stored value is lost
+            # No digit of the stored value is lost.
+            return rounded if float(rounded[:-1]) == float(exact[:-1]) else exact
         if "d" in kind:
             moment = epoch + timedelta(days=value)
             shown = moment + timedelta(milliseconds=500)

@@ -82,7 +82,7 @@ class PdfiumDocument:
                 raise PasswordNeeded from error
             raise Unreadable(str(error)) from error
         self.encrypted = raw.FPDF_GetSecurityHandlerRevision(self._document.raw) >= 0
-        self._form = False
+        self._form = False  # whether the file has a form whose values can be read
         with suppress(pdfium.PdfiumError, RuntimeError):
             if self._document.get_formtype() in (raw.FORMTYPE_ACRO_FORM, raw.FORMTYPE_XFA_FOREGROUND):
                 self._document.init_forms()
@@ -220,6 +220,8 @@ def _lines(text_page: Any, text: str) -> list[Line] | None:
 
 
 def _line(text_page: Any, content: str, at: int) -> Line:
+    """Return the line with the text `content`, which begins at the offset `at` of the text of the page. If PDFium does
+    not know its position, return only the text."""
     if not content.strip():
         return Line(content)
     first = raw.FPDFText_GetCharIndexFromTextIndex(text_page, at + len(content) - len(content.lstrip()))
@@ -322,6 +324,7 @@ def _attempt(read: Callable[[], T], seconds: float = 0) -> T | None:
 
 @contextmanager
 def _time_limit(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` after `seconds` (0: never). Outside of the main thread and on Windows, there is no limit."""
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -69,6 +69,8 @@ def _pitch(lines: Sequence[Line]) -> float:
 
 
 def _begins(previous: Line, line: Line, following: Line | None, pitch: float) -> bool:
+    """Return whether a line begins a paragraph: after a gap, in a new column, in another size, or with an indent. The
+    line must not continue a sentence. `pitch` is the usual distance between two lines, in points."""
     if not (previous.height and line.height and previous.text.strip() and line.text.strip()):
         return False
     ended = previous.text.rstrip()[-1] in _SENTENCE_ENDS
@@ -129,8 +131,7 @@ def _line_keys(text: str, page: int) -> frozenset[str]:
 
 def _running(edges: Sequence[list[frozenset[str]]], page: int) -> int:
     """Return how many lines at the top of a page are running headers, or how many lines at the bottom are running
-    footers. `edges` contains the lines at this end of each page, each as the set of its keys (`_line_keys`). `page` is
-    an index."""
+    footers. `edges[page]` contains the lines at this end of the page, each as the set of its keys (`_line_keys`)."""
     first, last = max(0, page - _WINDOW), min(len(edges), page + _WINDOW + 1)
     seen: Counter[str] = Counter()
     for other in edges[first:last]:
@@ -278,6 +279,7 @@ def with_titles(outline: Sequence[OutlineEntry], titles: Sequence[Sequence[Title
 
 
 def _page(lines: Sequence[Line], width: float) -> _Page:
+    """Return the style that most letters of a page have, and the borders of its text."""
     heights: Counter[float] = Counter()
     bold = letters = 0
     for line in lines:

@@ -146,6 +146,7 @@ def _occurrences(text: str, part: str) -> Iterator[int]:
 
 
 def _boxes(page: Any, quote: str, position: int) -> Iterator[Box]:
+    """Yield a box for each line of a quotation. `position` is the number of letters and digits before it."""
     with closing(upright_text(page)) as text_page:
         characters = [*_characters(text_page)]
         text = "".join(character.letter for character in characters)
@@ -181,8 +182,7 @@ def _box(page: Any, text_page: Any, number: int) -> Box | None:
 
 
 def _lines(boxes: Iterable[Box]) -> Iterator[Box]:
-    """Yield boxes for lines: the boxes of neighbouring characters on the same line are joined. The direction of writing
-    does not matter."""
+    """Yield boxes for lines: the boxes of neighbours on one line are joined, whatever the direction of writing is."""
     line: Box | None = None
     for box in boxes:
         near = _NEAR * (box[3] - box[1])

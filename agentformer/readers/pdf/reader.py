@@ -137,6 +137,7 @@ def _passwords(password: str | None) -> tuple[str, ...]:
 
 
 def _read_all(fast: PdfiumDocument, pages: list[_Draft], options: ReadOptions) -> None:
+    """Read all pages with PDFium, and put the drafts into `pages`. A page that PDFium cannot read counts as failed."""
     chars = 0
     for number, page in enumerate(pages):
         try:
@@ -166,6 +167,7 @@ def _second_reading(
     data: bytes, pages: list[_Draft], doubtful: list[int],
     fast: PdfiumDocument | None, slow: PypdfDocument | None, options: ReadOptions,
 ) -> None:  # fmt: skip
+    """Read the `doubtful` pages again with pypdf until the time is over, and keep the better draft of each."""
     start = time.monotonic()
     until = start + PYPDF_SHARE * (options.deadline - start) if fast is not None else options.deadline
     if fast is not None and fast.encrypted:
@@ -227,6 +229,7 @@ def _document(drafts: list[_Draft], fast: PdfiumDocument | None, options: ReadOp
 def _page(
     number: int, draft: _Draft, text: str, body: Span | None, fast: PdfiumDocument | None, options: ReadOptions
 ) -> Page:
+    """Return the page of a draft. The filled form fields are added to `text`. `number` starts at 0."""
     label = fast.label(number) if fast is not None else ""
     if values := _form_text(number, text, fast):
         body = Span(body.start, len(text) + len(values)) if body else None

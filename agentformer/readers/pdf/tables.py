@@ -218,6 +218,7 @@ def _row(words: Sequence[Word]) -> _Row:
 
 
 def _values(words: Sequence[Word]) -> list[_Cell]:
+    """Return a cell for each number, joined with the sign before or after it, such as "$" or "%"."""
     cells: list[_Cell] = []
     prefix: Word | None = None
     for word in words:
@@ -254,7 +255,9 @@ def _blocks(rows: Sequence[_Row]) -> Iterator[tuple[int, int]]:
 
 
 def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell]) -> FoundTable:
-    found = []
+    """Return the table with the rows from `start` to `end`. A label that begins with a small letter continues the label
+    of the line above. Other lines without numbers are left out."""
+    table_rows = []
     label: list[str] = []
     for row in rows[start : end + 1]:
         if not row.has_data:
@@ -264,11 +267,11 @@ def _table(rows: Sequence[_Row], start: int, end: int, columns: Sequence[_Cell])
         own = [*(word.text for word in row.label), *unplaced]
         wrapped = bool(label) and bool(own) and own[0][:1].islower()  # a label of two lines
         text = " ".join([*label, *own] if wrapped else own)
-        found.append(FoundRow(row.words[0].line, row.words[-1].line, text, values))
+        table_rows.append(FoundRow(row.words[0].line, row.words[-1].line, text, values))
         label = own
     lines = (" ".join(word.text for word in row.words) for row in reversed(rows[max(0, start - _SCALE_LINES) : start]))
     scale = next((match.group().strip("( ") for line in lines if (match := SCALE.search(line))), "")
-    return FoundTable(_headers(rows, start, columns), scale, tuple(found))
+    return FoundTable(_headers(rows, start, columns), scale, tuple(table_rows))
 
 
 def _columns(rows: Sequence[Sequence[_Cell]]) -> list[_Cell]:
@@ -327,8 +330,7 @@ def _headers(rows: Sequence[_Row], start: int, columns: Sequence[_Cell]) -> tupl
 
 
 def _cells_above(row: _Row, columns: Sequence[_Cell]) -> list[_Cell]:
-    """Return the cells of a row that may be headers. Notes in parentheses, and cells left of the columns, are left
-    out."""
+    """Return the cells of a row that may be headers, without notes in parentheses and cells left of the columns."""
     cells: list[_Cell] = []
     for word in row.words:
         if cells and word.left - cells[-1].right < _CELL_GAP * word.height:

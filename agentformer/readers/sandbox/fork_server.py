@@ -48,7 +48,7 @@ class _Server:
         self._woken, wake = os.pipe()
         for pipe in (self._woken, wake):
             os.set_blocking(pipe, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only a handled signal writes to the pipe
         signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._woken, selectors.EVENT_READ, self._wake)
@@ -114,6 +114,7 @@ class _Server:
         self._report(reader)
 
     def _report(self, reader: _Reader) -> None:
+        """If a reader has ended, send its exit code to its caller, once. Remove it if its caller has ended it, too."""
         ended = os.waitid(os.P_PID, reader.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if not ended:
             return

@@ -185,6 +185,7 @@ class _Fork:
             file.close()
 
     def _read_status(self, flags: int = 0) -> bool:
+        """Read the exit code, and return whether there is one. If the server is gone, the process counts as killed."""
         status = b""
         try:
             status = self._connection.recv(STATUS.size, flags)
@@ -273,6 +274,7 @@ def image_isolated(data: bytes, options: ReadOptions) -> protocol.PageImage:
 
 
 def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
+    """Return why a reader failed. An error that it reported itself comes before the way in which it ended."""
     if outcome.frames.error:
         return protocol.error_from_bytes(outcome.frames.error)
     if outcome.fault:
@@ -288,8 +290,7 @@ def _error(outcome: _Outcome, limits: ReadLimits) -> DocumentError:
 
 @contextmanager
 def _folder(options: ReadOptions) -> Iterator[str]:
-    """Yield a temporary folder for the files of tesseract, or "" if OCR is not needed or the folder cannot be
-    created."""
+    """Yield a temporary folder for tesseract, or "" if OCR is not needed or the folder cannot be created."""
     folder = ""
     if options.ocr and options.media_type in RECOGNISED and shutil.which("tesseract"):
         with suppress(OSError):  # the disk may be full; scanned pages then have no text
@@ -335,8 +336,7 @@ class _ForkServer:
         self._orders: socket.socket | None = None
 
     def fork(self, options: ReadOptions, folder: str) -> _Fork | None:
-        """Return a new child process for a file. `folder` is its working folder, or "". Return None if the server
-        cannot be started."""
+        """Return a child process for a file, or None if the server cannot start. It works in `folder` if given."""
         about = {"media_type": options.media_type, "attached": options.attached, "page": options.page}
         order = protocol.to_line({**about, "folder": folder, "environment": _environment(folder)})
         if _WORKER not in _BOOT or len(order) > ORDER_BYTES:

@@ -131,6 +131,7 @@ def draft_from_bytes(data: bytes, limits: ReadLimits) -> DocumentText:
 
 
 def _document(data: bytes, limits: ReadLimits) -> DocumentText:
+    """Parse a line with the fields of the document, and for each page a line with its fields and then its text."""
     about, at = _line(data, 0)
     if not 0 <= about["pages"] <= limits.max_pages:
         raise ValueError("pages")

@@ -98,6 +98,7 @@ def _places(module: str) -> Iterator[Path]:
 
 
 def _of_tesseract() -> Iterator[Path]:
+    """Yield the program, its libraries, and the files of its languages."""
     if path := shutil.which("tesseract"):
         program = Path(path).resolve()
         prefix = program.parent.parent

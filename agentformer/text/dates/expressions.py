@@ -75,8 +75,7 @@ class _Line:
         return {"{weekday}": any(map(weekdays, self.words)), "{n}": _DIGIT.search(self.plain) is not None}
 
     def counts_something(self, at: int, language: str) -> bool:
-        """Return whether the number at token `at` counts something and is no year, as in "in 2000 words": a noun
-        follows the number."""
+        """Return whether the number at token `at` is no year, but counts something: a noun follows ("2000 words")."""
         if at + 1 >= len(self.tokens) or not self.joined(at):
             return False
         start, _, word = self.tokens[at + 1]
@@ -208,8 +207,7 @@ def _function_words(language: str) -> frozenset[str]:
 
 
 def _mentioned(text: str, on: date | None, past: bool) -> Iterator[DateRange]:
-    """Yield the ranges of the dates that are written in figures or with the name of a month. `on` and `past` are those
-    of `find_date_ranges`."""
+    """Yield the ranges of dates in figures or with the name of a month. `on` and `past`: see `find_date_ranges`."""
     for mention in find_dates(text, days_of_week=False):
         written = text[mention.start : mention.end]
         before = text[max(0, mention.start - 2) : mention.start] if written[0].isdecimal() else ""
@@ -297,8 +295,7 @@ def _fills(line: _Line, words: Words, phrase: Phrase) -> bool:
 
 
 def _filled(line: _Line, at: int, phrase: Phrase, words: Words) -> Slots | None:
-    """Return the values of the slots (variable words) of a phrase at token `at`. Return None if the phrase is not
-    there."""
+    """Return the values of the slots (variable words) of a phrase at token `at`, or None if it is not there."""
     slots: dict[str, int] = {}
     if at + len(phrase.words) > len(line.tokens):
         return None
@@ -368,6 +365,7 @@ def day_terms(day: date) -> tuple[str, ...]:
 
 
 def _terms(days: DateRange) -> Iterator[str]:
+    """Yield the terms of a range: a week, a few days, a few months, or the years of a relative date; else none."""
     first, last = days.first, days.last
     length = (last - first).days + 1
     months = range(first.year * 12 + first.month - 1, last.year * 12 + last.month)

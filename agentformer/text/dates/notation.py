@@ -196,6 +196,7 @@ def _days(*readings: tuple[int, int, int]) -> tuple[Day, ...]:
 
 
 def _numeric(text: str, loose: bool) -> Iterator[Mention]:
+    """Yield the dates in digits. If the day and the month can be swapped, a date has both readings."""
     marked = _MARKED.search(text) is not None  # a quick test: most texts have no such date
     for match in _YEAR_FIRST.finditer(text) if marked else ():
         year, month, day = int(match[1]), int(match[3]), int(match[4])
@@ -218,8 +219,7 @@ def _numeric(text: str, loose: bool) -> Iterator[Mention]:
 
 def _eastern_year(era: str | None, year: str | None) -> int | None:
     """Return the year of a Japanese, Chinese or Korean date. `era` is the Japanese era, and `year` is the year in this
-    era or, without an era, in the Western calendar. Return 0 if `year` is None. Return None if the year is
-    ambiguous."""
+    era or, without an era, in the Western calendar. Return 0 if `year` is None, and None if it is ambiguous."""
     if year is None:
         return 0
     number = 1 if year == "元" else int(year)
@@ -257,6 +257,8 @@ def _asks(plain: str, match: re.Match[str], end: int) -> bool:
 
 
 def _around(text: str, plain: str, match: re.Match[str], named: list[int]) -> Iterator[Mention]:
+    """Yield the date around the matched name of a month, which can mean each of the months `named`. "5-7 May" gives two
+    dates. A name that is short or also a common word (`_DOUBTFUL`) needs a day or a year beside it."""
     low = max(0, match.start() - _REACH)
     before = plain[low : match.start()]
     start, end, days, year = match.start(), match.end(), [0], 0

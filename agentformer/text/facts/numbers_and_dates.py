@@ -156,6 +156,7 @@ def _readings(written: str, half: str) -> Iterator[set[str]]:
 
 
 def _times(parts: list[str], marks: list[str], half: str) -> Iterator[str]:
+    """Yield the times that a number can mean: "9:30" without `half` (see `_readings`) is "at 9:30" or "at 21:30"."""
     clock = len(parts) in (2, 3) and set(marks) <= {":", "."} and all(len(part) == 2 for part in parts[1:])
     if not (clock or (half and len(parts) == 1)):
         return

@@ -40,9 +40,8 @@ _BREAK = re.compile(r"[;:!?…()\[\]–—]|\s-+\s|\.\.+")  # ends a clause
 _NOT_SAID = re.compile(r"[`{}<>=|\"“”„«»\x00-\x1f]|https?:")  # quoted text, code, several lines
 _GIVEN = re.compile(r":[ \t]*\n")  # "Reply to this customer:", before the text of the customer
 _FENCED = re.compile(r"```.*?(?:```|\Z)", re.DOTALL)  # code, of which each character is replaced
-_STOPS = (
-    " .。．"  # at the end of a sentence; a fact is written without them, so that it equals the same clause elsewhere
-)
+# At the end of a sentence; a fact is written without them, so that it equals the same clause elsewhere.
+_STOPS = " .。．"
 _QUESTION = re.compile(r"[?？]|(?:か|かな)[。．.]?\s*$")
 _VERBS = ("home", "work", "use", "marital", "diet", "many", "events", "past", "changes")
 _SELF = ("i", "we", "my")
@@ -141,6 +140,7 @@ def _words(text: str) -> list[_Word]:
 
 
 def _fact(text: str, sentence: Span, language: str, names: Collection[str]) -> Span | None:
+    """Return the span of the fact that a sentence states. Return None if it states none, or more than one."""
     written = text[sentence.start : sentence.end]
     group = language_group(written, language)
     if not group or is_instruction(written):
@@ -154,8 +154,8 @@ def _fact(text: str, sentence: Span, language: str, names: Collection[str]) -> S
     said = written[slice(*clause)]
     if _NOT_SAID.search(written[: clause[1]]) or len(said) > _MAX_FACT or _is_vague(said, group):
         return None
-    read = statements(said, group, labels=False)
-    if len(read) != 1 or not _says_enough(read[0], said, group):
+    stated = statements(said, group, labels=False)
+    if len(stated) != 1 or not _says_enough(stated[0], said, group):
         return None
     return Span(sentence.start + clause[0], sentence.start + clause[1])
 

@@ -208,8 +208,7 @@ class NumberedThing(NamedTuple):
 
 def numbered_things(text: str, language: str) -> list[NumberedThing]:
     """Return the things that a number names in a text, such as "berth 30" and "Johan II". `language` is the language of
-    the text. A year, a time, a number after a function word, and a number before a unit are not read as the name of a
-    thing."""
+    the text. A year, a time, a number after a function word, and a number before a unit are not such names."""
     plain = _ROMAN.sub(_in_digits, ascii_digits(text))
     frequent, units = FUNCTION_WORDS.get(language, _FREQUENT), pattern_of("units", language)
     found = []

@@ -172,23 +172,21 @@ def statements(content: str, group: str, *, labels: bool) -> tuple[Statement, ..
     return tuple(_read(content, group, labels)) if group and not is_long(content) else ()
 
 
-def _spelt(match: re.Match[str]) -> str:
-    return _SPELT[match[match.lastindex or 0].casefold()]
-
-
 def _read(content: str, group: str, labels: bool) -> Iterator[Statement]:
+    """Yield the statements of each sentence. A sentence with a change or a negation is also read clause by clause."""
     sentences = (content[start:end].strip() for start, end in sentence_spans(content)[:SENTENCES])
     for sentence in (clause for each in sentences for clause in _CLAUSES.split(each)):
         if sentence.endswith(("?", "？")):
             continue
-        text = _CONTRACTED.sub(_spelt, normalized("NFKC", sentence).replace("’", "'"))
+        text = normalized("NFKC", sentence).replace("’", "'")
+        text = _CONTRACTED.sub(lambda match: _SPELT[match[match.lastindex or 0].casefold()], text)
         label = _LABELLED.fullmatch(text) if labels and group != "ja" else None
         found = _statement(sentence, [label[1], label[2]] if label else [text], group)
         if found:
             yield found
             clauses = text.split(", ") if (found.changed or found.negated) and group != "ja" else []
-            read = (_statement(sentence, [clause], group) for clause in clauses if len(clauses) > 1)
-            yield from filter(None, read)  # "Anna left, my manager is now Ben"
+            of_clauses = (_statement(sentence, [clause], group) for clause in clauses if len(clauses) > 1)
+            yield from filter(None, of_clauses)  # "Anna left, my manager is now Ben"
 
 
 def _statement(sentence: str, parts: Sequence[str], group: str) -> Statement | None:
@@ -361,8 +359,7 @@ class _Reader:
 
 
 class _EastReader(_Reader):
-    """Reads the words of a Japanese sentence. A word is a run of characters of one script, and a run of hiragana is a
-    function word."""
+    """Reads the words of a Japanese sentence, which are runs of one script. A run of hiragana is a function word."""
 
     def read(self, text: str) -> None:
         """Read a sentence, and note what its words say."""

@@ -354,8 +354,7 @@ def _opens(match: re.Match[str], text: str, starts: set[int]) -> bool:
 
 
 def _joined(words: Iterable[re.Match[str]], text: str) -> list[_Name]:
-    """Join neighboring words to names such as "Jean-Luc" and "Anna Virtanen". `words` are matches in `text`, in
-    order."""
+    """Join neighboring words to names such as "Jean-Luc" and "Anna Virtanen". `words` are ordered matches in `text`."""
     spans: list[tuple[int, int]] = []
     for match in words:
         joins = spans and _JOINED.fullmatch(text, spans[-1][1], match.start())

@@ -70,8 +70,7 @@ def _folded(text: str) -> str:
 
 
 def word_list(kind: str) -> dict[str, frozenset[str]]:
-    """Return the words of a kind for each language, in lower case. The section `words` of `en.toml` explains the
-    kinds."""
+    """Return the words of a kind for each language, in lower case. `words` in `en.toml` explains the kinds."""
     return {language: frozenset(map(_folded, items)) for language, items in lists("words", kind).items()}
 
 
