@@ -188,7 +188,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Schema:
         response = responses[str(status)] = {"description": HTTPStatus(status).phrase}
         for item in _items(returns):
             content = response.setdefault("content", {})
-            if isinstance(item, str):
+            if isinstance(item, str):  # a media type
                 content[item] = {}
             else:
                 content[_JSON] = {"schema": schemas.ref(item)}

@@ -142,7 +142,7 @@ class _Turn:
         self._question = question
         self._messages = messages
         self._place = place
-        self._recalled = recalled
+        self._recalled = recalled  # number of recalled entries
         self._answer = Answer()
         self._environ = request.environ
         self._decided = False  # whether the turn was stored, or must not be stored

@@ -131,7 +131,7 @@ class SpaceMigration:
         with self._database.writing() as connection:
             number = spaces.begin_move(connection, space)
             spaces.retry_refused(connection)
-        overlap: tuple[float | None, int] | None = None
+        overlap: tuple[float | None, int] | None = None  # as `_overlap` returns it
         while True:
             self._embed_missing(number, progress)
             if overlap is None:
