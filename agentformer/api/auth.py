@@ -74,7 +74,7 @@ class Guard:
         self._scraped_keys = self._keys
         if authorize is None:  # a database of the keys may hang, and a file may be damaged
             self._scraped_keys = self._keys.remembering()
-            with suppress(StoreError):  # a later request reads them
+            with suppress(StoreError):  # the first reading; if it fails, a later request reads them
                 _ = self._keys.ever_made
         self._authorize = authorize
         self._hosts = hosts_in(af.settings.allowed_hosts) | {af.settings.host.lower()}
@@ -110,13 +110,14 @@ class Guard:
     def protect(self, target: Flask | Blueprint) -> None:
         """Check every request to `target` before the view runs, and add headers to every response. Requests for unknown
         paths are checked too if `target` is an application, but not if it is a blueprint."""
-        target.before_request(self._before)
-        target.after_request(self._after)
+        target.before_request(self._check_request)
+        target.after_request(self._finish_response)
         target.teardown_request(_forget_actor)
         target.register_error_handler(RequestEntityTooLarge, self._too_large)
         target.register_error_handler(ClientDisconnected, _incomplete)
 
-    def _before(self) -> Response | None:
+    def _check_request(self) -> Response | None:
+        """Return None if the view may run. Otherwise return the response, or raise `Forbidden`."""
         request_id = request.headers.get("X-Request-ID", "")
         valid = _REQUEST_ID.fullmatch(request_id) and not KEY.search(request_id)
         _request_info(request_id if valid else "")
@@ -162,7 +163,7 @@ class Guard:
     def _is_allowed_origin(self) -> bool:
         return request.headers.get("Origin", "").lower() in self._origins
 
-    def _after(self, response: Response) -> Response:
+    def _finish_response(self, response: Response) -> Response:
         present = {name.lower() for name, _ in response.headers}
         for name, value in _SAFE_HEADERS.items():
             if name.lower() not in present:

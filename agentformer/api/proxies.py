@@ -35,8 +35,8 @@ class BehindProxy:
             environ["REMOTE_ADDR"] = self._client(environ)
             if environ.get("HTTP_X_FORWARDED_PROTO") in ("http", "https"):
                 environ["wsgi.url_scheme"] = environ["HTTP_X_FORWARDED_PROTO"]
-            told = environ.get("HTTP_X_FORWARDED_PREFIX", "").rstrip("/")
-            prefix = told if _PREFIX.fullmatch(told) else prefix
+            sent_prefix = environ.get("HTTP_X_FORWARDED_PREFIX", "").rstrip("/")
+            prefix = sent_prefix if _PREFIX.fullmatch(sent_prefix) else prefix
         if prefix:
             path = environ.get("PATH_INFO", "")
             if path == prefix or path.startswith(f"{prefix}/"):

@@ -155,7 +155,7 @@ class GuardedEmbedder(Guarded[Embedder]):
                 f"agentformer reembed --to {space.spec}"
             )
         self.known_space = self.known_space or space
-        self._tokens = 0
+        self._tokens = 0  # a new provider counts its tokens from 0
 
     def _failed(self, provider: Embedder, error: AgentFormerError) -> None:
         super()._failed(provider, error)

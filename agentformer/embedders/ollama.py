@@ -47,7 +47,7 @@ class OllamaEmbedder(RemoteEmbedder):
         options = options or RemoteOptions()
         self._model = model
         self._client = JsonClient(base_url, options.policy, key=key)
-        self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive
+        self._keep_alive = int(keep_alive) if keep_alive.lstrip("-").isdecimal() else keep_alive  # a number is seconds
         self._has_embed: bool | None = None  # None until the first response
         super().__init__("ollama", model, self._client.address, options)
         self._describe(model, self._context(), model_card(model), revision=self._digest())
@@ -70,6 +70,7 @@ class OllamaEmbedder(RemoteEmbedder):
         return 1 if self._has_embed is False else super().request_texts
 
     def _request(self, texts: list[str]) -> Vectors:
+        """Embed the texts with `/api/embed`. If the server lacks it, use the older endpoint now and in later calls."""
         if self._has_embed is False:
             return Vectors([self._request_older(text) for text in texts], 0)
         payload = {"model": self._model, "input": texts, "truncate": False, "keep_alive": self._keep_alive}

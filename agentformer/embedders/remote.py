@@ -99,7 +99,7 @@ class RemoteEmbedder(ABC):
         self._title = f"{provider}:{model} at {address}"
         self._request_size = _RequestSize(options.batch, options.timeout)
         self._languages_given = options.languages
-        self._batch_tokens = batch_tokens - len(self.token_spans(PROBE))
+        self._batch_tokens = batch_tokens - len(self.token_spans(PROBE))  # the probe text may be in the request, too
         self._lock = threading.Lock()
         self._checked_at = 0.0  # monotonic time of the last successful check of the model
         self.tokens_read = 0

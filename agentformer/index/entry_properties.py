@@ -280,8 +280,8 @@ def _entry_title(entry: MemoryEntry) -> str:
     source = entry.source
     if source is None:
         return own_title(entry.title, entry.content[:TITLE_TEXT])
-    first = source.start == 0 and (1 if source.page is None else source.page) == 1
-    return own_title("", entry.content[:TITLE_TEXT]) if first else ""
+    begins_document = source.start == 0 and source.page in (None, 1)
+    return own_title("", entry.content[:TITLE_TEXT]) if begins_document else ""
 
 
 def own_title(title: str, content: str) -> str:

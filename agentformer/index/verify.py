@@ -175,7 +175,7 @@ def _indexed_entries(words: _Words) -> IntArray:
     parts = [np.zeros(0, np.int64)]
     for start in range(0, count, _PAGE):
         hits = words.searcher.search(everything, limit=_PAGE, offset=start, order_by_field="num", count=False).hits
-        parts.append(np.array([number for number, _ in hits], np.int64))
+        parts.append(np.array([number for number, _ in hits], np.int64))  # a hit has the value that it is ordered by
     numbers = np.concatenate(parts)
     if len(numbers) != count:
         raise ValueError("the word index does not list all of its entries")
@@ -239,6 +239,7 @@ def _compare_snapshot(
     damaged: Collection[int],
     damaged_vectors: Collection[int],
 ) -> None:
+    """Compare the windows, and if these are equal, the vectors. Entries changed after the snapshot are left out."""
     active = active_space(connection)
     same_history = change_feed.token_at(connection, meta["seq"]) == meta["point"]
     if active is None or active[0] != meta["space"] or not same_history:

@@ -213,12 +213,12 @@ class _Cutter:
         self._limit = limit
         self._shared = min(limit, _SHARED_DATA if page.code in _DATA else _SHARED)
         self._children: dict[int, list[Symbol]] = {}  # key: the position of the outer symbol, -1 for the page
-        around: list[tuple[int, Symbol]] = []
+        enclosing: list[tuple[int, Symbol]] = []  # the symbols that contain the current one, the outermost first
         for position, symbol in enumerate(page.symbols):
-            while around and around[-1][1].end <= symbol.start:
-                around.pop()
-            self._children.setdefault(around[-1][0] if around else -1, []).append(symbol)
-            around.append((position, symbol))
+            while enclosing and enclosing[-1][1].end <= symbol.start:
+                enclosing.pop()
+            self._children.setdefault(enclosing[-1][0] if enclosing else -1, []).append(symbol)
+            enclosing.append((position, symbol))
         self._position = {(symbol.start, symbol.end): n for n, symbol in enumerate(page.symbols)}
 
     def children(self, symbol: Symbol | None) -> list[Symbol]:

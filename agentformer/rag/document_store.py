@@ -205,11 +205,11 @@ class DocumentStore:
             if placement.same:
                 if placement.new_metadata:
                     return self._with_metadata(data, placement.same, placement)
-                if retire and placement.kept:
+                if retire and placement.kept:  # an interrupted upload has not hidden them
                     retire(placement.kept, placement.same.id)
                 return self._unchanged(data, document, placement.same)
-            usable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
-            placement = dataclasses.replace(placement, kept=tuple(usable))
+            searchable = (entry for entry in placement.former if retire and entry.metadata["status"] == "ready")
+            placement = dataclasses.replace(placement, kept=tuple(searchable))
             new, text = placement.document, upload.text.get()
             entries = self._ingest.get().entries(new, text, progress, upload.chunks.get(new.name))
             stored = self._commit(data, entries, placement, progress)

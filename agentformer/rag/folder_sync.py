@@ -90,7 +90,7 @@ class FolderSync:
         self._user_id = user_id
         self._metadata = metadata
         self._limits = limits
-        self._found = FolderFiles(self._root, limits.file, own)
+        self._listing = FolderFiles(self._root, limits.file, own)
         self._lists: dict[str, list[Any]] = {"added": [], "changed": [], "renamed": [], "removed": []}
         self._unchanged = 0
 
@@ -116,7 +116,7 @@ class FolderSync:
         gone = {entry.metadata["origin"]: _Known.of(entry) for entry in documents}
         number_stored = len(gone)
         work = self._work(gone, delete=delete)
-        if not self._found.complete:
+        if not self._listing.complete:
             gone.clear()  # a file in a folder that could not be listed may still exist
         moved = _by_content(gone)
         self._refuse_loss(gone, number_stored, work, delete=delete)
@@ -143,8 +143,8 @@ class FolderSync:
         return SyncReport(
             self._origin,
             unchanged=self._unchanged,
-            skipped=_shown(self._found.skipped),
-            failed=_shown(self._found.failed),
+            skipped=_shown(self._listing.skipped),
+            failed=_shown(self._listing.failed),
             left=left,
             seconds=seconds,
             **lists,
@@ -157,12 +157,12 @@ class FolderSync:
         work: list[tuple[FolderFile, _Known | None]] = []
         if delete and not kind_of(self._root, "folder"):
             return work
-        for file in self._found.files():
+        for file in self._listing.files():
             known = stored.pop(_origin_of(file), None)
             if known is None or not file.stamp or known.stamp != file.stamp:
                 work.append((file, known))
             elif known.problem:
-                self._found.failed.append(Problem(file.name, known.problem))
+                self._listing.failed.append(Problem(file.name, known.problem))
             else:
                 self._unchanged += 1
         return work
@@ -218,13 +218,13 @@ class FolderSync:
                 return origin
             self._put(file, known, upload)
         except Unread as reason:
-            self._found.skipped.append(Problem(file.name, str(reason)))
+            self._listing.skipped.append(Problem(file.name, str(reason)))
             if known is not None:
                 self._remove(_origin_of(file), known)
         except (SpaceMismatch, StoreError):
             raise  # no file can be stored
         except AgentFormerError as error:
-            self._found.failed.append(Problem(file.name, str(error).removeprefix("file ")))
+            self._listing.failed.append(Problem(file.name, str(error).removeprefix("file ")))
         return ""
 
     def _document(self, file: FolderFile, data: bytes, stamp: str) -> Document:
@@ -245,7 +245,7 @@ class FolderSync:
     def _put(self, file: FolderFile, known: _Known | None, upload: Upload) -> None:
         result = self._store.put(upload)
         if result.status in _UNUSABLE:
-            self._found.failed.append(Problem(file.name, result.reason))
+            self._listing.failed.append(Problem(file.name, result.reason))
         elif result.unchanged:
             self._unchanged += 1
         else:

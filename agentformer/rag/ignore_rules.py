@@ -47,6 +47,7 @@ class IgnoreRules:
         return None if one is other is None else not max(filter(None, (one, other))).includes
 
     def _add(self, number: int, line: bytes) -> None:
+        """Add the rule of a line, unless it is empty, a comment, or malformed. Spaces at its end do not count."""
         content = _CONTENT.match(line)
         pattern = content[0] if content and not line[content.end() :].strip(b" ") else line
         if not pattern or pattern.startswith(b"#"):

@@ -186,13 +186,13 @@ class Originals:
             )
 
     def _sweep(self, ended: str) -> None:
-        uploads = self._uploads.names()
+        uploads = self._uploads.names()  # those of killed processes included
         running = {name for name in uploads if name != ended and self._uploads.is_running(name)}
         absent = self._listed.absent_documents()  # read after the locks: an upload that ends now is not in the list
         needed = {document.sha256 for document in absent if document.upload in running}
-        done = [document for document in absent if document.sha256 not in needed]
+        unneeded = [document for document in absent if document.sha256 not in needed]
         # An upload without a lock may still be running, for example after an older database was restored.
-        superfluous = {document.sha256 for document in done if document.upload in ("", *uploads)}
+        superfluous = {document.sha256 for document in unneeded if document.upload in ("", *uploads)}
         deleted = [each for each in superfluous if SHA256.fullmatch(each) and not self._in_use(each)]
         self.files.delete(deleted)
         if deleted and (left := self.files.left(deleted)):
@@ -203,8 +203,8 @@ class Originals:
                 left[0],
                 self.files.place,
             )
-        if done:
-            self._listed.forget_absent(done)
+        if unneeded:
+            self._listed.forget_absent(unneeded)
         for name in uploads - running - {document.upload for document in absent if document.sha256 in needed}:
             self._uploads.forget(name)
 

@@ -174,12 +174,14 @@ class Removals:
                 yield Removal(entry.id, entry.content, entry.namespace, due, entry.version, successor)
 
     def _seconds_left(self, entry: MemoryEntry) -> float:
+        """Return the seconds until the removal of a document. After a restart of the machine, all its seconds count
+        again, from the first time that this process sees the document."""
         at, timer = entry.metadata[REMOVE_AT], entry.metadata.get(_TIMER)
         if not isinstance(timer, list) or timer[0] != at:  # a former version has stored the time alone
             return min(MAX_SECONDS, (datetime.fromisoformat(at) - datetime.now(UTC)).total_seconds())
         _, start, due, seconds = timer
-        here, clock = _machine_clock()
-        if start and start == here:
+        this_start, clock = _machine_clock()
+        if start and start == this_start:
             return float(min(seconds, due - clock))
         seen = self._seen.setdefault((entry.id, entry.version), time.monotonic())
         return float(seconds - (time.monotonic() - seen))

@@ -332,7 +332,7 @@ def _read_path(path: Path, limit: int) -> bytes:
     try:
         with open_regular_file(path) as file:
             _check_size(os.fstat(file.fileno()).st_size, limit)  # before the file is read
-            return file.read(limit + 1)
+            return file.read(limit + 1)  # a file that grows meanwhile is refused by the caller
     except FileNotFoundError:
         raise InvalidInput("file", f"{path} does not exist; check the path") from None
     except PermissionError:

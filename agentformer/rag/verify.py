@@ -74,7 +74,7 @@ class _Survey:
             store = offered(backend, SnapshotStore)  # without a snapshot, `_confirm` drops what only seems wrong
             with store.snapshot() if store else nullcontext(backend) as listing:
                 for namespace in listing.namespaces():
-                    self._read(listing, namespace)
+                    self._read_namespace(listing, namespace)
             self._confirm(backend)
         except StoreDamaged as error:
             self.documents.incomplete = True
@@ -83,7 +83,7 @@ class _Survey:
             else:
                 self.documents.note("some documents were not checked, because their entries are damaged")
 
-    def _read(self, snapshot: MemoryBackend | MemorySnapshot, namespace: str) -> None:
+    def _read_namespace(self, snapshot: MemoryBackend | MemorySnapshot, namespace: str) -> None:
         ids = set()
         for document in _all(snapshot, Scope(namespace, kinds=("document",))):
             ids.add(document.id)
@@ -125,7 +125,7 @@ def verify(store: StoreParts, reread: Callable[[MemoryEntry], Document], *, repa
     originals = _verify_originals(store, survey.with_files)
     if repair:
         _ingest_again(survey.documents, originals, reread)
-        _set_aside(survey.parts, store)
+        _set_orphans_aside(survey.parts, store)
     findings = [survey.documents, survey.parts, originals, _verify_uploads(store, files, absent, survey)]
     folder = store.originals.folder
     jobs = verify_jobs(store.index_dir, folder, folder.parent if store.originals.owner else None)
@@ -187,7 +187,7 @@ def _ingest_again(documents: Findings, originals: Findings, reread: Callable[[Me
         documents.advice = error_text
 
 
-def _set_aside(parts: Findings, store: StoreParts) -> None:
+def _set_orphans_aside(parts: Findings, store: StoreParts) -> None:
     quarantine = Quarantine(store.index_dir)
     ids = []
     with parts.repairing():
@@ -262,7 +262,7 @@ def _verify_embedded(backend: MemoryBackend, *, repair: bool) -> Findings:
         for name in names:
             if pending := vectors.pending(Scope(name, include_archived=True)):
                 findings.add(f"{pending} entries of namespace {name} have no vectors yet")
-        if repair and findings.found and not vectors.embed_pending():
+        if repair and findings.found and not vectors.embed_pending():  # none is left
             findings.mark_repaired(findings.found, "embedded")
     return findings
 

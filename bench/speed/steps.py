@@ -107,8 +107,8 @@ UPLOAD: Steps = {
 HTTP: Steps = {
     **SEARCH,
     "flask.app:Flask.wsgi_app": "routing and context of Flask",
-    "agentformer.api.auth:Guard._before": "host, origin and size",
-    "agentformer.api.auth:Guard._after": "headers and counters",
+    "agentformer.api.auth:Guard._check_request": "host, origin and size",
+    "agentformer.api.auth:Guard._finish_response": "headers and counters",
     "agentformer.api.auth:Guard.authorize": "key and rights",
     "agentformer.api.operations:_handled": "checks and thread of the request",
     "agentformer.api.operations:body_of": "body to a model",

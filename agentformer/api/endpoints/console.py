@@ -85,6 +85,7 @@ def memory_map(service: Service, grant: Grant, query: MapQuery) -> Response:
 
 
 def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
+    """Return the fields of `Map`, except `state` and `problem`."""
     columns: dict[str, list[int]] = {}
     names: dict[str, list[str]] = {}
     for column, values in (
@@ -95,8 +96,8 @@ def _map_json(points: MapPoints, backend: MemoryBackend) -> dict[str, Any]:
     ):
         columns[column], names[f"{column}s"] = _coded(values)
     ids = names.pop("documents")
-    known = {entry.id: entry.content for entry in backend.get(ids)}
-    documents = [{"id": document_id, "name": known.get(document_id, "")} for document_id in ids]
+    document_names = {entry.id: entry.content for entry in backend.get(ids)}
+    documents = [{"id": document_id, "name": document_names.get(document_id, "")} for document_id in ids]
     return {
         "space": points.space,
         "total": points.total,

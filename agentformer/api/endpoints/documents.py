@@ -204,7 +204,8 @@ def pages(service: Service, grant: Grant, query: models.PartsParameters, documen
     The fields `start` and `end` of a citation are positions in the text of the cited page.
     """
     entries = _parts(service.af, grant, query, document_id, "page")
-    return reply_page("pages", [_page_json(entry) for entry in entries], query.limit)
+    items = [{"id": entry.id, **report_json(page_of(entry), leave_out=models.NOT_STORED)} for entry in entries]
+    return reply_page("pages", items, query.limit)
 
 
 @router.route("GET", f"{_DOCUMENT}/image", "document text", {200: models.PageImage}, errors=(422,), uses_model=True)
@@ -296,10 +297,6 @@ def _chunk_json(entry: MemoryEntry) -> dict[str, Any]:
         "context": entry.context,
         "metadata": dict(entry.metadata),
     }
-
-
-def _page_json(entry: MemoryEntry) -> dict[str, Any]:
-    return {"id": entry.id, **report_json(page_of(entry), leave_out=models.NOT_STORED)}
 
 
 class SyncRequest(RequestModel):

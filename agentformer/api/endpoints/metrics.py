@@ -95,13 +95,14 @@ def _request_metrics(requests: RequestsSeen) -> Iterator[Any]:
         "Seconds from the headers of a request to the end of its response.",
         labels=("worker", "route"),
     )
-    for route, seen in sorted(durations.items()):
-        buckets = [*zip(map(str, BUCKETS), seen.within, strict=True), ("+Inf", seen.requests)]
-        histogram.add_metric((worker, route), buckets, seen.seconds)
+    for route, duration in sorted(durations.items()):
+        buckets = [*zip(map(str, BUCKETS), duration.within, strict=True), ("+Inf", duration.requests)]
+        histogram.add_metric((worker, route), buckets, duration.seconds)
     yield from (counter, histogram)
 
 
 def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) -> Iterator[Any]:
+    """Yield the metrics of the calls of models. The keys of `providers` are (role, provider, model)."""
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
     calls = CounterMetricFamily(f"{_PREFIX}_calls", "Calls, including failed calls.", labels=_LABELS)
@@ -111,9 +112,7 @@ def _provider_metrics(providers: Mapping[tuple[str, ...], Mapping[str, Any]]) ->
     )
     seconds = CounterMetricFamily(f"{_PREFIX}_seconds", "Duration of all calls, in seconds.", labels=_LABELS)
     slowest = GaugeMetricFamily(
-        f"{_PREFIX}_slowest_seconds",
-        "Duration of the slowest call, in seconds.",
-        labels=_LABELS,
+        f"{_PREFIX}_slowest_seconds", "Duration of the slowest call, in seconds.", labels=_LABELS
     )
     for names, counts in providers.items():
         labels = (str(os.getpid()), *names)

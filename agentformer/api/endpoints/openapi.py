@@ -79,13 +79,9 @@ class _Schemas:
     to which the endpoints refer by name. The fields of query strings and forms are listed in each endpoint instead."""
 
     def __init__(self, operations: Sequence[Operation]) -> None:
-        errors = dict.fromkeys(_error_model(operation) for operation in operations)
-        used: list[type[BaseModel]] = [
-            Problem,
-            *errors,
-            *(model for operation in operations for model in _models(operation)),
-        ]
-        models = dict.fromkeys(used)
+        used: list[type[BaseModel]] = [Problem, *map(_error_model, operations)]
+        used += [model for operation in operations for model in _models(operation)]
+        models = dict.fromkeys(used)  # each once, in this order
         self._refs, generated = models_json_schema([(model, "validation") for model in models], ref_template=_REF)
         self._all: dict[str, Schema] = _without_titles(generated["$defs"])
         inline = {self._name(model) for op in operations for model in (op.query, op.form) if model is not None}
@@ -192,7 +188,7 @@ def _responses(operation: Operation, schemas: _Schemas) -> Schema:
         response = responses[str(status)] = {"description": HTTPStatus(status).phrase}
         for item in _items(returns):
             content = response.setdefault("content", {})
-            if isinstance(item, str):
+            if isinstance(item, str):  # a media type
                 content[item] = {}
             else:
                 content[_JSON] = {"schema": schemas.ref(item)}
@@ -284,9 +280,10 @@ def _kind(schema: Schema) -> str:
     return f"{kind}{_bounds(schema, 'minimum', 'maximum')}{_bounds(schema, 'minLength', 'maxLength')}"
 
 
-def _bounds(schema: Schema, least: str, most: str) -> str:
-    low, high = schema.get(least), schema.get(most)
-    unit = {"minLength": " characters", "minItems": " items"}.get(least, "")
+def _bounds(schema: Schema, low_field: str, high_field: str) -> str:
+    """Return the limits in parentheses, such as " (at least 1)", or "" if the schema has neither field."""
+    low, high = schema.get(low_field), schema.get(high_field)
+    unit = {"minLength": " characters", "minItems": " items"}.get(low_field, "")
     if low is None and high is None:
         return ""
     if unit and low == 1 and high is None:

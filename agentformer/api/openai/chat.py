@@ -142,7 +142,7 @@ class _Turn:
         self._question = question
         self._messages = messages
         self._place = place
-        self._recalled = recalled
+        self._recalled = recalled  # number of recalled entries
         self._answer = Answer()
         self._environ = request.environ
         self._decided = False  # whether the turn was stored, or must not be stored
@@ -334,7 +334,7 @@ class Answer:
 
     def read_whole(self, body: bytes) -> None:
         """Read a complete response."""
-        self._choice(_parsed(body), "message")
+        self._read_choice(_parsed(body), "message")
         self.complete = True
         self.text = "".join(self._texts)
 
@@ -348,12 +348,13 @@ class Answer:
             if data == b"[DONE]":
                 self.complete = True
             else:
-                self._choice(_parsed(data), "delta")
+                self._read_choice(_parsed(data), "delta")
         self.text = "".join(self._texts) if self.complete else ""
         if len(self._rest) > fields.MAX_CONTENT:
             self._rest = b""
 
-    def _choice(self, value: Any, name: str) -> None:
+    def _read_choice(self, value: Any, name: str) -> None:
+        """Read the first choice of a response. The field `name` of the choice has the next part of the text."""
         choices = value.get("choices") if isinstance(value, dict) else None
         self.failed = self.failed or bool(isinstance(value, dict) and value.get("error"))
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}

@@ -273,25 +273,25 @@ def _store_json(service: Service, namespace: str) -> dict[str, Any]:
     creation, record = creation_entry(service, namespace), record_of(service, namespace)
     if creation is None:  # deleted by another client in the meantime
         raise no_store(store_id(namespace))
-    found = store_documents(service, namespace)
-    completed = sum(document.metadata["status"] in FINDABLE for document in found)
+    documents = store_documents(service, namespace)
+    completed = sum(document.metadata["status"] in FINDABLE for document in documents)
     return {
         "id": store_id(namespace),
         "object": "vector_store",
         "created_at": seconds(creation),
         "name": record.metadata["name"] if record else namespace,
-        "usage_bytes": sum(document.metadata["bytes"] for document in found),
+        "usage_bytes": sum(document.metadata["bytes"] for document in documents),
         "file_counts": {
             "in_progress": 0,
             "completed": completed,
-            "failed": len(found) - completed,
+            "failed": len(documents) - completed,
             "cancelled": 0,
-            "total": len(found),
+            "total": len(documents),
         },
         "status": "completed",
         "expires_after": None,
         "expires_at": None,
-        "last_active_at": seconds(found[-1] if found else creation),
+        "last_active_at": seconds(documents[-1] if documents else creation),
         "metadata": record.metadata["metadata"] if record else {},
     }
 

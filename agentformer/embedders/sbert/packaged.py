@@ -130,14 +130,14 @@ def _check(file: Path, package: _Package) -> None:
 
 
 def _e5_encoder(weights: E5Weights) -> Encoder:
-    read = weights.tensors
-    hidden = len(read["emb.ln.w"]())
+    load = weights.tensors  # the name of each tensor -> the function that returns it
+    hidden = len(load["emb.ln.w"]())
 
     def dense(name: str) -> Dense:
-        return Dense(read[f"{name}.w"](), np.asarray(read[f"{name}.b"]()))
+        return Dense(load[f"{name}.w"](), np.asarray(load[f"{name}.b"]()))
 
     def norm(name: str) -> Norm:
-        return Norm(np.asarray(read[f"{name}.w"]()), np.asarray(read[f"{name}.b"]()))
+        return Norm(np.asarray(load[f"{name}.w"]()), np.asarray(load[f"{name}.b"]()))
 
     def layer(name: str) -> Layer:
         return Layer(
@@ -151,10 +151,10 @@ def _e5_encoder(weights: E5Weights) -> Encoder:
             outer_norm=norm(f"{name}.oln"),
         )
 
-    types = np.asarray(read["emb.type"]()).reshape(-1, hidden)
+    types = np.asarray(load["emb.type"]()).reshape(-1, hidden)
     return Encoder(
-        words=read["emb.word"](),
-        positions=np.asarray(read["emb.pos"]()).reshape(-1, hidden) + types[:1],
+        words=load["emb.word"](),
+        positions=np.asarray(load["emb.pos"]()).reshape(-1, hidden) + types[:1],
         norm=norm("emb.ln"),
         layers=[layer(f"l{number}") for number in range(weights.layers)],
         heads=weights.heads,

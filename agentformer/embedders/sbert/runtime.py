@@ -115,6 +115,7 @@ class TorchRuntime:
         return None if None in read else iter([rows for rows in read if rows is not None])
 
     def _token_rows(self, texts: Sequence[str]) -> list[TokenRows] | None:
+        """Return None if the tokenizer has no offsets of tokens, or the model no vectors of tokens."""
         texts = [replace_surrogates(text) for text in texts]
         with self._lock:
             if not self._tokenizer.is_fast:

@@ -308,11 +308,7 @@ def _bert_character(code: int) -> str:
     if any(first <= code <= last for first, last in _CHINESE):
         return f" {unicodedata.normalize('NFD', character)} "
     plain = (c.lower() for c in unicodedata.normalize("NFD", character) if unicodedata.category(c) != "Mn")
-    return "".join(f" {c} " if _is_punctuation(c) else c for c in plain)
-
-
-def _is_punctuation(character: str) -> bool:
-    return character in _ASCII_PUNCTUATION or unicodedata.category(character).startswith("P")
+    return "".join(f" {c} " if c in _ASCII_PUNCTUATION or unicodedata.category(c)[0] == "P" else c for c in plain)
 
 
 def _composed(characters: str, origins: Iterable[int]) -> tuple[list[str], list[int]]:

@@ -139,6 +139,7 @@ class ActiveEmbedder:
         return next(matching, None)
 
     def _load(self, stored: EmbeddingSpace) -> GuardedEmbedder:
+        """Return an embedder of this space: one in use, or else a new one. Raises `EmbedderUnavailable`."""
         if embedder := self._used_for(stored):
             return embedder
         if reason := self._breaker.blocked():

@@ -97,7 +97,7 @@ class SpaceMigration:
         *,
         window_tokens: int = 0,
     ) -> None:
-        self._window_tokens = window_tokens
+        self._window_tokens = window_tokens  # 0: the limit of the model
         self._lock = lock
         self._database = database
         self._former = former
@@ -127,10 +127,11 @@ class SpaceMigration:
     def _run(
         self, former: EmbeddingSpace | None, space: EmbeddingSpace, queries: Sequence[str], progress: Progress | None
     ) -> Reembedding:
+        """Embed all entries, then switch. Entries that are changed meanwhile are embedded before the switch."""
         with self._database.writing() as connection:
             number = spaces.begin_move(connection, space)
             spaces.retry_refused(connection)
-        overlap: tuple[float | None, int] | None = None
+        overlap: tuple[float | None, int] | None = None  # as `_overlap` returns it
         while True:
             self._embed_missing(number, progress)
             if overlap is None:
@@ -157,6 +158,7 @@ class SpaceMigration:
                 progress(self._entries, self._entries + max(0, left - len(entries)))
 
     def _embed_batch(self, number: int, entries: dict[int, MemoryEntry]) -> None:
+        """Embed entries, which are given by number. An entry that is changed meanwhile is left to a later batch."""
         find_known, store_rows = partial(self._find_known, number), partial(self._store_rows, number)
         embedding = WindowEmbedder(self._target, find_known, store_rows, window_tokens=self._window_tokens)
         try:

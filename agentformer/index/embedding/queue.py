@@ -102,14 +102,7 @@ class EmbeddingQueue:
     `window_tokens` is the maximum number of tokens in a window (0: the maximum of the model). Methods that embed raise
     `SpaceMismatch` if the vectors of the store belong to another embedding space."""
 
-    def __init__(
-        self,
-        lock: AcquireLock,
-        database: RecordStore,
-        embedder: Embedder,
-        *,
-        window_tokens: int = 0,
-    ) -> None:
+    def __init__(self, lock: AcquireLock, database: RecordStore, embedder: Embedder, *, window_tokens: int = 0) -> None:
         self._lock = lock
         self._database = database
         self._embedder = embedder

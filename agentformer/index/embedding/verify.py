@@ -157,7 +157,10 @@ def verify_windows(
     findings = Findings("windows", "each searched text is embedded completely, or waits to be embedded")
     findings.advice = "run `agentformer doctor --repair` to embed the entry again"
     with connection.lenient_text(), findings.reading(sqlite3.DatabaseError):
-        _verify_owners(connection, findings)
+        findings.add_all(
+            (f"some windows with the entry number {row[0]} belong to no entry, or to no embedding space", row[0])
+            for row in connection.run(_WITHOUT_OWNER)
+        )
         active, building = active_space(connection), building_space(connection)
         if active is None:
             _verify_space(connection, findings, _Space(0, _Model(None, ""), _queue(connection, _QUEUED)), damaged)
@@ -270,14 +273,6 @@ def _dimensions(connection: Connection) -> dict[int, int]:
     return dimensions
 
 
-def _verify_owners(connection: Connection, findings: Findings) -> None:
-    rows = connection.run(_WITHOUT_OWNER)
-    findings.add_all(
-        (f"some windows with the entry number {row[0]} belong to no entry, or to no embedding space", row[0])
-        for row in rows
-    )
-
-
 def _verify_space(connection: Connection, findings: Findings, space: _Space, damaged: Collection[int]) -> None:
     for entries in _searched_entries(connection, damaged):
         windows = _read_windows(connection, space.number, entries[0][0], entries[-1][0])
@@ -293,6 +288,7 @@ def _verify_space(connection: Connection, findings: Findings, space: _Space, dam
 
 
 def _problem(entry: MemoryEntry, windows: Sequence[_Window], model: _Model) -> str:
+    """Return the end of a sentence that begins with the entry and says what is wrong, or ""."""
     if not windows:
         return "has no windows (embedded parts) and does not wait to be embedded" if entry.content.strip() else ""
     for span, digest, _ in windows:

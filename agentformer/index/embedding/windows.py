@@ -281,7 +281,9 @@ class WindowEmbedder:
     def _embed(
         self, cutter: WindowCutter, entries: Sequence[MemoryEntry], table: WindowTable, progress: Progress | None = None
     ) -> _Failures:
-        first, text = table.texts()
+        """Embed each text that has no vector yet. If the model refuses a batch, the `reasons` of the result contain all
+        entries with a text of this batch."""
+        first, text_of = table.texts()  # for each text its first window, for each window its text
         owners = table.owners()
         missing = self._missing(table, first)
         failures = _Failures({}, Counter(owners[missing].tolist()), len(missing))
@@ -293,7 +295,7 @@ class WindowEmbedder:
             except EmbedderUnavailable:
                 raise
             except EmbedderError as error:
-                failures.reasons.update(dict.fromkeys(owners[np.isin(text, text[batch])].tolist(), error))
+                failures.reasons.update(dict.fromkeys(owners[np.isin(text_of, text_of[batch])].tolist(), error))
                 if len(failures.reasons) == len(entries):
                     break
                 continue

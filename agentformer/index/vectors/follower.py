@@ -226,6 +226,7 @@ class VectorFollower:
         self._trainer.close()
 
     def _apply(self, connection: Connection, newest: int, space: int, dimension: int) -> None:
+        """Apply the changes up to `newest`. If no index has this space and this history, load or build one first."""
         index, unlisted = self._index, []
         if index is not None and change_feed.token_at(connection, self._applied) != self._point:
             index = None  # it is so far behind that the feed no longer lists all that it lacks

@@ -149,7 +149,7 @@ class VectorIndex:
             # removing dead rows needs a pass over a trained index, or a copy of a flat index
             flat_holes = max(_SWEEP_MIN, int(self._rows.size * _SWEEP_SHARE))
             if self._holes - self._stuck > (_MAX_HOLES if isinstance(self._stage, Ivf) else flat_holes):
-                self._sweep()
+                self._remove_dead_rows()
 
     def search(self, query: Vector, limit: int, allowed: ScopeMask) -> VectorHits:
         """Return the windows in the scope mask `allowed` that are nearest to the query. They belong to at least `limit`
@@ -263,7 +263,7 @@ class VectorIndex:
         """Return a copy of a trained index for a snapshot. Searches and changes continue while the caller writes the
         copy."""
         with self._lock.write():
-            self._sweep()
+            self._remove_dead_rows()
             stage, rows = self._stage, self._rows.take(np.arange(self._rows.size))
             if not isinstance(stage, Ivf):
                 raise TypeError("only a trained index can be frozen")
@@ -279,7 +279,7 @@ class VectorIndex:
         """Yield the content of this index, without removed rows, for a snapshot. Changes wait until the `with` block
         ends; searches do not wait."""
         with self._lock.write():
-            self._sweep()
+            self._remove_dead_rows()
         with self._lock.read():
             yield image_of(self._stage, self._rows)
 
@@ -292,7 +292,7 @@ class VectorIndex:
         return index
 
     def _nearest(self, query: Vector, limit: int, selection: Selection) -> VectorHits:
-        stage, rows, probes = self._stage, self._rows, 0
+        stage, rows, probes = self._stage, self._rows, 0  # 0 probes: the tuned number of lists
         if not selection.count or limit < 1:
             return VectorHits(query, limit, _NONE, _NONE, _NONE, np.zeros(0, np.float32), 0)
         candidates = stage.tuning.candidates if isinstance(stage, Ivf) else 0
@@ -321,7 +321,7 @@ class VectorIndex:
 
         return self._selections.get(allowed, self._generation, make)
 
-    def _sweep(self) -> None:
+    def _remove_dead_rows(self) -> None:
         if not self._holes:
             return
         if isinstance(self._stage, Ivf):

@@ -114,7 +114,10 @@ class Lists:
             return
         self.index.remove_ids(bitmap_selector(dropped))
         self.offset_of[own] = NO_OFFSET
-        self._read_offsets()
+        self._read_sizes()
+        for number in np.flatnonzero(self._list_sizes).tolist():
+            positions = self.read(number).positions - self.first
+            self.offset_of[positions] = np.arange(len(positions))
 
     def spilled(self, path: Path) -> Lists:
         """Return lists with the same rows, mapped from a new file at `path`. The file is deleted immediately; the
@@ -190,12 +193,6 @@ class Lists:
     def _read_sizes(self) -> None:
         inverted = self.index.invlists
         self._list_sizes[:] = [inverted.list_size(number) for number in range(self.lists)]
-
-    def _read_offsets(self) -> None:
-        self._read_sizes()
-        for number in np.flatnonzero(self._list_sizes).tolist():
-            positions = self.read(number).positions - self.first
-            self.offset_of[positions] = np.arange(len(positions))
 
 
 def empty_lists(index: Any, *, centroids: bool = True) -> Any:

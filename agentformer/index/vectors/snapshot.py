@@ -315,24 +315,25 @@ def _write_index(writer: _HashingWriter, image: Image) -> NDArray[np.int32]:
 
 
 def _matches(file: BufferedReader, meta: dict[str, Any]) -> bool:
+    """Return whether the file has the checksums in its description `meta`, and nothing after the last part."""
     if meta["format"] == _FORMAT:
         return bool(meta[_HASH] == hashlib.file_digest(file, _HASH).hexdigest())
     buffer = memoryview(bytearray(_BLOCK))
     for expected in meta[_SUMS]:
-        found, left = 0, _PART
+        checksum, left = 0, _PART
         while left and (size := file.readinto(buffer[: min(left, _BLOCK)])):
-            found = crc32(buffer[:size], found)
+            checksum = crc32(buffer[:size], checksum)
             left -= size
-        if found != expected:
+        if checksum != expected:
             return False
     return not file.read(1)
 
 
 def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image:
     faiss: Any = importlib.import_module("faiss")
-    slots, about, place = int(meta["slots"]), dict(meta["about"]), meta["index_bytes"]
+    slots, about, index_bytes = int(meta["slots"]), dict(meta["about"]), meta["index_bytes"]
     trained = about["stage"] != "exact"
-    mapped = trained and place >= MAP_BYTES and can_map()
+    mapped = trained and index_bytes >= MAP_BYTES and can_map()
     if mapped:
         index: Any = map_index(path)
         if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
@@ -340,7 +341,7 @@ def _read_image(file: BufferedReader, meta: dict[str, Any], path: Path) -> Image
     else:
         file.seek(0)
         index = faiss.read_index(faiss.PyCallbackIOReader(file.read, _BLOCK))
-    file.seek(place)
+    file.seek(index_bytes)  # the arrays follow the index, in the order in which `save` writes them
     windows, entries, vectors = (_array(file, "<i8", slots) for _ in range(3))
     lists = _array(file, "<i4", slots) if trained else None
     offsets = _array(file, "<i4", slots) if trained else None

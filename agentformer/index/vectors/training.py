@@ -282,7 +282,7 @@ class BackgroundTrainer:
             self.problem, self._retry_seconds = "", _FAILED_SECONDS
         except Interrupted:
             pass
-        except Timeout:
+        except Timeout:  # another process trains the index
             self._not_before = time.monotonic() + _BUSY_SECONDS
         except Exception as error:  # noqa: BLE001 - after any error, the current index stays in use
             self._failed(error)

@@ -105,7 +105,7 @@ class WordIndex:
         self._seen_point = ""
         self._writer: _Update | None = None
         self._scanning = threading.Lock()  # protects `_scanned`
-        self._scanned: tuple[int, View | None] = -1, None  # the last result of `_partial_view`, and its newest change
+        self._scanned: tuple[int, View | None] = -1, None  # the newest change in the last `_partial_view`, and the view
         self._closed = False
 
     def view(self, database: RecordStore, newest: int = -1) -> View:
@@ -178,8 +178,8 @@ class WordIndex:
             analyzed = _analyze(connection, [change.num for change in changes], self._analyzers)
             self._view = View(self._view.committed, self._view.memtable.with_changes(changes, analyzed))
             self._seen, self._seen_point = newest, change_feed.token_at(connection, newest)
-        if is_commit_due(len(self._view.memtable), room):
-            self._start_commit(database)
+        if is_commit_due(len(self._view.memtable), room) and (self._writer is None or not self._writer.is_alive()):
+            self._start(partial(self._commit, database))
         return True
 
     def _partial_view(self, database: RecordStore) -> View:
@@ -211,10 +211,6 @@ class WordIndex:
             view = View(base.committed, memtable, missing)
             self._scanned = newest, view
             return view
-
-    def _start_commit(self, database: RecordStore) -> None:
-        if self._writer is None or not self._writer.is_alive():
-            self._start(partial(self._commit, database))
 
     def _start(self, update: Callable[[], None]) -> _Update | None:
         """Run `update` in a background thread. Return None if the index is closed, or no thread can be started."""

@@ -176,8 +176,8 @@ class CommittedIndex:
         self._analyzers = analyzers
         self._schema = schema
         self._lock = threading.Lock()
-        self._frequencies: dict[tuple[str, str], int] = {}
-        self._lengths: dict[str, float] = {}
+        self._frequencies: dict[tuple[str, str], int] = {}  # field and term -> number of entries
+        self._lengths: dict[str, float] = {}  # field -> mean number of terms of an entry
         self._document_count = 0  # includes deleted entries that tantivy has not merged away yet, as BM25 does
         self.entries = int(searcher.num_docs)
         counts = {

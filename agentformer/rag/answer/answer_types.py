@@ -192,6 +192,7 @@ def _time(text: str, language: str, known: Collection[str]) -> float:
 
 
 def _time_in(text: str, language: str, known: Collection[str]) -> float:
+    """Return the value of `_time`, without its rule about brackets. Words in `known` are no time."""
     measured = [each for each in quantities(text, language) if each.kinds] if _YEAR.search(text) else []
     amounts = {each.number for each in measured}
     if any(match[0] not in known and match[0] not in amounts for match in _YEAR.finditer(text)):

@@ -136,20 +136,21 @@ class Answerer:
         yield from self._end_of_stream(evidence, count, arrived, reason, limit)
 
     def _end_of_stream(
-        self, evidence: Evidence, count: int, arrived: AnswerStream, reason: LanguageModelError | None, limit: int
+        self, evidence: Evidence, count: int, arrived: AnswerStream, failure: LanguageModelError | None, limit: int
     ) -> Iterator[AnswerEvent]:
-        if reason and not arrived.shown:
-            yield from _at_once(self._after_failure(evidence, reason))
+        """Yield the events after the last piece. If the model failed before any text was shown, quotes are the answer;
+        if it failed later, the text until then is the answer. The model has read the first `count` passages."""
+        if failure and not arrived.shown:
+            yield from _at_once(self._after_failure(evidence, failure))
             return
         if rest := arrived.rest():
             yield AnswerPiece(rest)
-        if reason:
-            yield AnswerFault(str(reason))
         cut = why_cut(arrived.reply, limit)
-        if reason:
-            cut = f"the model failed before the end of the answer: {reason}"
+        if failure:
+            yield AnswerFault(str(failure))
+            cut = f"the model failed before the end of the answer: {failure}"
         answer = self._checked(evidence, count, arrived.text, cut=cut)
-        if reason:
+        if failure:
             answer = dataclasses.replace(answer, complete=False)
         yield from _at_once(answer, shown=arrived.shown)
 

@@ -193,13 +193,14 @@ class _Texts:
         source = entry.source
         if source and source.page is not None:
             if source.document_id not in self._read:
-                self._read[source.document_id] = self._document(entry.namespace, source.document_id)
+                self._read[source.document_id] = self._read_pages(entry.namespace, source.document_id)
             page = self._read[source.document_id].get(source.page)
             if page and page.content[source.start : source.end] == entry.content:
                 return page
         return _Text(entry.content, source.start if source else 0, (entry,))
 
-    def _document(self, namespace: str, document_id: str) -> dict[int, _Text]:
+    def _read_pages(self, namespace: str, document_id: str) -> dict[int, _Text]:
+        """Return the pages of a document that hits need, by page number."""
         pages, chunks = {}, defaultdict(list)
         numbers = tuple(sorted(self._pages[document_id]))
         scope = Scope(namespace, kinds=("page", "chunk"), document_id=document_id, pages=numbers)

@@ -89,7 +89,8 @@ class SentenceFeatures:
     """Computes the features of sentences for one question. `links` has the `Link` of each sentence."""
 
     def __init__(self, query: QueryTerms, passages: Sequence[Passage], sentences: Sequence[Sentence]) -> None:
-        self.question = classify(query.text, passages[0].language if passages else "")
+        language = passages[0].language if passages else ""
+        self.question = classify(query.text, language)
         self._sentences = sentences
         languages = sorted({passage.language for passage in passages})
         self._asked = asked_stems(query, self.question, languages)
@@ -103,16 +104,15 @@ class SentenceFeatures:
         self._pieces = WeightedTerms(pieces, [sentence.terms.parts for sentence in sentences])
         self._words = _words(query.text)
         self._pairs = set(pairwise(self._words))
-        self._rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
-        self._best = max((passage.hit.score for passage in passages), default=0.0) or 1.0
-        language = passages[0].language if passages else ""
+        self._inverse_rank = {id(passage): 1 / rank for rank, passage in enumerate(passages, 1)}
+        self._best_score = max((passage.hit.score for passage in passages), default=0.0) or 1.0
         self._said = frozenset(text_terms(query.text, language).stems) | self._stems.known
         self._things = numbered_things(query.text, query.language)
         self._value = asked_value(self.question, query.text.casefold(), language)
         self._selected = self._selections(passages)
-        self._held = [self._stems.held(sentence.stems) for sentence in sentences]
+        self._held = [self._stems.held(sentence.stems) for sentence in sentences]  # the asked stems of each sentence
         self._held_by = {id(sentence): held for sentence, held in zip(sentences, self._held, strict=True)}
-        self._first = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
+        self._first_held = {id(s.passage): held for s, held in reversed([*zip(sentences, self._held, strict=True)])}
         self._carried = list(self._carried_shares())
         self.links: dict[Sentence, Link] = {}
         for sentence in sentences:  # each after the one before it
@@ -148,7 +148,7 @@ class SentenceFeatures:
         return Link(refers or self._adds(sentence, before), refers, naming)
 
     def _of_words(self, n: int, sentence: Sentence) -> Features:
-        own, passage = self._held[n], sentence.passage
+        own, passage = self._held[n], sentence.passage  # own and before: the asked stems of this and an earlier one
         leads, _, naming = self.links[sentence]
         before = self._held_by[id(naming)] if naming else frozenset()
         pieces = self._pieces.held(sentence.terms.parts)
@@ -161,9 +161,9 @@ class SentenceFeatures:
             phrase=self._phrase(sentence.text) if own else 0.0,
             before=added,
             heading=self._stems.share(self._stems.held(sentence.headings) - own - before),
-            carried=self._carried[n] + _FIRST_ADDS * self._stems.share(self._first[id(passage)] - own),
+            carried=self._carried[n] + _FIRST_ADDS * self._stems.share(self._first_held[id(passage)] - own),
             around=self._stems.share(self._around(n)),
-            passage=passage.hit.score / self._best + _RANK * self._rank[id(passage)],
+            passage=passage.hit.score / self._best_score + _RANK * self._inverse_rank[id(passage)],
             asks=float(sentence.asks and sentence.answer is None),
             label=self._label(sentence) + _PERIOD * self._period(sentence),
             selected=self._selected.get((id(passage), sentence.span), 0.0),

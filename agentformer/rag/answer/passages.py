@@ -70,15 +70,11 @@ class Passage:
     is the part around the best match, and `offset` is the position of this part in the content of the entry."""
 
     def __init__(
-        self,
-        hit: Hit,
-        languages: EntryLanguages,
-        likely: str | None = "",
-        dates: NamedDates = (),
-        room: int = _READ,
+        self, hit: Hit, languages: EntryLanguages, likely: str | None = "", dates: NamedDates = (), room: int = _READ
     ) -> None:
         self.hit = hit
-        content, self._best = hit.entry.content, hit.span.start if hit.span else 0
+        content = hit.entry.content
+        self._best = hit.span.start if hit.span else 0  # the position of the best match in the content
         self.offset = max(0, min(self._best - room // 2, len(content) - room))
         self.content = content[self.offset : self.offset + room]
         self._languages = languages
@@ -400,7 +396,7 @@ def _is_contents(text: str) -> bool:
 def _is_heading(sentence: Sentence) -> bool:
     text = sentence.text.strip(_MARKUP)
     if not text or text in sentence.passage.hit.entry.context.split(CARRIED)[0].split(SEPARATOR):
-        return True
+        return True  # only markup, or a heading that the context line of the entry contains
     if _CAPTION.match(text):
         return True
     if _is_title(sentence, text):

@@ -304,27 +304,29 @@ class _Window(NamedTuple):
 def _windows(
     sentences: Sequence[Sentence], links: Mapping[Sentence, Link], quotes: Sequence[Quote], best: Iterable[int]
 ) -> list[_Window]:
+    """Return the texts to embed for the sentences with the indexes `best`. Quotes of one passage that touch each other
+    become one text. A row of a table has its own text, and so has a quote with a lead, unless it refers back."""
     windows: list[_Window] = []
-    spans: dict[int, list[Span]] = {}
+    spans: dict[int, list[Span]] = {}  # id of a passage -> the spans of its quotes that can be joined
     passages = {id(sentence.passage): sentence.passage for sentence in sentences}
     pairs = enumerate(zip(sentences, quotes, strict=True))
-    plain = {
+    joinable = {
         n: _embedded_span(sentence, links[sentence].leads, quote)
         for n, (sentence, quote) in pairs
         if not quote.row and (not quote.lead or links[sentence].refers)
     }
     for n in best:
         quote, passage = quotes[n], sentences[n].passage
-        if n not in plain:
+        if n not in joinable:
             text = _titled(sentences[n].row, quote.text(passage.content))
             windows.append(_Window(text, {n: Span(0, len(text))}))
         else:
-            spans.setdefault(id(passage), []).append(plain[n])
+            spans.setdefault(id(passage), []).append(joinable[n])
     for key, each in spans.items():
         for window in _joined(sorted(each)):
             parts = {
                 n: Span(span.start - window.start, span.end - window.start)
-                for n, span in plain.items()
+                for n, span in joinable.items()
                 if id(sentences[n].passage) == key and window.start <= span.start and span.end <= window.end
             }
             windows.append(_Window(passages[key].content[window.start : window.end], parts))
