@@ -221,6 +221,8 @@ def _summarize(
 
 
 def _measure_part(name: str, outcomes: Sequence[Outcome], metrics: Sequence[str], options: EvaluationOptions) -> Part:
+    """Return the mean measures of a group of questions, and the gains of `hybrid` over each other mode. All intervals
+    come from one call, so that they use the same random draws."""
     modes: Sequence[str] = options.modes
     others = [mode for mode in modes if mode != "hybrid"] if "hybrid" in modes else []
     columns = {

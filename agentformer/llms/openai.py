@@ -236,11 +236,8 @@ class _ChatServer:
                 options |= shape
             if request.tools:
                 options["tools"] = [chat_protocol.tool_out(tool) for tool in request.tools]
-            return {
-                "model": self._model,
-                "messages": [chat_protocol.message_out(message) for message in messages],
-                **options,
-            }
+            sent = [chat_protocol.message_out(message) for message in messages]
+            return {"model": self._model, "messages": sent, **options}
 
         return self._send(body, lambda done: chat_protocol.reply_in(done, self._title, self._model, request.max_tokens))
 
@@ -271,6 +268,7 @@ class _ChatServer:
         return self._capabilities.options(temperature=request.temperature, max_tokens=request.max_tokens, stream=stream)
 
     def _pieces(self, parts: Any, max_tokens: int) -> Generator[str, None, Reply]:
+        """Yield the texts of the stream `parts`, and return the reply. Raises `LanguageModelError` if it is cut off."""
         texts: list[str] = []
         joiner = chat_protocol.SurrogateJoiner()
         finish: chat_protocol.Finish = ""

@@ -96,6 +96,7 @@ class Schema:
 
 
 def _parts(schema: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the schema and the schemas in it, under the keywords that OpenAI's strict mode knows."""
     if isinstance(schema, list):
         for item in schema:
             yield from _parts(item)

@@ -328,6 +328,7 @@ class _Measurements:
             delete(self._folder)
 
     def _measure(self, configuration: Configuration, half: Half, row: bytes) -> _Measured:
+        """Measure a configuration. The ranks are stored under the key `row` if the reranker ranked every question."""
         started = time.monotonic()
         try:
             ranks, complete = self._ask(configuration, self._asked[half])
