@@ -87,7 +87,7 @@ class Agent:
             raise LanguageModelUnavailable(_NO_MODEL)
         self._af = af
         self._model = af.model
-        given: Mapping[str, Any] = options
+        given: Mapping[str, Any] = options  # a TypedDict allows only literal keys
         self._owner: dict[str, Any] = {name: fields.optional_name(name, given.get(name)) for name in _OWNER}
         grant = options.get("grant", EVERYTHING)
         grant.require("read")

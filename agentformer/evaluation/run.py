@@ -195,6 +195,7 @@ def _search_passages(
 def _summarize(
     dataset: Dataset, outcomes: Sequence[Outcome], options: EvaluationOptions, warnings: tuple[str, ...]
 ) -> Evaluation:
+    """Return the evaluation. Metrics that need over `limit` hits are left out, and so is a part that is the whole."""
     metrics = tuple(name for name in options.metrics if int(name.partition("@")[2]) <= options.limit)
 
     def parts(name_of: Callable[[Outcome], str]) -> tuple[Part, ...]:

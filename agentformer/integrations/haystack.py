@@ -34,8 +34,8 @@ _KEPT = "document"  # the metadata key with the fields of a document that no fil
 _VALUE = "meta."  # prefix of the metadata key for a value
 _TIME = "time."  # prefix of the metadata key for a date in seconds since 1970
 _ORDER = {">": "gt", ">=": "gte", "<": "lt", "<=": "lte"}
-_LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}
-_NOTHING = {"type": "exists", "key": "$id", "value": False}
+_LOGIC = {"AND": "and", "OR": "or", "NOT": "and"}  # NOT negates all its conditions together
+_NOTHING = {"type": "exists", "key": "$id", "value": False}  # a filter that no entry passes
 
 
 def _in_thread(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], Awaitable[T]]:

@@ -118,7 +118,7 @@ class AgentFormerStore(BaseStore):
         if end <= op.offset:
             return []
         if op.query and op.query.strip():
-            hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)
+            hits = self._af.memory.search(op.query, limit=end, noise_floor=-1.0, **scope)  # every item is a hit
             found: list[tuple[MemoryEntry, float | None]] = [(hit.entry, hit.score) for hit in hits[op.offset :]]
         else:
             found = [(entry, None) for entry in self._af.backend.list(Scope(**scope), limit=end)[op.offset :]]

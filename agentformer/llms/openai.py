@@ -229,7 +229,7 @@ class _ChatServer:
         raise InvalidReply(f"{self._title} returned no valid JSON in two attempts: {wrong}")
 
     def _complete(self, request: _ChatRequest) -> Reply:
-        def body(refused: str) -> dict[str, Any]:
+        def body(refused: str) -> dict[str, Any]:  # see `_send`
             messages, options = request.messages, self._options(request, stream=False)
             if request.schema:
                 messages, shape = self._capabilities.json_request(messages, request.schema, refused)

@@ -41,7 +41,7 @@ class Schema:
         except ImportError as error:
             raise MissingExtra("llm", "a reply that follows a JSON Schema", error) from None
         try:
-            self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))
+            self.wire: dict[str, Any] = json.loads(json.dumps(dict(schema), allow_nan=False))  # as it is sent
             kind = validator_for(self.wire, default=Draft202012Validator)
             kind.check_schema(self.wire)
         except SchemaError as error:

@@ -172,9 +172,8 @@ class Tokens:
         """Return the metadata of the issuer. Its own name in them must be the configured one (RFC 8414)."""
         parts = urlsplit(self.issuer)
         client, path = JsonClient(f"{parts.scheme}://{parts.netloc}", policy), parts.path.rstrip("/")
-        places = [f"/.well-known/{name}{path}" for name in _METADATA] + [f"{path}/.well-known/{_METADATA[1]}"] * bool(
-            path
-        )
+        places = [f"/.well-known/{name}{path}" for name in _METADATA]
+        places += [f"{path}/.well-known/{_METADATA[1]}"] if path else []
         for place in places:
             try:
                 metadata = client.get(place)
